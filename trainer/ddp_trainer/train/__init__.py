@@ -1,4 +1,4 @@
-"""The reference trainer: elastic data-parallel training that loses and repeats no sample.
+"""The reference trainer: elastic distributed training that neither loses nor repeats a sample.
 
 As a command: ``python -m ddp_trainer train --task digits``. As a library::
 
@@ -7,8 +7,8 @@ As a command: ``python -m ddp_trainer train --task digits``. As a library::
     outcome = run(Config(task="digits", epochs=3))
     print(outcome.summary.accuracy)
 
-A task of your own is any object with what :class:`Task` names; give it to :func:`run`, or ``module:factory`` to
-the command. Importing this package does not import torch.
+A custom task is any object with the members of :class:`Task`. Pass it to :func:`run`, or pass ``module:factory`` to the
+command. Importing this package does not import torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The room as a library: :func:`run` is all that a program needs.
+"""The reference trainer as a library: :func:`run` is the only entry point that a program needs.
 
-torch is imported inside, so that flags and files can be checked, and a SIGTERM obeyed, while it is not there yet.
+:func:`run` imports torch late. Flags and files are checked, and SIGTERM is handled, before that import.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Given:
     config: Config
     env: Environment
     recorder: Callable[[], RankRecorder]
-    """Made when it is known which rank this is."""
+    """Called once the rank is known."""
     progress: Progress
     stop: StopRequest
     began: float
@@ -53,20 +53,20 @@ def run(
     env: Environment | None = None,
     control: Control | None = None,
 ) -> Outcome:
-    """Train, from the newest checkpoint where there is one; call it in every process of the worker group.
+    """Train, resuming from the newest checkpoint if there is one; call it in every process of the worker group.
 
     Args:
-        config: what to do.
-        task: what to train; the one that ``config.task`` names by default.
-        recorder: where metrics go, or what makes that once it is known which rank this is; nowhere by default.
-        env: this process's place in the group; read from the environment by default.
-        control: the channel to the launcher, by which the process may go on when its group ends.
+        config: The configuration.
+        task: The task to train (default: the task that ``config.task`` names).
+        recorder: The recorder of metrics, or a function that makes it once the rank is known (default: no metrics).
+        env: This process's place in the group (default: read from the environment variables).
+        control: The channel to the launcher, with which the process can join the next group when its group ends.
 
     Returns:
-        The summary, and the code that the process should exit with.
+        The summary, and the exit code for the process.
 
     Raises:
-        TrainError: every way to fail that is not an error in the task's own code.
+        TrainError: Training failed for any reason except an error in the task's own code.
     """
     began = time.time()
     env = env or Environment.from_environ(os.environ)
@@ -85,13 +85,13 @@ def run(
 
 
 def task_flags(config: Config) -> dict[str, Any]:
-    """The flags of the task that were given."""
+    """Return the task's flags that are set, by name."""
     given = {name: getattr(config, name) for name in TASK_FLAGS}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def with_defaults(config: Config, env: Environment) -> Config:
-    """The launcher's directories and the job's choices, where the flags name none."""
+    """Return the configuration, with the launcher's directories and the job's options where flags are unset."""
     return replace(
         config,
         summary=config.summary or (env.run_dir / File.SUMMARY if env.run_dir is not None else None),
@@ -103,12 +103,12 @@ def with_defaults(config: Config, env: Environment) -> Config:
 
 
 def make_progress(config: Config, env: Environment) -> Progress:
-    """Live on a terminal, else plain lines on stderr; JSON lines, which are data, on stdout."""
+    """Make the progress output: live on a terminal, plain lines on stderr, or JSON lines on stdout."""
     return Progress(*shown(config, env), time.monotonic, every_seconds=config.log_seconds, every_steps=config.log_steps)
 
 
 def shown(config: Config, env: Environment) -> tuple[Mode, TextIO]:
-    """How this rank shows progress, and where."""
+    """Return mode and stream of this rank's progress output; only rank 0 prints."""
     mode = Mode.LIVE if sys.stderr.isatty() else Mode.PLAIN
     if config.log_json:
         mode = Mode.JSON
@@ -118,14 +118,14 @@ def shown(config: Config, env: Environment) -> tuple[Mode, TextIO]:
 
 
 def _import_torch() -> None:
-    """Import torch without collecting garbage meanwhile: there is none, and looking for it costs a seventh."""
-    # Warnings of torch's sockets repeat, over many lines, what our sentence about a lost peer says in one.
+    """Import torch with garbage collection off: there is no garbage, and the search takes a seventh of the time."""
+    # torch's socket warnings repeat, over many lines, what our message about a lost peer contains in one.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     collects = gc.isenabled()
     gc.disable()
     try:
         importlib.import_module("torch")
-        # What was imported stays; later collections need not look at it again.
+        # The imported objects stay, so later collections can skip them.
         gc.freeze()
     finally:
         if collects:
@@ -133,7 +133,7 @@ def _import_torch() -> None:
 
 
 def _train(task: Task, given: _Given) -> Outcome:
-    # These import torch, 0.9 s: what can be refused without it does not wait for it.
+    # These import torch, which takes 0.9 s: errors found before do not wait for it.
     from ddp_trainer.train.distributed.device_selection import limit_threads  # noqa: PLC0415
     from ddp_trainer.train.distributed.group import Group  # noqa: PLC0415
     from ddp_trainer.train.loop.process_context import ProcessContext  # noqa: PLC0415
@@ -177,7 +177,7 @@ def _train(task: Task, given: _Given) -> Outcome:
 
 
 def _in_group(around: ProcessContext, given: _Given, passage: GroupTransition, env: Environment) -> ProcessContext:
-    """What surrounds the run in the group that ``env`` has a place in."""
+    """Join the group that ``env`` describes, and return the process context for it."""
     given.progress.show(*shown(given.config, env))
     check_places(given.config.parallel, env)
     group = passage.join(env)

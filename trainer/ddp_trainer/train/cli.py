@@ -1,4 +1,8 @@
-"""``python -m ddp_trainer train``: flags to :class:`Config`, errors to sentences and exit codes."""
+"""Command ``python -m ddp_trainer train``.
+
+:func:`main` parses the flags into a :class:`Config`, calls :func:`ddp_trainer.train.api.run`, and turns errors into
+messages and exit codes.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +30,26 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None) -> int:
-    """Train as the flags say; the code to exit with. ``recorder`` is called once it is known which rank this is.
+    """Train with these flags, and return the exit code.
 
-    A rank that fails among others ends its process here: their group cannot be torn down in good order, and the
-    launcher is waiting.
+    A rank that fails in a group of several ranks ends its process here. Its group cannot be torn down in order, and the
+    launcher waits for the process to end.
+
+    Args:
+        argv: The flags.
+        recorder: Makes the recorder of metrics; called once the rank is known.
     """
     control = Control.from_environ(os.environ)
     try:
         config = parse(argv)
         outcome = run(config, recorder=recorder, env=Environment.from_environ(os.environ), control=control)
-        # A process that outlived its group has another place by now.
+        # Read again: a process that outlived its group may have another rank now.
         if Environment.from_environ(os.environ).rank == 0 and not config.log_json:
             say_or_not(outcome.summary.to_json())
         say_or_not()  # what progress could not write either
-    except Exception as err:  # noqa: BLE001 - the edge: the task's own code may raise anything
+    except Exception as err:  # noqa: BLE001 - top level: the task's own code may raise anything
         if control is not None and control.stands_by:
-            return int(Exit.FAILURE)  # it will be started again in its group, and say there what is wrong
+            return int(Exit.FAILURE)  # the launcher starts it again in its group, where the error is reported
         return _failed(err)
     return outcome.exit_code if outcome.error is None else _failed(outcome.error)
 
@@ -50,7 +58,7 @@ def _failed(err: Exception) -> int:
     env = Environment()
     with suppress(BadConfig):
         env = Environment.from_environ(os.environ)
-    # A launcher that broke our own variables still names the file.
+    # If the launcher's variables are invalid, the error file may still be named.
     error_file = named_error_file() or env.error_file
     if env.world_size > 1:
         leave_group(err, error_file)
@@ -58,18 +66,18 @@ def _failed(err: Exception) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with errors that are sentences of ours and know what was meant."""
+    """Argument parser that raises BadConfig instead of printing usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Report through the room's own error tree."""
+        """Raise BadConfig with argparse's message."""
         raise BadConfig(f"{message[0].upper()}{message[1:]}.", hint="See python -m ddp_trainer train --help.")
 
 
 def parse(argv: Sequence[str]) -> Config:
-    """Flags to a checked config.
+    """Parse flags into a validated configuration.
 
     Raises:
-        BadConfig: a flag is unknown, or its value cannot be meant.
+        BadConfig: A flag is unknown, or its value is invalid.
     """
     parser = _parser()
     known, unknown = parser.parse_known_args(list(argv))
@@ -137,7 +145,7 @@ def _add_optimization(parser: _Parser) -> None:
 
 
 def _add_options(parser: _Parser) -> None:
-    """The flags of the table in :mod:`ddp_trainer.train.config.options` and
+    """Add the flags defined in :mod:`ddp_trainer.train.config.options` and
     :mod:`ddp_trainer.train.config.output_options`.
     """
     groups: dict[str, argparse._ArgumentGroup] = {}

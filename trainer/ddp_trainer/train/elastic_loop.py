@@ -1,8 +1,8 @@
-"""Elastic training for a loop that is the user's own: exactly-once samples, checkpoints, SIGTERM and metrics.
+"""Elastic training of a user-written loop: exactly-once samples, checkpoints, SIGTERM handling and metrics.
 
-The loop computes losses; everything that makes a step count stands here. It is what
-:mod:`ddp_trainer.train.trainer` does for a task, with the same plan, vote, ledger, checkpoints and summary. The model
-is not wrapped: gradients are added up over ranks when the step ends.
+The user's loop computes losses; :class:`ElasticLoop` does everything else of a step. It uses the same plan, vote,
+sample account, checkpoints and summary as :mod:`ddp_trainer.train.trainer` uses for a task. The model is not wrapped:
+gradients are added up over ranks at the end of the step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from ddp_trainer.train.utils.errors import GroupEnds, NotFinite, PeerLost, Stale
 
 
 class ElasticLoop:
-    """One process's part of a run; a context manager, and inside of it an iterable of steps."""
+    """One process's part of a run: a context manager, and inside it an iterable of steps."""
 
     _group: Group
     _plan: BatchPlan
@@ -74,7 +74,18 @@ class ElasticLoop:
         env: Environment,
         control: Control | None = None,
     ) -> None:
-        """``recorder`` is called once it is known which rank this is."""
+        """Prepare the run; entering the context joins the group.
+
+        Args:
+            model: The model; it is moved to this rank's device.
+            optimizer: The optimizer of its weights.
+            samples: The training samples.
+            config: The configuration.
+            scheduler: The learning-rate scheduler; None without one.
+            recorder: Makes the recorder of metrics; called once the rank is known.
+            env: This process's place in the group.
+            control: The channel to the launcher; None without a launcher.
+        """
         self._began = time.time()
         self._own = OwnParts(model, optimizer, scheduler)
         self._samples, self._make_recorder, self._env = samples, recorder, env
@@ -89,9 +100,9 @@ class ElasticLoop:
         self._open = ExitStack()
         self._rate = 0.0
         self.step = 0
-        """Global steps that were committed."""
+        """Number of committed global steps."""
         self.loss: float | None = None
-        """Mean loss of the last committed step, over all ranks."""
+        """Mean loss of the last committed step over all ranks; None before the first step."""
 
     def __enter__(self) -> Self:
         self._open.enter_context(self._stop.listening())
@@ -130,22 +141,22 @@ class ElasticLoop:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, and every batch."""
+        """Device of the model and of every batch."""
         return self._group.device
 
     @property
     def rank(self) -> int:
-        """Of this process; 0 prints and writes."""
+        """Rank of this process; only rank 0 prints and writes files."""
         return self._group.rank
 
     @property
     def world_size(self) -> int:
-        """Processes that share each step."""
+        """Number of ranks that share each step."""
         return self._group.world_size
 
     @property
     def summary(self) -> Summary:
-        """What the run has come to so far."""
+        """Summary of the run so far."""
         finished = self.step >= self._plan.total_steps
         return Summary(
             result=Result.SUCCEEDED if finished else Result.STOPPED,
@@ -166,11 +177,11 @@ class ElasticLoop:
         )
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add up over ranks, for metrics of one's own; every rank must call it."""
+        """Return the sum of a tensor over ranks, for custom metrics; every rank must call it."""
         return self._group.sum(tensor.detach().clone().to(self.device))
 
     def _enter(self, env: Environment | None) -> None:
-        """Take this process's place in a group, and in the next one if that ends before it begins."""
+        """Join a group and resume; if the group ends before training starts, join the next one."""
         while env is not None:
             try:
                 self._join(env)
@@ -183,7 +194,7 @@ class ElasticLoop:
         self._leave()
 
     def _survived(self, err: PeerLost) -> PeerLost:
-        """The group has ended: nothing stays of a step that did not count. Raises it where that is this one's end."""
+        """Drop the uncommitted step of an ended group; raise ``err`` if this process cannot join another group."""
         if not self._passage.is_open:
             raise err
         self._passage.free_device(err)
@@ -193,7 +204,7 @@ class ElasticLoop:
         return err.alone()
 
     def _join(self, env: Environment) -> None:
-        """Meet the other ranks, and make what depends on them."""
+        """Join the other ranks, and build what depends on the group."""
         config = self._config
         self._env = env
         self._progress.show(*shown(config, env))
@@ -211,7 +222,7 @@ class ElasticLoop:
         self._own.to(self._group.device)
         if not self._has_saver:
             self._identity = identity_of(self._own.model, self._samples, config)
-            self._open.callback(lambda: self._group.close())  # noqa: PLW0108 - whichever it is by then
+            self._open.callback(lambda: self._group.close())  # noqa: PLW0108 - the group may change until then
         if not self._has_saver or not renew_saver(self._saver, config, env, self._group):
             self._saver = make_saver(config, env, self._group, self._recorder, self._progress)
             self._has_saver = True
@@ -219,7 +230,7 @@ class ElasticLoop:
             self._saver.open()
 
     def _resume(self) -> None:
-        """Go on from what the ranks hold, else from the newest checkpoint of any, else with rank 0's weights."""
+        """Resume from the state of a rank, else from the newest checkpoint of any rank, else with rank 0's weights."""
         config, group = self._config, self._group
         began = time.perf_counter()
         self._history.restoring()
@@ -278,7 +289,7 @@ class ElasticLoop:
         self._saver.poll()
 
     def _commit(self, step: Step) -> None:
-        """Let the step count, on all ranks or on none."""
+        """Commit the step on all ranks, or on none."""
         self._phases.lap(Phase.OTHER)
         verdict = self._agreed(step)
         self._parts.buffers.commit()
@@ -296,13 +307,19 @@ class ElasticLoop:
             if self._passage.is_open and not self._stop.requested:
                 raise ended
             if self._control is not None:
-                self._control.leave(ended, stays=False)  # the others need not wait until this rank has saved
+                self._control.leave(ended, stays=False)  # so that the others do not wait for this rank's save
             self._leave()
         elif self.step < self._plan.total_steps and self._saver.is_due(self.step, asked=bool(verdict.save)):
             self._save(None)
 
     def _agreed(self, step: Step) -> StepDecision:
-        """Add up gradients and vote; see :func:`ddp_trainer.train.loop.step_consensus.check` for what it raises."""
+        """Add up gradients and return the decision of the vote.
+
+        Raises:
+            PeerFailed: See :func:`ddp_trainer.train.loop.step_consensus.check`.
+            WrongSamples: See :func:`ddp_trainer.train.loop.step_consensus.check`.
+            NotFinite: The loss is not finite.
+        """
         add_up(self._own.weights, self._group)
         self._parts.buffers.gather()
         ballot = StepReport(
@@ -334,7 +351,7 @@ class ElasticLoop:
         )
 
     def _leave(self) -> None:
-        """Save, and leave the user's loop for good."""
+        """Save, and end the user's loop by raising SystemExit."""
         try:
             if self._saver.saved_step != self.step:
                 self._save(None)
@@ -342,12 +359,12 @@ class ElasticLoop:
             self._history.leave()
         except StaleGeneration:
             if self._control is None:
-                raise  # where there is one, the other ranks may have gone on already
+                raise  # with a launcher, the other ranks may be in a newer group already
         self._progress.note(f"Told to stop: left after step {self.step} of {self._plan.total_steps}.")
         raise SystemExit(self._stop.exit_code if self._stop.exit_code is not None else int(Exit.TERMINATED))
 
     def _finish(self) -> None:
-        """The last step was committed, by this process or an earlier one."""
+        """Save and write the summary, after the last step was committed by this process or an earlier one."""
         if self._saver.saved_step != self.step:
             self._save(self.summary)
         self._saver.settle()

@@ -1,4 +1,8 @@
-"""What a loop of one's own brings along: its model, optimizer and scheduler, as one thing to step, save and load."""
+"""Model, optimizer and scheduler of a user-written loop, to step, save and load together.
+
+:class:`OwnParts` holds them for :class:`~ddp_trainer.train.elastic_loop.ElasticLoop`. :func:`identity_of` and
+:func:`plan_of` derive the identity and the step plan of such a run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 
 class OwnState(TypedDict):
-    """What a checkpoint holds of them."""
+    """State of the user's model, optimizer and scheduler in a checkpoint."""
 
     model: dict[str, Tensor]
     optimizer: dict[str, object]
@@ -32,7 +36,7 @@ class OwnState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class OwnParts:
-    """The user's own objects."""
+    """Model, optimizer and scheduler of a user-written loop."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -40,7 +44,7 @@ class OwnParts:
 
     @property
     def weights(self) -> Sequence[nn.Parameter]:
-        """Those that the optimizer moves."""
+        """Weights that the optimizer steps."""
         return [weight for group in self.optimizer.param_groups for weight in group["params"]]
 
     @property
@@ -50,16 +54,20 @@ class OwnParts:
 
     @property
     def learning_rate(self) -> float:
-        """Of the first group."""
+        """Learning rate of the optimizer's first parameter group."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def forget(self) -> None:
-        """Drop gradients."""
+        """Clear the gradients."""
         with uncompiled():
             self.optimizer.zero_grad()
 
     def move(self, largest_norm: float | None) -> None:
-        """Step the optimizer by the gradients, scaled down together where their norm is larger; then the scheduler."""
+        """Step the optimizer, then the scheduler.
+
+        Args:
+            largest_norm: Gradients are scaled down together to this norm if theirs is larger; None for no clipping.
+        """
         if largest_norm is not None:
             nn.utils.clip_grad_norm_(self.weights, largest_norm)
         with uncompiled():
@@ -68,14 +76,14 @@ class OwnParts:
                 self.scheduler.step()
 
     def state_dict(self) -> OwnState:
-        """Tensors and plain values, as long as the scheduler holds no others."""
+        """Return the state for a checkpoint: tensors and plain values, unless the scheduler holds other objects."""
         with uncompiled():
             optimizer = self.optimizer.state_dict()
         scheduler = None if self.scheduler is None else self.scheduler.state_dict()
         return {"model": self.model.state_dict(), "optimizer": optimizer, "scheduler": scheduler}
 
     def load_state_dict(self, state: OwnState) -> None:
-        """Go on from a stored state."""
+        """Restore a stored state."""
         self.model.load_state_dict(state["model"])
         with uncompiled():
             self.optimizer.load_state_dict(state["optimizer"])
@@ -83,12 +91,12 @@ class OwnParts:
             self.scheduler.load_state_dict(state["scheduler"])
 
     def to(self, device: torch.device) -> None:
-        """Put the model on a device; the optimizer keeps its weights, which are the same objects."""
+        """Move the model to a device; its weights remain the same objects, which the optimizer holds."""
         self.model.to(device)
 
 
 def identity_of(model: nn.Module, samples: Samples, config: Config) -> Identity:
-    """What tells this run from others, for its checkpoints."""
+    """Return the identity of this run, by which its checkpoints are recognized."""
     return Identity(
         task=config.task,
         model=signature(model),
@@ -102,10 +110,16 @@ def identity_of(model: nn.Module, samples: Samples, config: Config) -> Identity:
 
 
 def plan_of(samples: Samples, config: Config, env: Environment, stored_shards: int | None) -> BatchPlan:
-    """How the samples become steps; ``stored_shards`` are those of the state that the run goes on from.
+    """Return the plan that assigns samples to steps and logical shards.
+
+    Args:
+        samples: The training samples.
+        config: The configuration.
+        env: The environment of this process, with the numbers of ranks.
+        stored_shards: Number of logical shards of the state to resume from; None for a new run.
 
     Raises:
-        BadConfig: the layout spreads the model, which is the user's own to spread.
+        BadConfig: The layout distributes the model over ranks, which a user-written loop does not support.
     """
     if config.spreads:
         raise BadConfig(

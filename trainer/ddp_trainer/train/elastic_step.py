@@ -1,4 +1,8 @@
-"""One global step of a loop that is the user's own: batches out, losses in."""
+"""One global step of a user-written loop.
+
+:class:`Step` yields this rank's batches and takes their losses. :class:`~ddp_trainer.train.elastic_loop.ElasticLoop`
+creates and commits it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,11 @@ from ddp_trainer.train.utils.errors import BadTask
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """What a step is made from."""
+    """Components that a step uses."""
 
     plan: BatchPlan
     shards: Sequence[int]
-    """Logical shards that this rank owns."""
+    """Numbers of the logical shards that this rank owns."""
     fetch: Callable[[Tensor], Batch]
     random: KeyedRandom
     buffers: SharedBuffers
@@ -33,23 +37,23 @@ class StepParts:
 
 
 class Step:
-    """This rank's part of a global step; iterate over its batches, and give the loss of each to :meth:`backward`.
+    """This rank's part of a global step: iterate over its batches, and pass the loss of each to :meth:`backward`.
 
-    There is a batch for each logical shard that this rank owns, so a rank may have several, or in the last step of an
-    epoch none.
+    There is one batch for each logical shard that this rank owns. A rank may therefore have several batches, or none in
+    the last step of an epoch.
     """
 
     def __init__(self, number: int, parts: StepParts) -> None:
         self.number = number
-        """Of the global step, from 0."""
+        """Number of the global step, counted from 0."""
         self.epoch = parts.plan.epoch_of(number)
-        """From 0."""
+        """Number of the epoch, counted from 0."""
         self.batch_ids = parts.plan.batch(number)
         """Ids of the samples of the whole global step."""
         self.own_ids: list[Tensor] = []
-        """Ids of the samples whose loss was given to :meth:`backward`."""
+        """Ids of the samples whose loss was passed to :meth:`backward`, one tensor per batch."""
         self.loss = torch.zeros((), dtype=torch.float64, device=parts.device)
-        """Sum of the losses of those samples."""
+        """Sum of the losses of those samples, a float64 scalar on the device."""
         self._parts = parts
         self._waiting: Tensor | None = None
 
@@ -75,12 +79,16 @@ class Step:
             parts.buffers.shard_done()
 
     def backward(self, loss: Tensor) -> None:
-        """Take the mean loss of the batch that was given out last, and add its gradients.
+        """Add the gradients of the last batch.
 
-        The mean over the whole global step is made of it, whatever the number of ranks.
+        The loss is weighted so that the sum over all batches is the mean over the whole global step. The result does
+        not depend on the number of ranks.
+
+        Args:
+            loss: Mean loss of the batch, a scalar.
 
         Raises:
-            BadTask: there is no such batch, or its loss was given already.
+            BadTask: No batch is pending, or its loss was passed already.
         """
         if self._waiting is None:
             raise BadTask(

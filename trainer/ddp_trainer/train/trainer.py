@@ -1,9 +1,9 @@
-"""A run from its flags to its summary: build the parts, go on from the newest checkpoint, step, save, evaluate.
+"""Sequence of a run from its flags to its summary: build, resume, step, save, evaluate.
 
-The story stands here; the parts and how they are made in :mod:`ddp_trainer.train.loop.run_context` and
-:mod:`ddp_trainer.train.loop.build_components`, what a checkpoint holds of them in
-:mod:`ddp_trainer.train.loop.train_state`, who hears of it all in :mod:`ddp_trainer.train.loop.callbacks`, and what is
-left behind in :mod:`ddp_trainer.train.loop.run_result`.
+:class:`Trainer` runs the sequence in each worker group. Components come from :mod:`ddp_trainer.train.loop.run_context`
+and :mod:`ddp_trainer.train.loop.build_components`, the checkpointed state from
+:mod:`ddp_trainer.train.loop.train_state`. Events go to :mod:`ddp_trainer.train.loop.callbacks`, the summary is built in
+:mod:`ddp_trainer.train.loop.run_result`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ddp_trainer.train.utils.gc_control import collect_if_due, collecting_by_han
 
 
 class Trainer:
-    """One process's part of one run, over as many worker groups as the process lives through."""
+    """One process's part of one run, over all worker groups that the process joins."""
 
     _kept: TrainState
     _ledger: SampleTracker
@@ -62,7 +62,13 @@ class Trainer:
     _profile: Profile
 
     def __init__(self, config: Config, task: Task, around: ProcessContext) -> None:
-        """``around`` may be that of a process that belongs to no group yet."""
+        """Build everything that does not depend on a group.
+
+        Args:
+            config: The configuration.
+            task: The task to train.
+            around: The context of this process, which may belong to no group yet.
+        """
         self._config = config
         self._around, self._group = around, around.group
         self._recorder, self._progress = around.recorder, around.progress
@@ -80,21 +86,27 @@ class Trainer:
 
     @property
     def can_stay(self) -> bool:
-        """Whether this process is of use to another group, with what it holds."""
+        """True if this process can join the next group with its current state."""
         return self._ground.can_stay
 
     def go(self, around: ProcessContext) -> Outcome:
-        """Train in one worker group, to the end or until told to stop; called once for each group.
+        """Train in one worker group until the run ends or must stop; called once for each group.
+
+        Args:
+            around: The context of this process in the group.
+
+        Returns:
+            The summary and the exit code.
 
         Raises:
-            PeerLost: the group is over; after :meth:`abandon`, the next one may go on where it was.
-            TrainError: see :mod:`ddp_trainer.train.utils.errors`.
+            PeerLost: The group has ended. After :meth:`abandon`, this process can resume in the next group.
+            TrainError: See :mod:`ddp_trainer.train.utils.errors`.
         """
         try:
             with around.group.blamed():
                 return self._go(around)
         finally:
-            self._phases.enter(None)  # what comes before and after is nothing that ranks wait for
+            self._phases.enter(None)  # ranks do not wait for anything outside of this call
 
     def _go(self, around: ProcessContext) -> Outcome:
         self._enter(around)
@@ -126,9 +138,10 @@ class Trainer:
             return self._succeeded()
 
     def abandon(self, *, stays: bool = True) -> None:
-        """The group is over: drop what belongs to it, and what it had not agreed on.
+        """Drop everything that belongs to the ended group, and its uncommitted step.
 
-        The state stays where this process ``stays``, for another group.
+        Args:
+            stays: Keep the state, because this process joins another group.
         """
         is_spread = self._config.spreads
         in_doubt = is_spread and self._has_parts and self._parts.stepper.in_doubt and self._group.had_reduced
@@ -139,26 +152,26 @@ class Trainer:
         if is_spread and stays and self._has_entered:
             self._pack_up(in_doubt=in_doubt)
         self._to_stop = self._to_save = False
-        # Before the process group goes: DDP's reducer, in a circle of references until it is collected, must not be the
-        # last to hold that. It would wait for gloo's threads with the GIL in its hands, and they may wait for the GIL.
+        # Before the process group is destroyed: DDP's reducer is in a reference cycle and must not hold the last
+        # reference to it. It would wait for gloo's threads while it holds the GIL, and they may wait for the GIL.
         gc.collect()
 
     def _pack_up(self, *, in_doubt: bool) -> None:
-        """Pieces of a model are bound to the group; what lies in them is not."""
+        """Extract the shards of a distributed model as plain tensors, because DTensors are bound to the group."""
         if self._has_state:
             self._luggage = capture_state(self._ground, self._kept, self._state, self._step, in_doubt=in_doubt)
         self._let_go()
 
     def _let_go(self) -> None:
-        """Of the state that this rank holds in a model."""
+        """Drop the model and the state that this rank holds."""
         if self._has_state:
             self._has_state = False
             del self._kept, self._state
-        # The next one is drawn when nobody waits for this process to leave.
+        # The next model is initialized later, when the other ranks do not wait for this process to leave.
         self._ground, self._lacks_model = replace(self._ground, model=nn.Identity(), recipes={}), True
 
     def leave(self) -> Outcome:
-        """Told to stop while this process belonged to no group: save what it holds, if that is this rank's to do."""
+        """Handle a stop request outside of any group: save the state if this rank is responsible for it."""
         return self._stopped()
 
     def __enter__(self) -> Self:
@@ -175,7 +188,7 @@ class Trainer:
             self._saver.__exit__()
 
     def _enter(self, around: ProcessContext) -> None:
-        """Whose part this rank's is from now on, and what it writes."""
+        """Switch to the context of a new group: recorder, checkpoint manager and callbacks."""
         config, env, group = self._config, around.env, around.group
         self._around, self._group, self._recorder = around, group, around.recorder
         self._ground = replace(self._ground, around=around)
@@ -190,14 +203,20 @@ class Trainer:
         self._has_entered = True
 
     def _restore(self) -> Restored | None:
-        """Have the state that all ranks go on from: kept, taken from a peer or a disk, or new; and what is lost."""
+        """Agree with all ranks on the state to resume from, and load it: own, a peer's, a checkpoint, or new.
+
+        It also counts the lost steps.
+
+        Returns:
+            What was loaded from a peer or a checkpoint; None if nothing was loaded or this rank is a spare.
+        """
         began = time.perf_counter()
         self._history.restoring()
         held = progress_key(self._step, is_evaluated=self._watch.has_seen(self._step)) if self._has_state else None
         saver = self._saver
         taken = recover_state(self._ground, self._luggage, self._demand) if self._config.spreads else None
         if taken is None:
-            self._luggage = None  # void for all ranks, and not to be offered to a later group
+            self._luggage = None  # void for all ranks; a later group must not receive it
         saver.open(self._group if self._config.spreads and taken is None else None)
         checkpoint, is_durable = (
             find_state(self._group, held, copy=self._copy, newest=self._newest, demand=self._demand)
@@ -207,7 +226,7 @@ class Trainer:
         if self._config.parallel is not None:
             select_active_ranks(self._config.parallel, self._group, self._progress.note)
         if self._group.is_spare:
-            self._luggage = None  # others go on from here, and should they be gone then, a disk has what is newer
+            self._luggage = None  # the others train on; if they are lost later, a checkpoint is newer than this
             self._let_go()
             return None
         if taken is not None:
@@ -219,7 +238,7 @@ class Trainer:
             stored_shards = None if checkpoint is None else checkpoint.manifest.shards
             loads = checkpoint is not None or self._config.init_from is not None
             self._kept = build_state(self._ground, stored_shards, loads=loads)
-            self._ground = replace(self._ground, recipes={})  # each holds a state of a generator, of kilobytes
+            self._ground = replace(self._ground, recipes={})  # each holds a generator state of some kilobytes
             self._ledger = self._kept.ledger
             self._step = 0
         self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)
@@ -239,12 +258,12 @@ class Trainer:
         return restored
 
     def _initialize(self, file: Path) -> None:
-        """Begin with weights of the user's own."""
+        """Start with the weights of the file in ``--init-from``."""
         model, kept, with_optimizer = self._ground.model, self._kept, self._config.init_optimizer
         initialize(model, kept.optimization, file, kept.spread, with_optimizer=with_optimizer)
 
     def _begin_anew(self, *, is_void: bool) -> None:
-        """Have a model to load into; where no rank goes on with its state, what was seen with it counts no more."""
+        """Provide a model to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""
         if self._lacks_model:
             model, recipes = draw(self._config, self._ground.task, self._around)
             self._ground, self._lacks_model = replace(self._ground, model=model, recipes=recipes), False
@@ -254,12 +273,12 @@ class Trainer:
             self._ground = replace(self._ground, watch=self._watch, guard=guard)
 
     def _stand_aside(self) -> Outcome:
-        """There is no place for this rank: wait for the end of the run, or for another group."""
+        """Wait as a spare rank for the end of the run or for another group."""
         self._phases.enter(Section.ASIDE)
         return Outcome(await_end(self._around), Exit.SUCCESS)
 
     def _assemble(self, restored: Restored | None) -> None:
-        """Build what belongs to this group."""
+        """Build the components of this group, and reserve memory for saves."""
         self._group.is_starting = True
         self._parts = build_components(self._ground, self._kept)
         self._has_parts = True
@@ -281,7 +300,7 @@ class Trainer:
         demand_same(manifest, self._ground.identity, where=f"in {config.checkpoint_dir}", shards=config.shards)
 
     def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None = None) -> Restored:
-        """Go on from a checkpoint, or from what was ``taken`` over from ranks of the group before."""
+        """Restore the state from a checkpoint, or from ``taken``, the state recovered from peers."""
         if taken is None:
             restored = self._state.give_back(checkpoint)
         else:
@@ -290,7 +309,7 @@ class Trainer:
         return restored
 
     def _roll_back(self, why: str) -> None:
-        """Go on from the newest checkpoint, in this process; the steps since count as lost."""
+        """Resume from the newest checkpoint in this process; the steps since then count as lost."""
         self._saver.settle()
         found = newest_of_all(self._newest(), self._group, self._demand)
         if found is None:
@@ -303,7 +322,7 @@ class Trainer:
         self._pay_evaluation()
 
     def _take_step(self) -> bool:
-        """One step, with the saving and evaluating that is due after it; whether the ranks agreed to stop."""
+        """Take one step, then evaluate and save if due; return True if the ranks agreed to stop."""
         collect_if_due(self._step, self._config.gc_steps)
         self._saver.poll()
         self._profile.step(self._step)
@@ -324,20 +343,20 @@ class Trainer:
         if self._to_stop:
             return True
         if self._step < self._plan.total_steps:
-            # Evaluated before it is saved, so that a restart from here needs no second evaluation.
+            # Evaluate before saving, so that a restart from this checkpoint needs no second evaluation.
             best = self._watch.owes(self._step, self._plan, self._config) and self._evaluate_for_keeping()
             if self._to_save or best:
                 self._save(None)
         return False
 
     def _pay_evaluation(self) -> None:
-        """Evaluate a state that was saved before it could be, and save it with that: a rollback to it remembers."""
+        """Run an evaluation that is overdue, and save its result, so that a rollback does not repeat it."""
         if self._watch.owes(self._step, self._plan, self._config):
             self._evaluate_for_keeping()
             self._save(None)
 
     def _evaluate_for_keeping(self) -> bool:
-        """Evaluate; whether this state is the best so far, and to be kept as such."""
+        """Evaluate; return True if this state is the best so far and must be kept."""
         return self._watch.evaluated(self._step, self._evaluate())
 
     def _evaluate(self) -> dict[str, float]:
@@ -360,21 +379,21 @@ class Trainer:
         self._phases.lap(Phase.CHECKPOINT)
 
     def _group_ends(self) -> Outcome:
-        """All ranks agreed to end here; those that were not told to stop go on in another group, if they can."""
+        """End the group as all ranks agreed; ranks without a stop request raise GroupEnds if they can join another."""
         control = self._around.control
         ended = GroupEnds(f"The group ended after step {self._step}, as all ranks agreed.")
         if self._config.spreads and control is not None:
-            self._save(None)  # while all ranks are here: whoever leaves takes its piece of the model along
+            self._save(None)  # while all ranks are present: a rank that leaves takes its shard of the model with it
         if control is not None and self.can_stay and not self._around.stop.requested:
             raise ended
         if control is not None and self._around.stop.requested:
-            # The others need not wait until this rank has saved, unless it takes a piece of the model along.
+            # The others do not wait for this rank's save, unless it holds a shard of the model.
             control.leave(ended, stays=False, publishes=self._config.spreads)
         return self._stopped()
 
     def _stopped(self) -> Outcome:
         try:
-            # Of a spread model nobody has the whole who is in no group.
+            # Without a group, a rank of a distributed model has only shards and cannot save.
             if self._saver.saved_step != self._step and self._has_state:
                 self._save(None)
             self._settle()
@@ -399,7 +418,7 @@ class Trainer:
         self._history.finish()
         if (digest := self._state.digest()) is not None:
             self._progress.note(f"Weights and optimizer have the SHA-256 {digest}.")
-        # With a volume per pod, one copy is enough. Ranks also wait here for each other's saves.
+        # With a volume per pod, one copy is enough. The collective also waits for the saves of all ranks.
         copies = sum(self._group.gather(self._saver.holds(self._step)))
         error = None if copies else self._saver.not_written(self._step)
         self._audience.show(self._ground, together=self._state.is_spread)

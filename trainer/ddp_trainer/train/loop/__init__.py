@@ -1,1 +1,1 @@
-"""The training step, and what it decides, records and reports."""
+"""The training step, its commit vote, and the state, metrics and time account around it."""

@@ -1,4 +1,9 @@
-"""The parts of a run that take and evaluate steps: some are kept for good, the others belong to one group of ranks."""
+"""Construction of the components of a run.
+
+:func:`build_state` builds what the process keeps over worker groups (:class:`TrainState`). :func:`build_components`
+builds what belongs to one worker group (:class:`GroupComponents`). :class:`~ddp_trainer.train.trainer.Trainer` calls
+both.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +45,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
-    """What this process keeps from one group of ranks to the next: all of the state is in here and in the model."""
+    """State that this process keeps from one worker group to the next, together with the model."""
 
     plan: BatchPlan
     ledger: SampleTracker
     losses: Losses
     optimization: OptimizerWrapper
     spread: ShardedState | None = None
-    """Of a model that no rank holds whole."""
+    """The distributed state, if no rank holds the whole model; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupComponents:
-    """What a run steps and evaluates with in one group."""
+    """Components that train and evaluate in one worker group."""
 
     strategy: Strategy
     feed: Feed
@@ -60,19 +65,26 @@ class GroupComponents:
     evaluation: Evaluation
 
     def abandon(self, *, keeps_gradients: bool = False) -> None:
-        """The group is gone in the middle of whatever it was about: nothing stays of a step that did not count."""
+        """Drop the uncommitted step after the group was lost, and close the feed.
+
+        Args:
+            keeps_gradients: Keep the gradients of the step, whose vote may still turn out to be committed.
+        """
         self.feed.close()
         self.stepper.abandon(keeps_gradients=keeps_gradients)
 
 
 def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = False) -> TrainState:
-    """Build what stays, once it is known how a batch is cut: by ``stored_shards`` where there is a state to go on from.
+    """Build the state that outlives a worker group.
 
-    ``loads``, the same on every rank: all that is in the model's own state is about to be loaded. Of a model that is
-    spread, no numbers are made or sent for that.
+    Args:
+        ground: The context of the run.
+        stored_shards: Number of logical shards of the checkpoint or state to resume from; None for a new run.
+        loads: The model's own state is loaded afterwards. A distributed model then gets no initial weights. It must
+            be equal on all ranks.
 
     Raises:
-        BadConfig: a flag does not go with the task, the group or another flag.
+        BadConfig: A flag does not fit the task, the group or another flag.
     """
     config, group = ground.config, ground.around.group
     loaded = frozenset(ground.model.state_dict()) if loads and config.spreads else frozenset()
@@ -81,7 +93,7 @@ def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = 
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
     if spread is None:
         if ground.recipes:
-            from ddp_trainer.train.deferred_init.materialize import fill_here  # noqa: PLC0415 - of ranges of layouts alone
+            from ddp_trainer.train.deferred_init.materialize import fill_here  # noqa: PLC0415 - only for ranges of layouts
 
             fill_here(ground.model, ground.recipes, group.device, loaded)
         ground.model.to(group.device)
@@ -99,11 +111,11 @@ def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = 
 
 
 def build_components(ground: RunContext, kept: TrainState) -> GroupComponents:
-    """Build the rest, for the group that this rank is in; the state of all ranks must be the same by now.
+    """Build the components of the current worker group; all ranks must hold the same state by now.
 
     Raises:
-        BadConfig: a flag does not go with the group or another flag.
-        BadTask: the task cannot be evaluated as it is.
+        BadConfig: A flag does not fit the group or another flag.
+        BadTask: The task cannot be evaluated.
     """
     config, group, plan = ground.config, ground.around.group, kept.plan
     layout = Layout() if kept.spread is None else kept.spread.mesh.layout
@@ -165,10 +177,10 @@ def _balance(ground: RunContext, plan: BatchPlan) -> LoadBalancer | None:
 
 
 def _lay(config: Config, group: Group) -> ShardedState | None:
-    """Take this rank's place in the layout; None where every rank of it holds the whole model.
+    """Apply the layout to the group; None if every rank holds the whole model.
 
     Raises:
-        BadConfig: the layout has more ranks than the group, or fewer.
+        BadConfig: The layout has more or fewer ranks than the group.
     """
     if config.parallel is None:
         return None
@@ -184,10 +196,10 @@ def _lay(config: Config, group: Group) -> ShardedState | None:
 
 
 def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str]) -> ShardedState:
-    """Cut the model in place, before its optimizer is built; what is about to be ``loaded`` gets no numbers.
+    """Cut the model in place before its optimizer is built; weights in ``loaded`` are not initialized.
 
     Raises:
-        BadConfig: the model cannot be cut so.
+        BadConfig: The model cannot be cut by this layout.
     """
     model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.around.group
     layout = mesh.layout

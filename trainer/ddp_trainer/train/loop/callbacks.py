@@ -1,4 +1,8 @@
-"""Everyone who hears of a run: whoever watches its metrics, its words on a terminal, or its curves in files."""
+"""Reporting of a run's events to metrics, progress output and log files.
+
+:class:`CallbackList` receives each event from :class:`~ddp_trainer.train.trainer.Trainer`. It passes the event to the
+recorder of metrics, to the progress output and to the loggers of curves.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from ddp_trainer.train.observability.run_banner import on_small_data, started
 
 
 class CallbackList:
-    """Those of one rank; curves are written by rank 0 alone, and by another process when that rank is."""
+    """Reporters of one rank; only rank 0 writes curves, so another process takes over when rank 0 moves to it."""
 
     _around: ProcessContext
     _telling: MetricsReporter
@@ -27,10 +31,10 @@ class CallbackList:
         self._reports = Reports([])
         self._is_first: bool | None = None
         self.loss: float | None = None
-        """Mean loss of the last step that had one which is finite, else of the first step; None before that."""
+        """Mean loss of the last step with a finite loss, else of the first step; None before the first step."""
 
     def enter(self, ground: RunContext) -> None:
-        """This process is a rank of another group now, with all that surrounds it there."""
+        """Switch to the process context of a new worker group, and open or close the curves accordingly."""
         self._around, self._telling = ground.around, MetricsReporter(ground.around.recorder, ground.phases)
         is_first = ground.around.env.rank == 0
         if is_first is not self._is_first:
@@ -39,14 +43,14 @@ class CallbackList:
         self._is_first = is_first
 
     def expect(self, ground: RunContext, plan: BatchPlan) -> None:
-        """Steps of this model will come, as planned."""
+        """Announce the model and its planned steps to the metrics."""
         self._telling.begin(ground.model, plan, ground.config)
 
     def begin(self, step: int, ground: RunContext, plan: BatchPlan) -> None:
-        """Training begins, or goes on after so many steps.
+        """Report that training starts or resumes after ``step`` steps.
 
         Raises:
-            BadConfig: a report that a flag asks for cannot be written.
+            BadConfig: A report that a flag requests cannot be written.
         """
         progress, group = self._around.progress, self._around.group
         progress.begin(step)
@@ -56,12 +60,18 @@ class CallbackList:
             progress.note(remark)
 
     def rewind(self, step: int, lost: int, why: str) -> None:
-        """Training goes on after so many steps, since ``why``: those that were ``lost`` are done again."""
+        """Report a rollback.
+
+        Args:
+            step: Number of committed steps after the rollback.
+            lost: Number of steps that are repeated.
+            why: The reason, a sentence.
+        """
         self._reports.rewind(step)
         self._around.progress.note(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
     def step(self, step: int, kept: TrainState, verdict: StepDecision, *, own: int) -> None:
-        """A step was committed, the ``step``-th, in which this rank took ``own`` samples."""
+        """Report the committed step number ``step``, counted from 1, with ``own`` samples of this rank."""
         plan, optimization = kept.plan, kept.optimization
         epoch, rate = plan.epoch_of(step - 1), optimization.learning_rate
         if verdict.is_finite or self.loss is None:
@@ -80,13 +90,13 @@ class CallbackList:
         self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
 
     def evaluated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """The test samples were evaluated after so many steps, in an epoch counted from 0."""
+        """Report the metrics of an evaluation after ``step`` steps, in an epoch counted from 0."""
         self._around.recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
         self._around.progress.tell(Evaluated(epoch=epoch + 1, step=step, metrics=metrics))
         self._reports.evaluated(step, epoch, metrics)
 
     def show(self, ground: RunContext, *, together: bool) -> None:
-        """What the model has learnt, in its task's words; where ranks compute it ``together``, all must call it."""
+        """Print the task's report on the trained model; with ``together`` every rank must call it."""
         is_first = self._around.group.rank == 0
         if is_first or together:
             text = shown(ground.task, ground.model)
@@ -94,5 +104,5 @@ class CallbackList:
                 self._around.progress.note(text)
 
     def close(self) -> None:
-        """Leave the curves where others can read them."""
+        """Close the loggers, so that the curves are complete on disk."""
         self._reports.close()

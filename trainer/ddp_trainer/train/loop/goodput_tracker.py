@@ -1,11 +1,12 @@
-"""What a run has gone through, over all its processes: steps lost, and what its time has gone into.
+"""Time breakdown and lost steps of a run, over all its processes.
 
-Both stand in the odometer, which outlives a crash, and the account of the time once more in every checkpoint, together
-with the productive time that led to the state stored there: only what survived counts.
+:class:`GoodputTracker` stores both in the progress file (:mod:`ddp_trainer.train.checkpoint.progress_file`), which
+survives a crash. Every checkpoint also holds the time account, and the productive time that led to its state. Only
+steps that survive count as productive.
 
-All ranks hold one account, rank 0's: it says with its ballots what its time went into, and any of them can go on from
-there when it is lost. What is told to the metrics is the account of the vote before, which all ranks are known to hold:
-a counter that another rank would have to take back, however little, is read as one that began anew.
+All ranks hold the same account, rank 0's: rank 0 adds its times to the commit vote. Any rank can continue the account
+if rank 0 is lost. The metrics show the account of the previous vote, which all ranks are known to hold. A counter that
+another rank had to decrease, however little, would be read as a counter reset.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from ddp_trainer.train.loop.step_consensus import NO_WORD
 from ddp_trainer.train.observability.step_timer import BESIDE_STEPS, StepTimer
 
 ACCOUNT_SECONDS: Final = 0.1
-"""The account is brought up to date by the first vote when it is older than this: steps of microseconds pay nothing."""
+"""Minimum seconds between two updates of the account, so that steps of microseconds pay nothing."""
 _FIRST: Final = 0
-"""Whose time is accounted for."""
+"""Rank whose time the account describes."""
 
 
 class HistoryState(TypedDict):
-    """What a checkpoint holds of it."""
+    """State of the tracker in a checkpoint: times in seconds, ``first_start`` as Unix time."""
 
     productive: float
     first_start: float
     account: NotRequired[list[float]]
-    """Not in checkpoints that are older than accounts."""
+    """Missing in checkpoints from versions without accounts."""
     lost_steps: NotRequired[int]
-    """Before it was written; nor in those that are older than this."""
+    """Steps lost before the checkpoint was written; missing in checkpoints from older versions."""
 
 
 class GoodputTracker:
-    """The account that processes of one run hand on to each other."""
+    """Time account and lost steps that the processes of one run pass on to each other."""
 
     def __init__(self, phases: StepTimer, clock: Callable[[], float] = time.time) -> None:
-        """``clock`` tells Unix time."""
+        """``clock`` returns Unix time in seconds."""
         self._odometer: ProgressFile | None = None
         self._phases = phases
         self._clock = clock
@@ -65,10 +66,14 @@ class GoodputTracker:
     def recall(
         self, odometer: ProgressFile | None, recorder: RankRecorder, group: Group, began: float, env: Environment
     ) -> None:
-        """What this process and earlier ones went through, as far as any rank knows; every rank must call it.
+        """Load the account of this and earlier processes, merged over all ranks; every rank must call it.
 
-        ``odometer`` is None on a rank that writes none in this group; ``began`` is when this process did, in seconds
-        since the Unix epoch.
+        Args:
+            odometer: The progress file; None on a rank that does not write it in this group.
+            recorder: The recorder of the metrics.
+            group: The new worker group.
+            began: Start of this process, in seconds since the Unix epoch.
+            env: The environment of this process in the group.
         """
         if self._odometer is not None:
             self._odometer.close()
@@ -79,9 +84,10 @@ class GoodputTracker:
         self._leave_to_launcher()
 
     def _leave_to_launcher(self) -> None:
-        """What was before this pod: should it end before its first step, nobody else could tell.
+        """Write the account of the time before this pod to a file for the launcher.
 
-        It is no metric before that step: until then another rank may have to begin anew.
+        If this process ends before its first step, no other source has that time. It does not become a metric before
+        that step, because until then another rank may replace the account.
         """
         account, run_dir, launched = self._account.copy(), self._env.run_dir, self._env.moments.launched
         if not self._is_first or run_dir is None or not account.until:
@@ -92,16 +98,16 @@ class GoodputTracker:
             (run_dir / File.ACCOUNT).write_text(self._of_job(account).to_json())
 
     def restoring(self) -> None:
-        """From now on this process looks for a state to go on from: it trains no more, if it did in another group."""
+        """Start the restore phase; training in an earlier group has ended."""
         self._is_training = False
         self._restoring = self._clock()
 
     def restored(self, *, loaded: bool) -> None:
-        """It has one, which was ``loaded`` or is that of a new run, or its own."""
+        """End the restore phase; ``loaded`` is False for the state of a new run or this process's own."""
         self._restored, self._loaded = self._clock(), loaded
 
     def begin(self) -> None:
-        """The first step of this group begins."""
+        """Start the account of this group, directly before its first step; every rank must call it."""
         account = self._account
         account.begin(self._reading.first_start)
         arrival = Arrival(
@@ -116,14 +122,14 @@ class GoodputTracker:
         self._reading.account = Account.unpack(self._group.broadcast(account.pack(), _FIRST))
         self._base, self._heard = self._phases.spent_beside_steps, NO_WORD
         self._is_training = True
-        self._group.gather(0)  # whoever passes here knows that all ranks hold it
+        self._group.gather(0)  # a barrier: after it, all ranks hold the account
         self._tell(self._account)
 
     def go_on_from(self, step: int) -> int:
-        """Training goes on after so many steps: those that were ever committed beyond are lost; how many these are."""
+        """Set the step to resume from, and return how many steps committed beyond it are lost."""
         lost = max(0, self._reading.highest_step - step)
         if step == 0:
-            self._account.survives(0.0)  # there is no checkpoint that would say so
+            self._account.survives(0.0)  # without a checkpoint, nothing else sets the surviving time
         self._reading.highest_step = step
         self._reading.lost_steps += lost
         self.reached(step)
@@ -132,9 +138,10 @@ class GoodputTracker:
         return lost
 
     def word(self) -> Sequence[float]:
-        """What this rank's ballot says of the time: rank 0 now and then that and what it went into, the others nothing.
+        """Return this rank's times for the vote: Unix time, then seconds in the order of :data:`BESIDE_STEPS`.
 
-        Unix time, and the seconds since the group began its first step in the order of :data:`BESIDE_STEPS`.
+        The seconds count from the start of the group's first step. The result is :data:`NO_WORD` on other ranks than
+        rank 0, and on rank 0 while the account is newer than :data:`ACCOUNT_SECONDS`.
         """
         if not self._is_first:
             return NO_WORD
@@ -145,7 +152,12 @@ class GoodputTracker:
         return (now, *(later - before for later, before in zip(spent, self._base, strict=True)))
 
     def reached(self, step: int, word: Sequence[float] = NO_WORD) -> None:
-        """So many steps are committed now; ``word`` is what the ballots of the last one said of the time."""
+        """Record that ``step`` steps are committed.
+
+        Args:
+            step: Number of committed steps.
+            word: Times in the decision of the last vote; see :meth:`word`.
+        """
         self._reading.highest_step = max(self._reading.highest_step, step)
         if self._odometer is not None:
             self._odometer.write(self._reading)
@@ -162,19 +174,19 @@ class GoodputTracker:
         account.work(now, dict(zip(BESIDE_STEPS, parts, strict=True)))
 
     def finish(self) -> None:
-        """The run is complete: there is no vote that what rank 0 tells of the time until now could contradict."""
+        """Report the final account; after the last vote rank 0 can report the time until now without contradiction."""
         if self._is_training and self._is_first:
             self._tell(self._until_now())
 
     def leave(self) -> None:
-        """This process was told to stop, and has saved what it had to; the next one tells what that took."""
+        """Store the account after the final save of a requested stop; the next process reports it to the metrics."""
         account = self._until_now() if self._is_first else self._account.copy()
         account.leave()
         if self._odometer is not None and self._account.until:
             self._odometer.write_account(account)
 
     def _until_now(self) -> Account:
-        """The account as this rank alone would have it: every step until now is committed."""
+        """Return this rank's account up to now; it assumes that all steps until now are committed."""
         account = self._account.copy()
         if self._is_training:
             spent = self._phases.spent_beside_steps
@@ -195,14 +207,12 @@ class GoodputTracker:
         return self._reading.account
 
     def summary(self) -> dict[str, Any]:
-        """The part of :class:`~ddp_trainer.train.checkpoint.summary.Summary` that tells of it, over all processes so
-        far.
-        """
+        """Return the time fields of the :class:`~ddp_trainer.train.checkpoint.summary.Summary`, over all processes."""
         seconds = round(max(self._clock() - self._reading.first_start, 1e-9), 3)
         return self._of_job(self._until_now()).summary() | {"seconds": seconds}
 
     def state_dict(self) -> HistoryState:
-        """Plain values only."""
+        """Return the state for a checkpoint, in plain values only."""
         account = self._until_now()
         return {
             "productive": account.surviving,
@@ -212,9 +222,9 @@ class GoodputTracker:
         }
 
     def load_state_dict(self, state: HistoryState) -> None:
-        """Go on from a stored account; what this run was busy with since that did not survive."""
+        """Restore a stored account; productive time since it was stored counts as lost."""
         stored = Account.from_list(state.get("account", []))
-        if stored.until > self._account.until:  # no odometer has outlived the process that stored it
+        if stored.until > self._account.until:  # no progress file survived the process that stored it
             self._reading.account = stored
         self._account.survives(state["productive"])
         self._reading.lost_steps = max(self._reading.lost_steps, state.get("lost_steps", 0))

@@ -1,4 +1,8 @@
-"""What the metrics hear of each step: samples and phases, loss and rate, and the work that the model took."""
+"""Per-step metrics of a rank: samples, phases, loss, learning rate, tokens and FLOPs.
+
+:class:`MetricsReporter` passes them to the :class:`~ddp_trainer.process.recorder.RankRecorder`. It is called by
+:class:`~ddp_trainer.train.loop.callbacks.CallbackList`.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.transforms.hfu import recomputed_ratio
 
 GRADIENT_SECONDS: Final = 1.0
-"""Norm and scale are told no more often than this: where they are on a GPU, they are fetched from there."""
+"""Minimum seconds between two reports of gradient norm and loss scale, which must be copied from a GPU."""
 
 
 class MetricsReporter:
-    """Of one rank; the numbers of the whole job are shown from rank 0, and gathered there alone."""
+    """Reporter of one rank; only rank 0 collects and reports numbers of the whole job."""
 
     def __init__(self, recorder: RankRecorder, phases: StepTimer, clock: Callable[[], float] = time.monotonic) -> None:
         self._recorder = recorder
@@ -32,14 +36,14 @@ class MetricsReporter:
         self._tokens = self._flops = 0
 
     def begin(self, model: nn.Module, plan: BatchPlan, config: Config) -> None:
-        """Steps of this model come; what a sample takes is counted where the model says so."""
+        """Prepare for the steps of this model; tokens and FLOPs are counted if the model defines them."""
         self._recorder.planned(plan.total_steps)
         if (again := recomputed_ratio(model, config)) is not None:
             self._recorder.recomputed(again)
         self._tokens, self._flops = tokens(model) or 0, flops(model) or 0
 
     def step(self, step: int, epoch: int, samples: int, *, loss: float, rate: float, is_finite: bool) -> None:
-        """A step was committed, this rank's share of which was ``samples``."""
+        """Report a committed step, with ``samples`` samples of this rank."""
         self._phases.report(self._recorder, step=step, epoch=epoch, samples=samples)
         self._recorder.progress(loss, rate)
         if self._tokens or self._flops:
@@ -48,7 +52,7 @@ class MetricsReporter:
             self._recorder.skipped_step()
 
     def gradients(self, optimization: OptimizerWrapper) -> None:
-        """Once in a while, how large the gradients of the step just done were."""
+        """Report gradient norm and loss scale of the last step, at most every :data:`GRADIENT_SECONDS` seconds."""
         now = self._clock()
         if now - self._told_at >= GRADIENT_SECONDS:
             self._told_at = now

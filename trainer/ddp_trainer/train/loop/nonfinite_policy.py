@@ -1,9 +1,9 @@
-"""Guards against a loss or gradient that is not finite: all ranks stop, skip the step, or go back, together.
+"""Guard against a loss or gradient that is not finite: all ranks together stop, skip the step, or roll back.
 
-The vote tells every rank whether any rank's loss or gradient was infinite or not a number, so all decide alike, and
-steps that are fine pay nothing but a sum on the device. A skipped step *is* committed: its samples are consumed,
-and neither weights nor running statistics move. With fp16, gradients that overflow belong to the search for the
-loss scale; such steps are skipped whatever the flags say.
+After the vote every rank has the same information whether any loss or gradient was infinite or not a number. All ranks
+therefore decide alike, and finite steps cost only a sum on the device. A skipped step *is* committed: its samples are
+consumed, and neither weights nor running statistics change. With fp16, overflowing gradients are part of the search for
+the loss scale. Such steps are skipped whatever the flags are.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ddp_trainer.train.utils.errors import NotFinite
 
 
 class RollBack(Exception):
-    """All ranks are to go on from the last good checkpoint; the message says why."""
+    """Raised when all ranks must resume from the last good checkpoint; the message is the reason."""
 
 
 class GuardState(TypedDict):
-    """What a checkpoint holds."""
+    """State of the guard in a checkpoint: numbers of skipped steps and of rollbacks."""
 
     skipped: int
     rollbacks: int
 
 
 class Guard:
-    """Decides about steps that must not move the weights, and counts them."""
+    """Policy for steps with a loss or gradient that is not finite, and their counts."""
 
     def __init__(self, config: Config, note: Callable[[str], None]) -> None:
         self._policy = config.on_nonfinite
@@ -39,20 +39,20 @@ class Guard:
         self._note = note
         self._in_a_row = 0
         self.skipped = 0
-        """Steps of the surviving history that consumed their samples and moved no weight."""
+        """Surviving steps that consumed their samples without changing weights."""
         self.rollbacks = 0
-        """Times that the run went back to a checkpoint."""
+        """Number of rollbacks to a checkpoint."""
 
     def passed(self) -> None:
-        """A step moved the weights."""
+        """Reset the count of consecutive skipped steps, after a step that changed the weights."""
         self._in_a_row = 0
 
     def refuse(self, step: int, verdict: StepDecision, optimization: OptimizerWrapper) -> None:
-        """Decide about a step whose loss or gradient is not finite; returns where it is to be skipped.
+        """Decide about a step whose loss or gradient is not finite; return normally if the step is skipped.
 
         Raises:
-            RollBack: the run is to go back to its last checkpoint.
-            NotFinite: the run is to stop.
+            RollBack: The run must roll back to its last checkpoint.
+            NotFinite: The run must stop.
         """
         what = _what(step, verdict)
         if math.isfinite(verdict.loss) and optimization.back_off():
@@ -77,13 +77,13 @@ class Guard:
         return advice
 
     def state_dict(self) -> GuardState:
-        """Numbers only."""
+        """Return the counts for a checkpoint."""
         return {"skipped": self.skipped, "rollbacks": self.rollbacks}
 
     def load_state_dict(self, state: GuardState | None) -> None:
-        """Go on from a stored account; None from a checkpoint that is older than guards."""
+        """Restore the counts; None is the state of a checkpoint from versions without guards."""
         self.skipped = 0 if state is None else state["skipped"]
-        # A rollback loads what was stored before it happened.
+        # A rollback loads counts from before it happened, so its own count must not decrease.
         self.rollbacks = max(self.rollbacks, 0 if state is None else state["rollbacks"])
         self._in_a_row = 0
 

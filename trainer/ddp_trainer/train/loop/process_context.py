@@ -1,4 +1,7 @@
-"""What a run is given besides its flags and its task: its place in the world, and who hears of it."""
+"""Context of a training process in its worker group.
+
+:class:`ProcessContext` holds the environment, the group, the outputs and the channel to the launcher.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ddp_trainer.train.observability.console import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessContext:
-    """What a run is given besides its flags."""
+    """What a run depends on besides its flags and its task: environment, group, outputs and stop requests."""
 
     env: Environment
     group: Group
@@ -22,17 +25,17 @@ class ProcessContext:
     progress: Progress
     stop: StopRequest
     began: float
-    """When this process began, in seconds since the Unix epoch; imports count as lost time."""
+    """Start of this process, in seconds since the Unix epoch; imports count as lost time."""
     control: Control | None = None
-    """The channel to the launcher; None where there is none."""
+    """The channel to the launcher; None without a launcher."""
 
     @property
     def is_asked_to_leave(self) -> bool:
-        """This process is to leave the group after the step under way, for good or for another one."""
+        """True if this process must leave the group after the current step, to end or to join another group."""
         return self.stop.requested or (self.control is not None and self.control.asked)
 
     def begin_training(self) -> None:
-        """From here on whoever asks waits for the end of the step."""
+        """Mark the start of training: from now on stop and regroup requests wait for the end of the step."""
         self.stop.training_begins()
         if self.control is not None:
             self.control.training_begins()

@@ -1,4 +1,8 @@
-"""The parts of a run that stand before any checkpoint is read: samples, weights, and what tells the run from others."""
+"""Parts of a run that exist before any checkpoint is read: samples, initial weights and the identity of the run.
+
+:func:`build_context` builds them as a :class:`RunContext`. :func:`draw_model` and :func:`draw` build the model from the
+seed.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What does not depend on how a batch is cut."""
+    """Parts of a run that do not depend on the number of logical shards."""
 
     config: Config
     task: Task
     around: ProcessContext
     samples: Samples | Iterable[Any]
     model: nn.Module
-    """Drawn from the seed, on the CPU; but for the weights of these recipes, which have no memory yet."""
+    """The model, initialized from the seed on the CPU; weights that have ``recipes`` have no memory yet."""
     recipes: Mapping[Tensor, InitRecipe]
     identity: Identity
     phases: StepTimer
@@ -53,11 +57,15 @@ class RunContext:
 
     @property
     def can_stay(self) -> bool:
-        """Whether this process could go on in another worker group with what it holds.
+        """True if this process can join the next worker group with its current state.
 
-        Not where ranks hold states of their own between synchronisations, where layers are bound to a group, where
-        samples come in an order that cannot be gone back in, with MPI, which begins once in a process, or in an NCCL
-        group without ``--survive-on-nccl``: its successor then starts from a checkpoint.
+        It is False in five cases, in which a new process starts from a checkpoint:
+
+        - Ranks hold different states between synchronizations (local SGD).
+        - Layers are bound to a group (synchronized batch norm).
+        - Samples come from a stream or a stateful data set, which cannot be rewound.
+        - The backend is MPI, which can be initialized only once per process.
+        - The group uses NCCL without ``--survive-on-nccl``.
         """
         config = self.config
         has_one_state = config.strategy is not StrategyName.LOCAL_SGD or config.level is Level.EXACT
@@ -67,27 +75,34 @@ class RunContext:
 
 
 class Drawn(NamedTuple):
-    """A model with the weights that a seed gives it, on the CPU."""
+    """A model initialized from a seed, on the CPU."""
 
     model: nn.Module
     recipes: Mapping[Tensor, InitRecipe]
-    """Of the weights that are on torch's meta device, and are made when they are wanted."""
+    """How to initialize the weights that are still on torch's meta device."""
     why_whole: str = ""
-    """Why there are none, though they were asked for."""
+    """Why deferred initialization failed, one line; empty if it succeeded or was not requested."""
 
 
 def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
-    """The task's model; one that ``spreads`` without the memory of large weights, if it is built so that it can be."""
+    """Build the task's model and initialize it from the seed.
+
+    Args:
+        task: The task.
+        seed: The seed of the run.
+        spreads: The model is distributed over ranks. Large weights then get no memory yet, if the construction of the
+            model can be recorded.
+    """
     random = KeyedRandom(seed, torch.device("cpu"))
     why = ""
     if spreads:
-        from ddp_trainer.train.deferred_init.op_recording import DeferredInit  # noqa: PLC0415 - of spread models alone
+        from ddp_trainer.train.deferred_init.op_recording import DeferredInit  # noqa: PLC0415 - only for distributed models
 
         random.enter(Stream.WEIGHTS)
         recording = DeferredInit()
         try:
             return _recorded(task, recording)
-        except Exception as err:  # noqa: BLE001 - what is wrong with the model itself, it says again below
+        except Exception as err:  # noqa: BLE001 - an error of the model itself is raised again below
             why = str(err).strip().split("\n", 1)[0]
         recording.abandon()
     random.enter(Stream.WEIGHTS)
@@ -95,17 +110,17 @@ def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
 
 
 def _recorded(task: Task, recording: DeferredInit) -> Drawn:
-    with uncollected():  # a recording looks for what was made meanwhile
+    with uncollected():  # the recording examines objects created inside of it
         with recording:
             model = task.model()
         return Drawn(model, recording.recipes(model))
 
 
 def draw(config: Config, task: Task, around: ProcessContext) -> tuple[nn.Module, Mapping[Tensor, InitRecipe]]:
-    """The model of a run, and the recipes of those of its weights that have no memory yet.
+    """Return the initialized model of a run, and the recipes of those weights that have no memory yet.
 
     Raises:
-        BadTask: it cannot be brought to the device of a rank.
+        BadTask: The model cannot be moved to the device of a rank.
     """
     model, recipes, why_whole = draw_model(task, config.seed, spreads=config.spreads)
     demand_numbers(model, task.name, recipes, spreads=config.spreads)
@@ -116,7 +131,7 @@ def draw(config: Config, task: Task, around: ProcessContext) -> tuple[nn.Module,
 
 
 def build_context(config: Config, task: Task, around: ProcessContext) -> RunContext:
-    """Ask the task for its samples and its model."""
+    """Build the context of a run from the task's samples and model."""
     samples = task.train_samples()
     model, recipes = draw(config, task, around)
     return RunContext(
@@ -146,12 +161,16 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
 def demand_numbers(
     model: nn.Module, task: str, recipes: Mapping[Tensor, InitRecipe] = MappingProxyType({}), *, spreads: bool
 ) -> None:
-    """Refuse a model that cannot be brought to the device of a rank; one that ``spreads``, in pieces.
+    """Check that a model can be moved to the device of a rank.
 
-    Weights of which there are ``recipes`` are as good as on the CPU.
+    Args:
+        model: The model.
+        task: Name of the task, for the message.
+        recipes: Weights that are initialized later; they count as weights on the CPU.
+        spreads: The model is distributed over ranks.
 
     Raises:
-        BadTask: weights are on the meta device, or on several.
+        BadTask: A weight or buffer is on the meta device, or a distributed model is on several devices.
     """
     weights = {name: weight for name, weight in model.named_parameters() if weight not in recipes}
     tensors = {**weights, **dict(model.named_buffers())}

@@ -1,4 +1,8 @@
-"""How this process's part of a run ended, and the record of the run that is left behind."""
+"""Outcome of a run in this process.
+
+:class:`Outcome` holds the summary and the exit code. :func:`summarize` builds the
+:class:`~ddp_trainer.train.checkpoint.summary.Summary`.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How this process's part of a run ended."""
+    """Outcome of a run in this process."""
 
     summary: Summary
     exit_code: int
-    """0, or 143 (130 after Ctrl-C) when told to stop."""
+    """0 on success; 143 after a requested stop, 130 after Ctrl-C."""
     error: CheckpointNotWritten | None = None
-    """The run is done, but its last state is not on any disk."""
+    """Set if the run is complete but its last state is not on any disk."""
 
 
 def summarize(
@@ -38,7 +42,18 @@ def summarize(
     loss: float | None,
     metrics: Mapping[str, float],
 ) -> Summary:
-    """What a run has come to after ``step`` steps: ``loss`` in the last one, ``metrics`` on the test samples."""
+    """Build the summary of a run.
+
+    Args:
+        result: The result of the run.
+        ground: The context of the run.
+        plan: The plan of the steps.
+        ledger: The account of samples.
+        history: The account of time and lost steps.
+        step: Number of committed steps.
+        loss: Mean loss of the last step; None before the first step.
+        metrics: Metrics on the test samples.
+    """
     config, env, watch = ground.config, ground.around.env, ground.watch
     return Summary(
         result=result,

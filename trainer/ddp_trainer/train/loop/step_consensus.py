@@ -1,8 +1,8 @@
-"""The commit vote: one small all-reduce per step, after which all ranks know the same things about it.
+"""Commit vote: one small all-reduce per step, after which all ranks take the same decision.
 
-Every rank says how many samples it processed, the hash of their ids, its part of the loss, and whether it wants to
-stop or to save. Only when the sums are what the plan demands of this step does the optimizer move. A failure before
-the vote leaves every rank at the step before, so the step is computed again, never half applied.
+In :func:`vote` every rank reports its number of samples, the hash of their ids, its part of the loss, and whether it
+wants to stop or to save. :func:`check` compares the sums with the plan; the optimizer steps only if they match. A
+failure before the vote leaves every rank at the previous step. The step is then repeated, never half applied.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples
 
 NO_WORD: Final = (0.0, 0.0, 0.0, 0.0)
-"""Of a rank that says nothing of the time."""
+"""Times of a rank that reports no times."""
 
 
 class StepReport(NamedTuple):
-    """What one rank says about the step."""
+    """Report of one rank about a step."""
 
     samples: int
     digest: int
@@ -38,13 +38,13 @@ class StepReport(NamedTuple):
     flaw: Tensor | None = None
     """:meth:`ddp_trainer.train.optim.optimizer.OptimizerWrapper.examine` of its gradients, a scalar on the device."""
     busy: Sequence[float] = ()
-    """With dynamic balance :meth:`ddp_trainer.train.parallel.load_balancer.LoadBalancer.ballot`."""
+    """Busy times from :meth:`ddp_trainer.train.parallel.load_balancer.LoadBalancer.ballot`; empty without balancing."""
     time: Sequence[float] = NO_WORD
     """:meth:`ddp_trainer.train.loop.goodput_tracker.GoodputTracker.word`."""
 
 
 class StepDecision(NamedTuple):
-    """The ballots of all ranks, added up; flags count the ranks that raised them."""
+    """Sum of the reports of all ranks; each flag is the number of ranks that set it."""
 
     samples: int
     digest: int
@@ -59,12 +59,12 @@ class StepDecision(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether the loss and all gradients are, on all ranks."""
+        """True if the loss and all gradients are finite on all ranks."""
         return math.isfinite(self.loss) and self.flaw == 0
 
 
 def vote(ballot: StepReport, group: Group) -> StepDecision:
-    """Exchange ballots: the one place of a step where the device is waited for."""
+    """Sum the reports of all ranks; this is the only point of a step at which the host waits for the device."""
     if group.world_size == 1:
         return _own(ballot)
     numbers = group.read(group.sum(_written(ballot, group.device)))
@@ -76,17 +76,17 @@ def vote(ballot: StepReport, group: Group) -> StepDecision:
 
 
 def _own(ballot: StepReport) -> StepDecision:
-    """Of a group of one."""
+    """Return the decision of a group of one."""
     samples, digest, loss, failed, stop, save, skipped, flaw, busy, time = ballot
     found = 0.0 if flaw is None else flaw.item()
     return StepDecision(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy, time)
 
 
 def _written(ballot: StepReport, device: torch.device) -> Tensor:
-    """As float64: counts and sums of 32-bit hashes stay far below 2^53, so they are exact."""
+    """Return the report as float64 vector: counts and sums of 32-bit hashes stay far below 2^53, so they are exact."""
     if device.type == "cpu":
         return torch.tensor(_read(ballot), dtype=torch.float64)
-    # A GPU is not waited for before the exchange: a copy from memory that the kernel may move would wait for it.
+    # The page is pinned, because a copy from pageable memory would wait for the GPU before the exchange.
     flags = (ballot.failed, ballot.stop, ballot.save)
     numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.time, *ballot.busy]
     page = _page(len(numbers), is_pinned=device.type == "cuda")
@@ -100,7 +100,7 @@ def _written(ballot: StepReport, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _page(size: int, *, is_pinned: bool) -> Tensor:
-    """Memory that a ballot is sent from; free again when its verdict was read, so one is enough."""
+    """Return the reusable host buffer of a report; it is free again once the decision was read, so one is enough."""
     return torch.empty(size, dtype=torch.float64, pin_memory=is_pinned)
 
 
@@ -112,11 +112,17 @@ def _read(ballot: StepReport) -> list[float]:
 
 
 def check(verdict: StepDecision, *, step: int, samples: int, digest: int) -> None:
-    """Allow the step to be committed.
+    """Check that the step can be committed.
+
+    Args:
+        verdict: The decision of the vote.
+        step: Number of the step, for messages.
+        samples: Number of samples in the step, by the plan.
+        digest: Sum of the hashes of their ids, by the plan.
 
     Raises:
-        PeerFailed: a rank could not do its part.
-        WrongSamples: together the ranks processed other samples than the step demands.
+        PeerFailed: A rank failed in this step.
+        WrongSamples: The ranks together processed other samples than the plan defines.
     """
     if verdict.failed:
         raise PeerFailed(f"{verdict.failed} of the other ranks failed in step {step}.", hint="They say why.")

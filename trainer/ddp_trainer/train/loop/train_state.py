@@ -1,4 +1,8 @@
-"""What a checkpoint holds of a run: taken from its parts, and given back to them."""
+"""Collection of a run's state for checkpoints, and its restoration.
+
+:class:`State` collects the state from the components of a run, and gives it back to them. It writes through
+:class:`~ddp_trainer.train.checkpoint.checkpoint_manager.CheckpointManager`.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +26,28 @@ from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 
 class Restored(NamedTuple):
-    """What a state says besides what its parts took back."""
+    """Part of a restored state that the caller needs."""
 
     step: int
-    """Committed global steps."""
+    """Number of committed global steps."""
     finished: Summary | None
-    """The summary, if it is the state of a finished run."""
+    """The summary, if the run is finished; else None."""
     data: dict[str, Any] | None
-    """For the feed."""
+    """State of the feed; None if it has none."""
 
 
 class State:
-    """The state of a run, spread over its parts."""
+    """State of a run, held by its components."""
 
     def __init__(self, ground: RunContext, kept: TrainState, history: GoodputTracker, *, keeps: bool = True) -> None:
-        """``keeps``: of a state that is spread over ranks, this rank takes the whole."""
+        """Bind the components.
+
+        Args:
+            ground: The context of the run.
+            kept: Plan, sample account and optimizer.
+            history: The account of time and lost steps.
+            keeps: If the state is distributed over ranks, whether this rank receives the gathered whole.
+        """
         self._keeps = keeps
         self._ground = ground
         self._kept = kept
@@ -45,10 +56,10 @@ class State:
         self._together = _together(ground, kept)
 
     def save(self, saver: CheckpointManager, step: int, summary: Summary | None, data: dict[str, Any] | None) -> None:
-        """Begin to save it as it is after so many steps; see :meth:`take` and :meth:`CheckpointManager.save`.
+        """Start to save the state after ``step`` steps; see :meth:`take` and :meth:`CheckpointManager.save`.
 
         Raises:
-            StaleGeneration: a newer worker group has the directory.
+            StaleGeneration: A newer worker group owns the directory.
         """
         phases = self._ground.phases
         phases.lap(Phase.OTHER)
@@ -63,27 +74,33 @@ class State:
         phases.lap(Phase.CHECKPOINT)
 
     def take(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
-        """All that a run is made of after so many steps; tensors and plain values only. ``data``: the feed's part."""
+        """Return the whole state of the run, in tensors and plain values only.
+
+        Args:
+            step: Number of committed steps.
+            summary: The summary, if the run is finished.
+            data: State of the feed.
+        """
         return {**self._of_model(), **self.beside(step, summary, data)}
 
     def in_pieces(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> InPieces | None:
-        """How this state is saved where each rank writes what it has; None where one writes the whole."""
+        """Return how each rank writes its part of the checkpoint; None if one rank writes the whole."""
         if self._together is None:
             return None
         return InPieces(self._together, lambda: self._part(step, summary, data))
 
     def reserved(self) -> tuple[int, bool]:
-        """Bytes that a save copies on this rank, and whether they are a part of the state."""
+        """Return the bytes that a save copies on this rank, and whether they are only a part of the state."""
         in_pieces, samples = self._together is not None, self._kept.plan.samples
         is_part = self._together is not None and self._together.writes
         return state_bytes(self._ground.model, samples, here=in_pieces), is_part
 
     def _part(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
-        """This rank's pieces; with the first rank's, all that is not in pieces."""
-        from ddp_trainer.train.checkpoint.dcp_chunks import own_part  # noqa: PLC0415 - a second of imports; of spread states alone
+        """Return this rank's shards; rank 0 adds everything that is not sharded."""
+        from ddp_trainer.train.checkpoint.dcp_chunks import own_part  # noqa: PLC0415 - a second of imports; only for distributed states
 
         spread, optimization = self._kept.spread, self._kept.optimization
-        assert spread is not None  # noqa: S101 - else there are no parts
+        assert spread is not None  # noqa: S101 - only distributed states have parts
         pieces = own_part(self._ground.model, optimization.optimizer, spread)
         if self._ground.around.group.rank:
             return pieces
@@ -94,13 +111,13 @@ class State:
         }
 
     def beside(self, step: int, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
-        """What stands beside weights and optimizer, and is whole on every rank."""
+        """Return the state besides weights and optimizer, which is whole on every rank."""
         ground, kept = self._ground, self._kept
         config = ground.config
         return {
             "loss_scale": kept.optimization.loss_scale_state(),
             "guard": ground.guard.state_dict(),
-            # The learning rate is a function of the step, and random streams are keyed: these are for the reader.
+            # The learning rate is a function of the step, and random streams are keyed: these are information only.
             "schedule": {"name": str(config.schedule), "peak": config.learning_rate},
             "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
             "cursor": {"seed": config.seed, "epoch": kept.plan.epoch_of(step), "step": step},
@@ -114,7 +131,7 @@ class State:
 
     @property
     def is_spread(self) -> bool:
-        """Whether all ranks must take it at the same time."""
+        """True if the state is distributed, so that all ranks must take it together."""
         return self._kept.spread is not None
 
     def _of_model(self) -> dict[str, Any]:
@@ -123,7 +140,7 @@ class State:
         return own if spread is None else spread.whole(own, keep=self._keeps)
 
     def manifest(self, step: int) -> Manifest:
-        """What will stand beside the payload, but for the digest and size of that."""
+        """Return the manifest of the checkpoint, without digest and size of the payload."""
         env, plan = self._ground.around.env, self._kept.plan
         return Manifest(
             identity=self._ground.identity,
@@ -141,15 +158,20 @@ class State:
         )
 
     def copy(self, step: int) -> Checkpoint:
-        """The state after so many steps as a checkpoint in memory, for ranks that do not have it."""
+        """Return the state after ``step`` steps as a checkpoint in memory, for ranks that lack it."""
         return copied(self.take(step, None, None), self.manifest(step))
 
     def give_back(self, checkpoint: Checkpoint) -> Restored:
-        """Go on from a checkpoint."""
+        """Restore all components from a checkpoint."""
         return self.give_beside(self._give_back_weights(checkpoint))
 
     def give_beside(self, state: dict[str, Any], *, knows_time: bool = False) -> Restored:
-        """Go on from what :meth:`beside` gave; a rank that was there ``knows_time`` already."""
+        """Restore everything besides weights and optimizer.
+
+        Args:
+            state: The result of :meth:`beside`.
+            knows_time: This rank took part in the steps, so its own account of time is current and stays.
+        """
         ground, kept = self._ground, self._kept
         kept.optimization.load_loss_scale(state.get("loss_scale"))
         ground.guard.load_state_dict(state.get("guard"))
@@ -165,7 +187,7 @@ class State:
         return Restored(step, Summary.from_dict(summary), data)
 
     def _give_back_weights(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Model and optimizer; the state that they were in."""
+        """Restore model and optimizer, and return the state that contained them."""
         model, optimization, spread = self._ground.model, self._kept.optimization, self._kept.spread
         if spread is not None and checkpoint.directory is not None:
             from ddp_trainer.train.checkpoint.dcp_reader import take_pieces  # noqa: PLC0415 - as above
@@ -183,7 +205,7 @@ class State:
         return state
 
     def digest(self) -> str | None:
-        """SHA-256 of weights and optimizer; None where no bits are promised."""
+        """Return the SHA-256 of weights and optimizer; None unless the level is ``exact``."""
         if not self._is_exact:
             return None
         from ddp_trainer.train.exact.digest import sha256  # noqa: PLC0415 - few runs need it
@@ -191,7 +213,7 @@ class State:
         return sha256([self._ground.model.state_dict(), self._kept.optimization.state_dict()])
 
     def _computed_on(self) -> str:
-        """What the bits depend on besides the run; empty where none are promised."""
+        """Return the hardware on which the bits depend; empty unless the level is ``exact``."""
         if not self._is_exact:
             return ""
         from ddp_trainer.train.exact.hardware_check import hardware_id  # noqa: PLC0415 - few runs need it
@@ -207,7 +229,7 @@ class State:
 
 
 def _together(ground: RunContext, kept: TrainState) -> ShardedWriter | None:
-    """How ranks write one checkpoint together; None where one writes the whole, as where pods have a disk each."""
+    """Return the sharded writer; None if one rank writes the whole, for example if each pod has its own disk."""
     config, spread = ground.config, kept.spread
     if spread is None or not write_together(config):
         return None

@@ -1,7 +1,8 @@
 """One global step on one rank: fetch, compute shard by shard, vote, and only then commit.
 
-What does not change from step to step is decided when the parts are built, and what follows from the plan is worked out
-ahead: ``bench overhead`` measures what is left over a loop written by hand.
+:class:`Stepper` is built once per worker group. Everything that is constant over steps is decided at construction, and
+everything that follows from the plan is computed ahead. ``bench overhead`` measures the remaining overhead over a loop
+written by hand.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from ddp_trainer.train.utils.dynamo_stub import without_compiler
 
 @dataclass(slots=True)
 class ShardResult:
-    """What this rank has computed of the step under way."""
+    """Result of this rank's part of the current step."""
 
     loss: Tensor | None = None
-    """Sum over its samples, float64 scalar on the device; None of no samples."""
+    """Sum of the losses of its samples, a float64 scalar on the device; None without samples."""
     skipped: int = 0
-    """Samples that could not be read; they have weight 0."""
+    """Number of samples that could not be read; they have weight 0."""
     error: Exception | None = None
-    """Why its samples could not be fetched."""
+    """Error while its samples were fetched; raised after the vote."""
 
 
 class Stepper:
-    """Takes global steps; each one is committed by all ranks or by none."""
+    """Executor of global steps; each step is committed by all ranks or by none."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Stepper:
         balance: LoadBalancer | None = None,
         told: Callable[[str], None],
     ) -> None:
-        """``told`` gets the sentence of each sample that is skipped."""
+        """Bind the components; ``told`` is called with a message for each skipped sample."""
         self._plan = plan
         self._group = group
         self._strategy = strategy
@@ -86,13 +87,13 @@ class Stepper:
         self._micro_batch = config.micro_batch
         self._passes = self._passes_of(config)
         self._forward = strategy.forward if balance is None else balance.timed(strategy.forward)
-        # Computing activations again asks for the compiler, as optimizers do.
+        # Activation checkpointing would import the compiler in the backward pass, as optimizers do.
         again = config.activation_checkpointing
         self._backward = without_compiler(strategy.backward) if again else strategy.backward
         self.samples = 0
-        """This rank's samples of the last step."""
+        """Number of this rank's samples in the last step."""
         self.in_doubt = False
-        """This rank has cast its vote for the step under way, and does not know yet whether it counts."""
+        """True between this rank's vote and the commit: the step may have been committed by other ranks."""
 
     def _passes_of(self, config: Config) -> Callable[[Portion, ShardResult], None]:
         if self._strategy.takes_whole_steps:
@@ -100,13 +101,19 @@ class Stepper:
         return self._one_pass if config.level is Level.FAST else self._pass_by_shard
 
     def take(self, step: int, *, stop: bool, save: bool, word: Callable[[], Sequence[float]]) -> StepDecision:
-        """Compute and commit one global step; what the ranks agreed on. ``word`` is what to say of the time.
+        """Compute and commit one global step, and return the decision of the vote.
+
+        Args:
+            step: Number of the step, counted from 0.
+            stop: This rank wants to stop after the step.
+            save: This rank wants to save a checkpoint after the step.
+            word: Returns this rank's times for the vote; see :meth:`.goodput_tracker.GoodputTracker.word`.
 
         Raises:
-            PeerLost: a peer went away or could not do its part; nothing was committed.
-            WrongSamples: the ranks disagree about the step; nothing was committed.
-            NotFinite: the loss or a gradient is not finite, and the run is to stop; nothing was committed.
-            RollBack: as above, and the run is to go back to its last checkpoint.
+            PeerLost: A peer was lost or failed; nothing was committed.
+            WrongSamples: The ranks disagree about the step; nothing was committed.
+            NotFinite: The loss or a gradient is not finite, and the run must stop; nothing was committed.
+            RollBack: The loss or a gradient is not finite, and the run must roll back; nothing was committed.
         """
         self._group.activity = f"in step {step}"
         portion = self._portions.of(step)
@@ -140,18 +147,18 @@ class Stepper:
         return verdict
 
     def _compute(self, portion: Portion) -> ShardResult:
-        """Forward and backward of the shards that this rank owns and that are not empty."""
+        """Run forward and backward of this rank's non-empty shards, and reduce the gradients."""
         self._group.begin_step()
         self._optimization.forget()
         self._strategy.begin(portion.step)
         share = ShardResult()
         self._passes(portion, share)
-        # The other ranks wait for this one's gradients, also where it has none to give.
+        # The other ranks wait for this collective, even if this rank has no gradients.
         self._strategy.reduce(portion.samples)
         return share
 
     def _pass_by_shard(self, portion: Portion, share: ShardResult) -> None:
-        """Every shard by itself, as it would be on any other rank."""
+        """Compute each shard separately, so that its result does not depend on the rank."""
         own = portion.own
         for number, request in enumerate(own, start=1):
             batch, samples = self._fetch(request, share)
@@ -161,13 +168,13 @@ class Stepper:
                 self._shard(portion, request.shard, batch, samples, share, is_last=number == len(own))
 
     def _one_pass(self, portion: Portion, share: ShardResult) -> None:
-        """All shards of the rank together, as if they were the first of them."""
+        """Compute all shards of the rank in one pass, with the random stream of the first shard."""
         batch, total = self._merged(portion, share)
         if total:
             self._shard(portion, portion.own[0].shard, batch, total, share, is_last=True)
 
     def _whole_step(self, portion: Portion, share: ShardResult) -> None:
-        """As one pass, forward and backward of which the strategy interleaves; all of it counts as backward."""
+        """Let the strategy interleave forward and backward of all samples; all of it counts as backward time."""
         batch, total = self._merged(portion, share)
         if total:
             self._random.enter(Stream.MODEL, portion.step, portion.own[0].shard)
@@ -175,7 +182,7 @@ class Stepper:
             self._phases.lap(Phase.BACKWARD)
 
     def _merged(self, portion: Portion, share: ShardResult) -> tuple[Batch, int]:
-        """All samples of the rank, and how many they are; none where some cannot be fetched."""
+        """Return all samples of the rank as one batch, and their number; none if a fetch fails."""
         batches: list[Batch] = []
         total = 0
         for request in portion.own:
@@ -188,10 +195,10 @@ class Stepper:
         return (merge(batches) if total else None), total
 
     def _fetch(self, request: Request, share: ShardResult) -> tuple[Batch, int]:
-        """The samples on the device, and how many could be read."""
+        """Return the samples on the device, and the number of readable ones."""
         try:
             batch, skipped = self._feed.fetch(request)
-        except Exception as err:  # the user's dataset may raise anything; raised again after the vote
+        except Exception as err:  # the user's data set may raise anything; raised again after the vote
             if self._strategy.computes_together:
                 raise
             share.error = err
@@ -208,7 +215,7 @@ class Stepper:
     def _shard(
         self, portion: Portion, shard: int, batch: Batch, samples: int, share: ShardResult, *, is_last: bool
     ) -> None:
-        """Compute a shard, in several passes where it does not fit into memory; gradients travel with the last."""
+        """Compute a shard in passes of a micro-batch; gradients are exchanged in the last pass of the step."""
         self._random.enter(Stream.MODEL, portion.step, shard)
         pieces: Sequence[Batch] = micro_batches(batch, samples, self._micro_batch)
         for number, piece in enumerate(pieces, start=1):
@@ -223,7 +230,7 @@ class Stepper:
         self._strategy.shard_done(shard)
 
     def _pass(self, batch: Batch, samples: int) -> Tensor:
-        """Forward and backward; the sum of the losses."""
+        """Run forward and backward of one pass, and return the sum of the losses."""
         losses = self._forward(batch)
         total = losses.detach().sum(dtype=torch.float64)
         self._phases.lap(Phase.FORWARD)
@@ -232,7 +239,7 @@ class Stepper:
         return total
 
     def _move(self, step: int, verdict: StepDecision) -> None:
-        """Weights and buffers take the step, unless a guard decides that they do not."""
+        """Step weights and buffers, or let the guard decide about a step that is not finite."""
         if verdict.is_finite:
             self._buffers.commit()
             self._optimization.step(step)
@@ -253,9 +260,9 @@ class Stepper:
             self._reassign(shards)
 
     def _reassign(self, shards: Sequence[range]) -> None:
-        """Give every rank its shards from the next step on.
+        """Assign the shards of every rank from the next step on.
 
-        No rank waits for another here: the weights have moved, and the caller does not count the step yet.
+        No collective may run here: the weights have moved, and the caller has not counted the step yet.
         """
         self._shards = shards[self._group.rank]
         for part in (self._portions, self._feed):
@@ -264,16 +271,17 @@ class Stepper:
             part_of_all.reassign(shards)
 
     def abandon(self, *, keeps_gradients: bool = False) -> None:
-        """The step under way ends here, wherever it is: its gradients, and what it did to buffers, are dropped.
+        """Drop the current step at any point: its gradients and its changes to buffers.
 
-        ``keeps_gradients``: for whoever takes the step yet, should it turn out to count.
+        Args:
+            keeps_gradients: Keep the gradients, for a caller that applies the step if it turns out to be committed.
         """
         self._buffers.discard()
         if not keeps_gradients:
             self._optimization.abandon()
 
     def restart(self) -> None:
-        """Weights and buffers were loaded from elsewhere."""
+        """Resume after weights and buffers were loaded from a checkpoint in the same group."""
         self._buffers.restart()
-        # What was read ahead belongs to steps after the one to go on with.
+        # Prefetched samples belong to later steps than the next one, so the feed must drop them.
         self._feed.reassign(self._shards)

@@ -75,7 +75,7 @@ class Strategy:
     computes_together: ClassVar[bool] = False
     """Ranks wait for each other within a pass.
 
-    A rank that cannot fetch its samples raises at once, instead of after the vote, and its peers lose it.
+    A rank that cannot fetch its samples raises immediately instead of after the vote. Its peers lose it.
     """
 
     takes_whole_steps: ClassVar[bool] = False
@@ -136,7 +136,7 @@ class Strategy:
         return own
 
     def reassign(self, shards: Sequence[range]) -> None:
-        """Set the logical shards of all ranks, in rank order, from the next step on. This is no collective."""
+        """Set the logical shards of all ranks, in rank order, from the next step on; must not communicate."""
 
     def committed(self, step: int, optimizer: Optimizer) -> None:
         """React to a committed step; the optimizer has moved the weights unless a guard skipped the step."""

@@ -1,1 +1,1 @@
-"""How a surviving worker joins the next process group, and recovers its state from peers."""
+"""Recovery of a surviving worker: it joins the next process group and recovers its state from peers."""

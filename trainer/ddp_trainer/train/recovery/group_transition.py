@@ -1,7 +1,9 @@
-"""How a process gets from one worker group to the next without ending.
+"""Transition of a surviving worker from one worker group to the next, in the same process.
 
-Everything that belongs to the group goes, what it has learned stays. Where there is no channel to a launcher, or the
-run is of a kind that cannot, a process belongs to one group and ends with it, and the launcher starts another.
+:class:`GroupTransition` leaves the old group, waits for the agent's next rendezvous, and joins the new group. The
+process drops everything that belongs to the group and keeps its training state. A process ends with its group if it has
+no channel to the launcher, or if the kind of run does not support the transition. The launcher then starts a new
+process. It talks to the agent through :mod:`ddp_trainer.train.distributed.agent_channel`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,17 @@ from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 
 class GroupTransition:
-    """The way of one process from group to group."""
+    """Membership of one process in successive worker groups."""
 
     def __init__(self, config: Config, control: Control | None, stop: StopRequest, *, can_stay: bool) -> None:
-        """``can_stay``: this process is of use after its group has ended."""
+        """Register with the agent as a process that can outlive its group.
+
+        Args:
+            config: The configuration.
+            control: The channel to the launcher; None without a launcher.
+            stop: The stop requests of this process.
+            can_stay: This process can join another group with its state.
+        """
         self._config = config
         self._control = control
         self._stop = stop
@@ -35,19 +44,28 @@ class GroupTransition:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a next group for this process, once the present one has ended."""
+        """True if this process can join a next group after the current one."""
         may_stay = self._group is None or self._group.may_be_outlived
         return self._control is not None and self._can_stay and may_stay
 
     def first(self, env: Environment) -> Environment | None:
-        """The place that this process was started for; one that got ready before waits for it, None if in vain."""
+        """Return the environment of the first group; a standby process waits for it.
+
+        Returns:
+            The environment; None if a standby process receives a stop request.
+        """
         if self._control is None or not self._control.stands_by:
             return env
         self._control.stand_by()
         return self._wait(self._control)
 
     def join(self, env: Environment) -> Group:
-        """Meet the other ranks; see :meth:`Group.join`. Raises GroupEnds, too, where the meeting was called off."""
+        """Join the worker group of this environment; see :meth:`Group.join`.
+
+        Raises:
+            GroupEnds: The launcher canceled the group before it was complete.
+            PeerLost: A rank was lost.
+        """
         self._group = None
         config, control = self._config, self._control
         device = choose_device(config.device, env)
@@ -69,13 +87,17 @@ class GroupTransition:
         return self._group
 
     def free_device(self, ended: PeerLost) -> None:
-        """Before anything of the group that has ended is touched: its state, its gradients, what is on the device."""
+        """Stop pending work on the device; must be called before any state of the ended group is touched."""
         if self._group is not None:
             self._group.free_device(agreed=isinstance(ended, GroupEnds))
 
     def next(self, ended: PeerLost) -> Environment | None:
-        """Leave the group, of which nothing is in use any more, and wait for the next; None when told to stop."""
-        assert self._control is not None  # noqa: S101 - asked only where the passage is open
+        """Leave the ended group and wait for the next; nothing of the old group may be in use.
+
+        Returns:
+            The environment of the next group; None after a stop request.
+        """
+        assert self._control is not None  # noqa: S101 - only called if is_open
         if self._group is None:
             leave_default_group()
         else:
@@ -84,11 +106,11 @@ class GroupTransition:
         return self._wait(self._control)
 
     def close(self) -> None:
-        """From here on this process ends with its group."""
+        """Report to the agent that this process now ends with its group."""
         self._set_able(able=False)
 
     def _set_able(self, *, able: bool) -> None:
-        """Report a change: the agent ends a worker by SIGTERM that cannot leave its group without ending."""
+        """Report a change to the agent, which sends SIGTERM to workers that cannot leave their group alive."""
         if self._control is not None and able is not self._is_able:
             self._is_able = able
             self._control.able(able=able)

@@ -1,7 +1,8 @@
-"""What one rank holds of a model that is spread over ranks, apart from the group of ranks that it was spread over.
+"""This rank's shards of a distributed model, independent of the process group.
 
-Weights and moments are taken out as plain tensors, and put into the pieces of another model of the same class that was
-cut in the same way: torch's own pieces (``DTensor``) are bound to a grid of process groups, and end with it.
+:func:`take_out` extracts weights and optimizer moments as plain tensors. :func:`put_in` copies them into another model
+of the same class that was cut in the same way. torch's ``DTensor`` is bound to a mesh of process groups and cannot
+outlive it.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ from torch.distributed.tensor import DTensor
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 
 LocalShards = dict[str, Any]
-"""``weights`` by their names, and ``optimizer`` as its ``state_dict()`` is; what lies on this rank of each tensor."""
+"""``weights`` by name, and ``optimizer`` in the form of its ``state_dict()``; local parts of all tensors."""
 
 
 def take_out(model: nn.Module, optimization: OptimizerWrapper, *, copied: bool = False) -> LocalShards:
-    """What lies on this rank, as it is, or ``copied`` to the CPU where it is about to change."""
-    model.state_dict()  # a pass that was broken off has weights whole; who asks for the state has them in pieces again
+    """Return this rank's shards of weights and optimizer, on the CPU.
+
+    Args:
+        model: The distributed model.
+        optimization: Its optimizer.
+        copied: Copy also what is on the CPU already, because the model changes afterwards.
+    """
+    model.state_dict()  # after an aborted pass weights may be gathered; state_dict() shards them again
     weights = {name: weight.detach() for name, weight in model.named_parameters() if not weight.is_meta}
     own: LocalShards = _plain({"weights": weights, "optimizer": _here_alone(optimization)}, copied=copied)
     return own
 
 
 def _here_alone(optimization: OptimizerWrapper) -> dict[str, Any]:
-    """An optimizer's state without what some make at once of every weight, also of those of other stages."""
+    """Return the optimizer's state without that of other stages' weights, which some create at construction."""
     state = optimization.state_dict()
     of_weights = {number: of for number, of in state["state"].items() if not any(map(_is_elsewhere, of.values()))}
     return {**state, "state": of_weights}
@@ -39,7 +46,7 @@ def _is_elsewhere(value: Any) -> bool:
 
 
 def put_in(holdings: LocalShards, model: nn.Module, optimization: OptimizerWrapper) -> None:
-    """Give a model that was cut in the same way, and its optimizer, what lies on this rank."""
+    """Copy this rank's shards into a model that was cut in the same way, and into its optimizer."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if not weight.is_meta:
@@ -51,7 +58,7 @@ def put_in(holdings: LocalShards, model: nn.Module, optimization: OptimizerWrapp
 
 
 def here(tensor: Tensor) -> Tensor:
-    """What of a tensor lies on this rank; in place, where it is written to."""
+    """Return the local part of a tensor, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -63,12 +70,12 @@ def _plain(value: Any, *, copied: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
     own = here(value.detach())
-    # Of a device there may not be room for what was and for what comes beside it.
+    # On the CPU, because the device may not have room for the old and the new state together.
     return own.to("cpu", copy=copied)
 
 
 def _in_pieces(state: Mapping[str, Any], weight: Tensor) -> dict[str, Any]:
-    """Moments of a weight in pieces are in pieces as it is; counters are numbers everywhere."""
+    """Return the state of a weight with its moments sharded like the weight; counters stay whole."""
     if not isinstance(weight, DTensor):
         return dict(state)
     shape = here(weight).shape

@@ -1,4 +1,8 @@
-"""What a rank of a spread model takes along from a group that is over, and how it goes on with it in the next one."""
+"""Capture and restoration of a distributed rank's state across worker groups.
+
+:func:`capture_state` extracts the state when a group ends, and :func:`recover_state` exchanges it in the next group.
+:func:`restore_state` loads it into the new model. They are called by :class:`~ddp_trainer.train.trainer.Trainer`.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,20 @@ from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState,
 _BUFFERS: Final = "buffers"
 
 Demand: TypeAlias = Callable[[Manifest], None]
-"""Refuses, by raising, the state of another run."""
+"""Callable that raises if the state is that of another run."""
 
 
 def capture_state(ground: RunContext, kept: TrainState, state: State, step: int, *, in_doubt: bool) -> LocalState:
-    """Of a group of which nothing answers any more; the model is of no use afterwards.
+    """Return this rank's part of the state of a group that has ended; the model cannot be used afterwards.
 
-    ``in_doubt``: this rank has voted for one more step, whose gradients are still there, and did not hear the verdict.
+    Args:
+        ground: The context of the run.
+        kept: Plan, sample account and optimizer.
+        state: The state of the run.
+        step: Number of committed steps.
+        in_doubt: This rank voted for one more step and did not receive the decision. Its gradients are still there.
     """
-    from ddp_trainer.train.recovery.local_shards import take_out  # noqa: PLC0415 - a second of imports; of spread models alone
+    from ddp_trainer.train.recovery.local_shards import take_out  # noqa: PLC0415 - a second of imports; only for distributed models
 
     group, watch = ground.around.group, ground.watch
     if kept.spread is not None:
@@ -53,12 +62,12 @@ def capture_state(ground: RunContext, kept: TrainState, state: State, step: int,
 
 
 def recover_state(ground: RunContext, own: LocalState | None, demand: Demand) -> RecoveredState | None:
-    """What this rank goes on from in its group, if the ranks hold it between them; every rank must call it."""
+    """Return the state of this rank's slot, or None if the ranks together lack a part; every rank must call it."""
     return recover_from_peers(ground.around.group, _layout(ground), own, demand=demand, skipped=_skipped)
 
 
 def recapture_state(taken: RecoveredState, ground: RunContext) -> LocalState:
-    """What this rank goes on from: nobody else may have it, should the group end before it is unpacked."""
+    """Return a recovered state as a local state, to keep it if the group ends before it is loaded."""
     return LocalState(
         step=taken.step,
         attained=taken.attained,
@@ -72,7 +81,7 @@ def recapture_state(taken: RecoveredState, ground: RunContext) -> LocalState:
 
 
 def restore_state(taken: RecoveredState, ground: RunContext, kept: TrainState, state: State) -> Restored:
-    """Give a model that was cut for this group its pieces, and all that stands beside them."""
+    """Load a recovered state into a model that was cut for this group, and into the other components."""
     from ddp_trainer.train.recovery.local_shards import put_in  # noqa: PLC0415 - as above
 
     beside = unpack(taken.beside)
@@ -84,7 +93,7 @@ def restore_state(taken: RecoveredState, ground: RunContext, kept: TrainState, s
 
 
 def _layout(ground: RunContext) -> Layout:
-    assert ground.config.parallel is not None  # noqa: S101 - of a spread model
+    assert ground.config.parallel is not None  # noqa: S101 - only for distributed models
     return layout_of(ground.config.parallel, ground.around.group.world_size)
 
 

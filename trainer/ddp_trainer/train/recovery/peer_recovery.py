@@ -1,14 +1,15 @@
-"""How a model that is spread over ranks gets from one group of ranks to the next in memory.
+"""In-memory recovery of a distributed model from the peers of the previous worker group.
 
-Each replica holds the state once, in as many slots as it has ranks, and ranks of different replicas that stand in the
-same slot hold the same. So a rank that has come anew, or that stands in another slot than before, gets its slot's
-state from any rank that held it. Where nobody is left that held some slot, the state of all is void: the group goes on
-from the newest checkpoint on a disk, as it does where the layout asks for other slots.
+Each replica holds the state once, divided into as many slots as it has ranks. Ranks of different replicas with the same
+slot hold the same state. A new rank, or a rank whose slot has changed, therefore receives its slot's state from any
+rank that held it. If no surviving rank held some slot, all in-memory state is void, and the group resumes from the
+newest checkpoint on disk. The same happens if the layout divides the state into different slots.
+:func:`recover_from_peers` is the entry point.
 
-All ranks of a group commit a step, or none does; but when a rank is lost in a vote, its verdict may have reached some
-and not others. Unlike a rank that holds the whole state, one that is ahead cannot bring the others to where it is: it
-holds its own slot alone. So whoever had cast its vote and not heard the verdict takes the step beforehand, and keeps
-the state of before and after until it is known which one counts.
+All ranks of a group commit a step, or none does. If a rank is lost during a vote, however, the decision may have
+reached only some ranks. A rank that is ahead cannot update the others, because it holds only its own slot. A rank that
+voted and did not receive the decision therefore applies the step in advance. It keeps the state from before and after
+the step until the new group determines which one counts.
 """
 
 from __future__ import annotations
@@ -32,48 +33,48 @@ if TYPE_CHECKING:
 
 _NOTHING: Final = -1
 _BITS: Final = 20
-"""Enough for the largest size of a dimension."""
+"""Bits per dimension in :func:`kind_of`, enough for the largest size of a dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalState:
-    """What a rank takes along from a group that is over."""
+    """State that a rank keeps from a group that has ended."""
 
     step: int
     attained: int
-    """How far that is, as :func:`ddp_trainer.train.checkpoint.resume_source.progress_key` says."""
+    """Progress as returned by :func:`ddp_trainer.train.checkpoint.resume_source.progress_key`."""
     layout: Layout
     rank: int
-    """Its place there."""
+    """Rank in the layout of that group."""
     holdings: LocalShards
-    """After ``step`` steps."""
+    """This rank's shards after ``step`` steps."""
     ahead: LocalShards | None
-    """After one more, which this rank has voted for and does not know to count; None where it knows of none."""
+    """Its shards after one more step, for which it voted without receiving the decision; else None."""
     beside: Checkpoint
-    """What every rank has whole, after ``step`` steps."""
+    """State that every rank holds whole, after ``step`` steps."""
     skipped: int
-    """Committed steps so far that moved no weight."""
+    """Number of committed steps so far that changed no weight."""
 
     @property
     def slot(self) -> int:
-        """Which part of a replica it holds."""
+        """Index of the part of a replica that this rank holds."""
         return self.rank % self.layout.replica
 
 
 class RecoveredState(NamedTuple):
-    """What a rank goes on from."""
+    """State from which a rank resumes."""
 
     step: int
     attained: int
-    """As :attr:`LocalState.attained`."""
+    """Progress, as :attr:`LocalState.attained`."""
     holdings: LocalShards
     beside: Checkpoint
     was_behind: bool
-    """It had not got so far itself."""
+    """True if this rank's own state was missing or older."""
 
 
 class _Claim(NamedTuple):
-    """What a rank says of its luggage."""
+    """Description of a rank's local state, exchanged with all ranks."""
 
     attained: int = _NOTHING
     step: int = _NOTHING
@@ -83,19 +84,19 @@ class _Claim(NamedTuple):
 
     @classmethod
     def of(cls, own: LocalState | None) -> _Claim:
-        """All numbers, so that they travel in one vector."""
+        """Describe a local state, in integers only so that it fits into one vector."""
         if own is None:
             return cls()
         return cls(own.attained, own.step, int(own.ahead is not None), kind_of(own.layout), own.slot)
 
     def slot_at(self, step: int, kind: int) -> int:
-        """The slot whose state after so many steps it has; nothing where it has that of none."""
+        """Return the slot whose state after ``step`` steps the rank holds; -1 if it holds none."""
         reaches = self.step == step or (self.step == step - 1 and self.may_be_ahead)
         return self.slot if reaches and self.kind == kind else _NOTHING
 
 
 def kind_of(layout: Layout) -> int:
-    """A number that layouts share whose replicas are cut alike.
+    """Return a number that is equal for layouts whose replicas are cut alike.
 
     >>> kind_of(Layout(replicate=2, shard=4)) == kind_of(Layout(shard=4)) != kind_of(Layout(tp=4))
     True
@@ -111,17 +112,17 @@ def recover_from_peers(
     demand: Callable[[Manifest], None],
     skipped: Callable[[Checkpoint], int],
 ) -> RecoveredState | None:
-    """Have the state of this rank's slot, as far as the group that is over got; every rank must call it.
+    """Return the newest state of this rank's slot, received from peers if necessary; every rank must call it.
 
     Args:
-        group: the ranks.
-        layout: how they share the model from now on; ranks that it has no place for give only.
-        own: what this rank took along.
-        demand: refuses, by raising, the state of another run.
-        skipped: reads :attr:`LocalState.skipped` from what stands beside the pieces.
+        group: The group of the ranks.
+        layout: The new layout of the model. Ranks that have no place in it only send.
+        own: The state that this rank kept; None if it has none.
+        demand: Raises if the state is that of another run.
+        skipped: Reads :attr:`LocalState.skipped` from :attr:`LocalState.beside`.
 
     Returns:
-        None, on every rank, where the ranks do not hold the whole state between them.
+        The state; None on every rank if the ranks together do not hold all slots.
     """
     claims = _claims(group, _Claim.of(own))
     furthest = max(claim.attained for claim in claims)
@@ -140,9 +141,9 @@ def recover_from_peers(
 
 
 def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
-    """What this rank is given of its slot; nothing where it has that. It gives its ``holdings`` to those who lack them.
+    """Exchange shards with peers, and return those that this rank received; empty if it needed none.
 
-    Ranks that are in no pair of a round wait for its end, as :meth:`Group.hand` says.
+    Ranks that are in no pair of a round wait for the end of the round; see :meth:`Group.hand`.
     """
     given: LocalShards = {}
     pairs = transfer_pairs(slots, layout.replica, layout.world)
@@ -155,7 +156,12 @@ def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalS
 
 
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """The pairs in as many rounds as it takes that no rank is in two of one round; as early as that goes.
+    """Group transfers into rounds, so that each rank takes part in at most one transfer per round.
+
+    Each pair goes into the earliest possible round.
+
+    Args:
+        pairs: Pairs of source and destination rank.
 
     >>> transfer_rounds([(0, 4), (1, 5), (0, 6), (5, 7)])
     [[(0, 4), (1, 5)], [(0, 6), (5, 7)]]
@@ -171,9 +177,14 @@ def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
 
 
 def transfer_pairs(slots: Sequence[int], replica: int, places: int) -> list[tuple[int, int]]:
-    """Who gives its state to whom, in an order in which no two wait for each other; ``slots``: what each rank holds.
+    """Return the pairs of source and destination rank for all missing slots, in a deadlock-free order.
 
-    Those who hold a slot take turns. Only the first ``places`` ranks need one.
+    The holders of a slot take turns as source.
+
+    Args:
+        slots: Slot that each rank holds; -1 for none.
+        replica: Number of ranks of a replica, which is the number of slots.
+        places: Number of ranks in the layout; only the first ``places`` ranks need a slot.
 
     >>> transfer_pairs([0, 1, 0, -1], replica=2, places=4), transfer_pairs([0, 0, 1], replica=2, places=2)
     ([(1, 3)], [(2, 1)])
@@ -190,7 +201,7 @@ def transfer_pairs(slots: Sequence[int], replica: int, places: int) -> list[tupl
 
 
 def _settled(own: LocalState, step: int, *, moved: bool) -> LocalShards:
-    """This rank's state of its old slot: a step that it could not know to count has counted, or has not."""
+    """Return this rank's shards of its old slot, after or before the step in doubt, depending on its outcome."""
     return own.ahead if own.step < step and own.ahead is not None and moved else own.holdings
 
 

@@ -1,4 +1,4 @@
-"""Ranks for which the layout of their group has no place: they wait, and step in when a member is lost."""
+"""Spare ranks, for which the layout has no place: they wait, and replace a member that is lost in the next group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 
 def needs_more_ranks(parallel: LayoutRange | None, world: int, most_ranks: int | None) -> bool:
-    """Whether there are too few ranks for any layout now, and may be enough when more have come.
+    """Return True if there are too few ranks for any layout, but more ranks can still join.
+
+    Args:
+        parallel: The range of layouts; None for plain data parallelism.
+        world: Number of ranks now.
+        most_ranks: Maximum number of ranks of the job; None if unknown.
 
     >>> layouts = LayoutRange.parse("replicate=1:2,shard=2")
     >>> [needs_more_ranks(layouts, world, 4) for world in (1, 2, 3)], needs_more_ranks(layouts, 1, None)
@@ -24,11 +29,11 @@ def needs_more_ranks(parallel: LayoutRange | None, world: int, most_ranks: int |
 
 
 def select_active_ranks(parallel: LayoutRange, group: Group, note: Callable[[str], None]) -> None:
-    """Go on with as many ranks as the layout has a place for, the first ones; every rank must call it.
+    """Reduce the group to the first ranks, as many as the layout has places; every rank must call it.
 
     Raises:
-        BadConfig: there are too few for any layout.
-        PeerLost: a rank is gone.
+        BadConfig: There are too few ranks for any layout.
+        PeerLost: A rank was lost.
     """
     world, layout = group.world_size, layout_of(parallel, group.world_size)
     if layout.world < world:
@@ -37,11 +42,11 @@ def select_active_ranks(parallel: LayoutRange, group: Group, note: Callable[[str
 
 
 def await_end(around: ProcessContext) -> Summary:
-    """Wait as a spare until the run is over; how it ended.
+    """Wait as a spare until the run ends, and return its summary.
 
     Raises:
-        PeerLost: the others are gone.
-        GroupEnds: another group is formed, or this process was told to end.
+        PeerLost: The other ranks were lost.
+        GroupEnds: A new group is formed, or this process received a stop request.
     """
     control, stop = around.control, around.stop
 

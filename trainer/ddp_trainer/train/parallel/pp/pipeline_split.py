@@ -168,7 +168,7 @@ def split_stages(
 ) -> Stages:
     """Cut the model in place: into stages, these into slices (``tp``), and these into shards (``shard``).
 
-    This rank's weights are whole before they are sharded, as they are in every step.
+    This rank's weights are whole while stages are built, as in every step, and sharded last.
 
     Args:
         model: The model.
