@@ -1,1 +1,1 @@
-"""Messages between agents and the store, and names that all of the launcher shares."""
+"""Protocol between agents and the store, with the constants, errors and console output that the launcher shares."""

@@ -1,5 +1,7 @@
-"""What an agent can be told to do by its :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine`: plain
-data.
+"""Actions that an agent executes for its state machine.
+
+:class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` returns them as plain data, and the agent executes
+them. :data:`Action` is the union of all actions.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from ddp_trainer.launch.protocol.messages import Assignment, Failure, FromAgent
 
 
 class Timer(StrEnum):
-    """What the agent waits for at most so long."""
+    """Timers of an agent."""
 
     KILL = "kill"
-    """Workers that were asked to stop."""
+    """Limit for workers that have received a signal to stop."""
     JOIN = "join"
-    """A place in a generation."""
+    """Limit for the wait for a place in a generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Say it to the store, if the link is up."""
+    """Send a message to the store, if the connection is up."""
 
     message: FromAgent
 
@@ -42,7 +44,7 @@ class PrepareWorkers:
 
 @dataclass(frozen=True, slots=True)
 class RegroupWorkers:
-    """Have these local ranks leave their group, and stay."""
+    """Make the workers of these local ranks leave their group and keep their processes."""
 
     local_ranks: frozenset[int]
     graceful: bool
@@ -50,16 +52,16 @@ class RegroupWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SignalWorkers:
-    """Send a signal to the workers that live."""
+    """Send a signal to the running workers."""
 
     signal: signal.Signals
     local_ranks: frozenset[int] | None = None
-    """These of them; all when None."""
+    """Local ranks that receive the signal; all when None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Fire the timer after so many seconds, instead of when it was to fire before."""
+    """Set a timer to fire after ``seconds``. This replaces its previous time."""
 
     timer: Timer
     seconds: float
@@ -67,33 +69,34 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Disarm:
-    """The timer is not to fire."""
+    """Cancel a timer."""
 
     timer: Timer
 
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """The worker group is in another state now."""
+    """Record the new state of the worker group."""
 
     state: GroupState
 
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Hold a new port and :meth:`Core.join` with it."""
+    """Reserve a new port, then call :meth:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine.join` with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeGpus:
-    """Probe the GPUs of local ranks without a worker, and with ``--preflight`` check the health of all; then
-    :meth:`Core.probed` with what is found.
+    """Probe the GPUs of local ranks that have no worker, and with ``--preflight`` check the health of all.
+
+    The result goes to :meth:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine.probed`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The agent's last action."""
+    """End the agent with an exit code. This is its last action."""
 
     code: int
     sentence: str = ""

@@ -1,4 +1,7 @@
-"""The launcher's own lines on stderr, between those of its workers."""
+"""Output of the launcher on stderr, between the lines of its workers.
+
+The entry point is :func:`say`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ STDERR: Final = 2
 
 
 def say(sentence: str) -> None:
-    """One line on stderr, marked as ours, in one write so that no worker's line gets into it.
+    """Write one line to stderr with the launcher's prefix.
 
-    Nobody may be there to read it: stderr closed, or a pipe whose reader is gone. Training goes on all the same.
+    A single write keeps the lines of workers out of it. Write errors are ignored, because stderr may be closed or its
+    reader gone, and training must continue.
     """
     with contextlib.suppress(OSError):
         os.write(STDERR, f"ddp-launch: {clean_text(sentence)}\n".encode())

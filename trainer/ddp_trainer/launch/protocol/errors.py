@@ -1,4 +1,4 @@
-"""What the launcher and the store report in one sentence, with the exit code that goes with it."""
+"""Errors that the launcher and the store report in one sentence, with an exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddp_trainer.common.constants import Exit
 
 
 class LaunchError(Exception):
-    """A flag, a script or a port that cannot be meant."""
+    """Invalid flag, script or port."""
 
     def __init__(self, message: str, *, exit_code: int = Exit.USAGE) -> None:
         super().__init__(message)

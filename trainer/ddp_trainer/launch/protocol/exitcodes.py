@@ -1,29 +1,29 @@
-"""Which exit code says what, as a table; controllers read these codes and act on them.
+"""Exit codes of a pod. Controllers read them and act on them.
 
-===================================================  =====  =========================================
-what happened                                        code   what a controller does
-===================================================  =====  =========================================
+===================================================  =====  ====================================
+event                                                code   action of the controller
+===================================================  =====  ====================================
 the run is complete                                  0      nothing
 wrong flag, script that does not exist, port in use  2      gives up
 the script exited with 2, 93 or 94                   same   gives up; no restart is tried
-the preflight failed, and was to be strict           94     gives up
+a strict preflight failed                            94     gives up
 the script exited with 1-127, all restarts spent     same   gives up: a retry runs the same code
-a worker exited with 0 and others failed for it      1      gives up, once all restarts are spent
+a worker exited with 0, which made others fail       1      gives up, once all restarts are spent
 a worker died of a signal, all restarts spent        93     gives up
 a worker hung, all restarts spent                    93     gives up
-the run was given up before this pod came            93     gives up
-told to stop                                         143    makes the pod anew, if it is still wanted
-store unreachable, too few nodes, another run        170    makes the pod anew
-run id in use by another job                         170    makes the pod anew
-not fit to join a run that is going on               170    makes the pod anew
-another pod of this name has taken over              172    makes the pod anew
-a GPU of this node does not work                     173    makes the pod anew
-===================================================  =====  =========================================
+the run was given up before this pod joined          93     gives up
+the pod received a signal to stop                    143    recreates the pod, if still wanted
+store unreachable, too few nodes, another run        170    recreates the pod
+run id in use by another job                         170    recreates the pod
+not fit to join a running run                        170    recreates the pod
+another pod of this name has taken over              172    recreates the pod
+a GPU of this node does not work                     173    recreates the pod
+===================================================  =====  ====================================
 
-A worker whose GPU failed exits with 173 too, and is restarted as after every failure.
+A worker whose GPU failed also exits with 173. It is restarted, as after every failure.
 
-``--max-restarts 0`` is a budget that is spent from the beginning. A worker's own code, as 139 of one that died of
-SIGSEGV, is in the error file, the termination message and the launcher's last line.
+``--max-restarts 0`` is a budget that is spent from the start. The worker's own code, such as 139 after SIGSEGV, is in
+the error file, the termination message and the launcher's last line.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from typing import Final
 from ddp_trainer.common.constants import Exit, RestartCause
 
 RETRYABLE: Final = 128
-"""From here on a controller makes the pod anew; below, it gives up."""
+"""Lowest code at which a controller recreates the pod. Below it, the controller gives up."""
 
 CAUSE_OF_CODE: Final = {
     int(Exit.TERMINATED): RestartCause.PREEMPTION,
     int(Exit.STALE_GENERATION): RestartCause.PREEMPTION,
     int(Exit.HANG): RestartCause.HANG,
 }
-"""Why a group is formed anew after a worker exited so; any other code is a plain failure."""
+"""Cause of a restart, by the exit code of the failed worker. Any other code is a plain failure."""
 
 CHARGED: Final = (RestartCause.FAILURE, RestartCause.HANG)
-"""Causes that use up the restart budget; the others are nobody's fault."""
+"""Causes that use up the restart budget. The other causes are free."""
 
 HOPELESS: Final = frozenset({int(Exit.USAGE), int(Exit.DO_NOT_RESTART), int(Exit.NOT_FIT)})
-"""Codes that no restart can help: a command line that cannot be meant, a worker that says so itself, unfit nodes."""
+"""Codes that no restart can fix: an invalid command line, a worker that requests no restart, unfit nodes."""
 
 
 def of_wait_status(returncode: int) -> int:
-    """A child's return code (negative: signal) as a shell shows it.
+    """Return a child's return code as a shell shows it: 128 + n for signal n.
 
     >>> of_wait_status(3), of_wait_status(-9)
     (3, 137)
@@ -59,11 +59,13 @@ def of_wait_status(returncode: int) -> int:
 
 
 def of_given_up_run(worker_code: int) -> int:
-    """Return the exit code of every agent of a run that is given up because of a worker that exited with this code.
+    """Return the exit code of all agents of a run that is given up.
 
-    It is one that no controller retries: a pod that is made again would get restarts beyond the budget.
+    No controller retries it, because a recreated pod would get restarts beyond the budget. A worker that exits with 0
+    before the others counts as a failure.
 
-    A worker that exited with 0 is one that left the others alone.
+    Args:
+        worker_code: Exit code of the worker because of which the run is given up.
 
     >>> of_given_up_run(7), of_given_up_run(139), of_given_up_run(0)
     (7, 93, 1)

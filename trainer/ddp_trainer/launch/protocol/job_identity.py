@@ -1,11 +1,17 @@
-"""Whether two nodes with one run id belong to one job, by what they run.
+"""Comparison of two nodes with one run id: do they belong to one job?
 
-A run id is often left at its default, or copied with a command line, and a group with room for another node would
-take in one of another job. What tells jobs apart must be the same on all nodes of one, and little is: arguments may
-name a node, a disk or a log of rank 0, flags of the launcher differ, a script lies elsewhere on another host, and a
-script that is edited while its job runs is what every node runs after the next restart. So programs of one role are of
-one job when they are called the same and are the same by contents, or by place. Two jobs that differ in their arguments
-alone are not told apart, because a node of one job must never be refused.
+A run id is often left at its default, or copied with a command line. A group with room for another node would then
+accept a node of another job. Programs of one role belong to one job if they have the same name, and the same contents
+or the same path.
+
+The comparison uses nothing else, because little is the same on all nodes of one job:
+
+- Arguments may name a node, a disk or a log of rank 0.
+- Flags of the launcher may differ.
+- The path of a script may differ between hosts.
+- A script may be edited while its job runs. Every node runs the new version after the next restart.
+
+Two jobs that differ only in their arguments count as one, because a node of the same job must never be refused.
 """
 
 from __future__ import annotations
@@ -14,7 +20,9 @@ from ddp_trainer.launch.protocol.messages import Identity, Node
 
 
 def is_same_job(one: Identity | None, other: Identity | None) -> bool:
-    """Whether two nodes of one role may be of one job; whoever does not say what it runs may be of any.
+    """Return whether two nodes of one role may belong to one job.
+
+    An unknown program (None) may belong to any job.
 
     >>> is_same_job(Identity(program="train.py", path="/a/train.py", digest="1"), Identity(program="serve.py"))
     False
@@ -25,7 +33,14 @@ def is_same_job(one: Identity | None, other: Identity | None) -> bool:
 
 
 def in_use(run_id: str, owner: Node, theirs: Identity | None, ours: Identity | None) -> str:
-    """What a node of another job is told; ``owner`` is a node of the one that has the run."""
+    """Return the message to a node of another job.
+
+    Args:
+        run_id: Run id that both jobs use.
+        owner: Node of the job that has the run.
+        theirs: Program of that job.
+        ours: Program of the refused node.
+    """
     return (
         f"The run {run_id!r} is in use by another job, which runs {_words(theirs)} on {owner.name}, and this one runs "
         f"{_words(ours)}; give it an --rdzv-id and an --rdzv-endpoint of its own, or, where one job runs several "

@@ -1,4 +1,7 @@
-"""When what happened to the worker group of a pod: for its workers, who were not there to see it."""
+"""Times of the events that led to a pod's worker group.
+
+:class:`Moments` records them in the launcher. The workers start later and read them from their environment.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,29 @@ from ddp_trainer.common.constants import Env, Moment
 
 
 class Moments:
-    """Unix times, to be compared with those that other pods have left beside the checkpoints."""
+    """Unix times of launcher events, in seconds.
+
+    They are comparable with the times that other pods have left beside the checkpoints.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """The launcher starts now."""
+        """Record the start of the launcher."""
         self._clock = clock
         self._times = {Moment.LAUNCHED: clock()}
         self.groups = 0
-        """How many worker groups this pod has been in."""
+        """Number of worker groups that this pod has been in."""
 
     def reached(self, moment: Moment) -> None:
-        """It is now."""
+        """Record the current time for an event."""
         self._times[moment] = self._clock()
         self.groups += moment is Moment.FORMED
 
     @property
     def times(self) -> Mapping[Moment, float]:
-        """When what was reached last; what was not is missing."""
+        """The latest time of each event. Events that have not happened are missing."""
         return self._times
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a worker is told."""
+        """Environment variable that passes the times to a worker."""
         return {Env.MOMENTS.value: json.dumps(self._times)}

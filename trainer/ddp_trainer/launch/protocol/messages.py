@@ -1,9 +1,9 @@
-"""Messages between agents and the store: one JSON object per line, each a frozen dataclass here.
+"""Messages between agents and the store: one JSON object per line, each a frozen dataclass.
 
-A connection begins with the handshake of :mod:`ddp_trainer.net.handshake`; what follows is decoded by
-:mod:`ddp_trainer.net.strict_json`, which accepts exactly the declared fields, types and bounds. No pickle, no code.
-Every integer, string and list has a bound in its declaration, and no message to an agent grows with the number of
-nodes.
+A connection begins with the handshake of :mod:`ddp_trainer.net.handshake`. :func:`encode` and :func:`decode` convert
+the messages that follow. :mod:`ddp_trainer.net.strict_json` accepts exactly the declared fields, types and bounds, and
+runs no code. Every integer, string and list has a bound in its declaration. No message to an agent grows with the
+number of nodes.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 VERSION: Final = 5
-"""Version of the protocol. It grows when a message changes its meaning; the store refuses agents of another version."""
+"""Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another
+version."""
 
 KEY_PURPOSE: Final = "rendezvous"
-"""Purpose of the key by which agents and store authenticate, see :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
+"""Purpose of the key that authenticates agents and store. See :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
 
 LINE_BYTES: Final = 1 << 18
-"""Longest line after the handshake, in bytes; the looks of 16 ranks with their stacks take half of it."""
+"""Longest line after the handshake, in bytes. The looks of 16 ranks with their stacks take half of it."""
 
 MOST_NODES: Final = 1 << 16
 MOST_LOCAL_RANKS: Final = 1 << 10
 MOST_RANKS: Final = 1 << 22
 MOST_NAMED: Final = 8
-"""Nodes or ranks that a message names; of more it carries the count."""
+"""Most nodes or ranks that a message names. The rest is a count."""
 MOST_MET: Final = 16
-"""Nodes in the preflight of one that joins."""
+"""Most nodes in the preflight of a node that joins."""
 MESSAGE_CHARACTERS: Final = 2_000
 STACK_CHARACTERS: Final = 16_000
 
 Token = Annotated[str, Bounds(1, 64), Matching("[0-9A-Za-z._-]+")]
 Name = Annotated[str, Bounds(0, 253), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
-"""Of a node, host, role or program, and what else is printed within a line."""
+"""Name of a node, host, role or program, or other text that is printed within a line."""
 Address = Annotated[str, Bounds(0, 253), Matching("[0-9A-Za-z.:%_-]*")]
 """A host name or an IP address."""
 FilePath = Annotated[str, Bounds(0, 4096), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
@@ -57,25 +58,25 @@ Number = Annotated[int, Bounds(0, MOST_INTEGER)]
 ExitCode = Annotated[int, Bounds(0, 255)]
 Seconds = Annotated[float, Bounds(0, 1e12)]
 Restarts = Annotated[dict[Annotated[str, Bounds(1, 32)], Number], Bounds(0, 16)]
-"""Cause (:class:`~ddp_trainer.common.constants.RestartCause`) → count, over the run so far."""
+"""Restarts of the run so far: cause (:class:`~ddp_trainer.common.constants.RestartCause`) → count."""
 
 
 class ProtocolError(Exception):
-    """A line that no peer of ours would send."""
+    """Invalid line from a peer."""
 
 
 class Standing(StrEnum):
-    """What an agent's workers are doing when it (re)connects."""
+    """State of an agent's workers when it connects or reconnects."""
 
     IDLE = "idle"
-    """None of its workers runs."""
+    """No worker runs."""
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    """All of its workers exited with 0; it waits for the other nodes."""
+    """All workers exited with 0, and the agent waits for the other nodes."""
 
 
 class Verdict(StrEnum):
-    """How a run ended, as the store decided it."""
+    """Final result of a run, as decided by the store."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -83,44 +84,45 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One agent, and so one pod."""
+    """One agent, which is one pod."""
 
     token: Token
-    """Unique per agent process: a pod that was created again has a new one under its old name."""
+    """Unique per agent process. A recreated pod has the old name and a new token."""
     name: Name
     index: Annotated[int | None, Bounds(0, 1 << 31)] = None
-    """Index of the pod; ranks follow it."""
+    """Index of the pod. It determines the order of ranks."""
     local_world_size: Annotated[int, Bounds(1, MOST_LOCAL_RANKS)]
     role: Name = "default"
     address: Address = ""
-    """Where peers reach this node."""
+    """Address at which peers reach this node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What the run asked for; the first agent of a run tells the store."""
+    """Settings of the run. The first agent of a run sends them to the store."""
 
     min_nodes: NodeCount
     max_nodes: NodeCount
     max_restarts: Number
-    """Failures of the whole run that are answered by a restart."""
+    """Restarts after failures that the whole run may use."""
     settle_seconds: Seconds = 1.0
-    """How long nobody must have joined before a group below ``max_nodes`` is formed."""
+    """Time without a new node before a group below ``max_nodes`` forms."""
     last_call_seconds: Seconds = 30.0
-    """A group is formed at the latest so long after ``min_nodes`` were there."""
+    """Limit of this wait, counted from the first join. After it, any ``min_nodes`` ready nodes form a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Place of one node in a generation: all that its agent and its workers need of it.
+    """Place of one node in a generation, with everything that its agent and its workers need.
 
-    Its size does not depend on the number of nodes. ``restarts`` and ``restarts_left`` are as of the whole run.
+    Its size does not depend on the number of nodes. ``restarts`` and ``restarts_left`` count for the whole run.
     """
 
     number: Number
     """Number of the generation, counted from 1."""
     fence: Number
-    """Grows even where no store remembers the number: milliseconds since the epoch, or one more than the last."""
+    """Order of the groups, even where no store keeps the number: milliseconds since the epoch, or the last fence + 1.
+    """
     node_rank: NodeCount
     node_count: Annotated[int, Bounds(1, MOST_NODES)]
     first_rank: RankNumber
@@ -141,7 +143,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One worker group as the store has it: the nodes in the order of their ranks, and where rank 0 listens."""
+    """One worker group as the store stores it: the nodes in the order of their ranks, and the address of rank 0."""
 
     number: Number
     fence: Number
@@ -157,7 +159,10 @@ class Generation:
         return sum(node.local_world_size for node in self.nodes)
 
     def assignments(self) -> Iterator[tuple[Node, Assignment]]:
-        """Yield each node with its assignment, in the order of ranks. Takes time linear in the number of nodes."""
+        """Yield each node with its assignment, in the order of ranks.
+
+        Takes time linear in the number of nodes.
+        """
         role_sizes: dict[str, int] = {}
         for node in self.nodes:
             role_sizes[node.role] = role_sizes.get(node.role, 0) + node.local_world_size
@@ -187,7 +192,7 @@ class Generation:
             role_ranks[node.role] += node.local_world_size
 
     def assignment_of(self, token: str) -> Assignment:
-        """Return the assignment of one node. Raises ValueError for a token that is not in the group."""
+        """Return the assignment of one node. Raises ValueError if the token is not in the group."""
         for node, assignment in self.assignments():
             if node.token == token:
                 return assignment
@@ -205,7 +210,7 @@ def digest_of(tokens: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A worker process that ended as it should not have."""
+    """A worker process that ended with a failure."""
 
     generation: Number
     rank: RankNumber
@@ -213,7 +218,7 @@ class Failure:
     node: Name
     """Name of the node. The store sets it to the name of the agent that sent the failure."""
     exit_code: ExitCode
-    """As a shell shows it: 128 + n for signal n; 0 of a worker that ended before the others."""
+    """Exit code as a shell shows it: 128 + n for signal n. It is 0 for a worker that ended before the others."""
     reason: Annotated[str, Bounds(0, 64)]
     """A :class:`~ddp_trainer.common.constants.FailureReason`."""
     message: Sentence
@@ -223,19 +228,19 @@ class Failure:
     host: Name = ""
     """Machine that the node ran on."""
     place: Name = ""
-    """Of the rank in the layout of the job, in words; empty where there is none."""
+    """Position of the rank in the layout of the job, in words; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a node runs, by which jobs are told apart, see :mod:`ddp_trainer.launch.protocol.job_identity`."""
+    """Program of a node, which identifies its job. See :mod:`ddp_trainer.launch.protocol.job_identity`."""
 
     program: Name
-    """Its file's name, or the module's."""
+    """Name of the file or of the module."""
     path: FilePath = ""
-    """Of the file, on its own node; empty for a module."""
+    """Path of the file on its own node; empty for a module."""
     digest: Annotated[str, Bounds(0, 128)] = ""
-    """Of what is in the file; empty where it cannot be read."""
+    """Digest of the file's contents; empty if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,70 +253,78 @@ class Hello:
     policy: Policy
     standing: Standing
     clock: Seconds = 0.0
-    """Seconds since the epoch by this node's clock; fences follow the median of the nodes' clocks."""
+    """Seconds since the epoch by this node's clock. Fences follow the median of the nodes' clocks."""
     last: Assignment | None = None
-    """Place of this agent in its last group, from which a store without memory learns of that group."""
+    """Place of this agent in its last group. A store without state restores the group from it."""
     outlive: bool = False
-    """As :class:`Outlive`."""
+    """The workers can leave a group without ending, as in :class:`Outlive`."""
     identity: Identity | None = None
-    """None of a launcher that is not told what it runs, as torchrun's rendezvous handler."""
+    """Program of the node; None if the launcher does not receive it, as in torchrun's rendezvous handler."""
     looks: bool = False
-    """I take part in the preflights of nodes that join, my own among them."""
+    """The agent takes part in preflights of joining nodes, including its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """No worker of mine runs, and I am ready for the next generation."""
+    """Agent to store: no worker of this node runs, and the node is ready for the next generation."""
 
     port: PortNumber
-    """Held for the rendezvous of the ranks, in case rank 0 is here."""
+    """Port that the node reserves for the rendezvous of the ranks, in case it hosts rank 0."""
     is_prepared: bool = False
-    """My workers are there, and only wait to be told their places."""
+    """The workers are up and wait only for their ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A worker of mine failed and I stop the others; sent again when an earlier error turns up."""
+    """Agent to store: a worker of this node failed, and the agent stops the others.
+
+    The agent sends it again when it finds an earlier error.
+    """
 
     failure: Failure
     agreed: bool = False
-    """It failed in nothing: the ranks have ended their group together, and none of the others is stuck."""
+    """The worker did not fail. The ranks ended their group together, and no other rank is stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succeeded:
-    """All my workers of this generation exited with 0."""
+    """Agent to store: all workers of this node exited with 0 in this generation."""
 
     generation: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """I was told to stop; the connection closes when my workers are gone."""
+    """Agent to store: this node received a signal to stop. The connection closes when its workers have ended."""
 
     has_left: bool = False
-    """None of my workers belongs to the group any more; what they still do, as saving, the others need not wait for."""
+    """No worker of the node belongs to the group now. The group does not wait for their remaining work, such as a save.
+    """
     giving_up: Failure | None = None
-    """Set by an agent that counts restarts by itself, as stock torchrun's does, and has none left: the run is over."""
+    """Set by an agent that counts restarts itself and has none left, as stock torchrun's agent. The run is then over.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
-    """No worker of mine belongs to the group any more, and one is being replaced: if you may, go on without me."""
+    """Agent to store: no worker of this node belongs to the group, and one is being replaced.
+
+    If possible, the next group forms without this node.
+    """
 
     generation: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlive:
-    """Whether my workers can leave a group without ending, from now on."""
+    """Agent to store: from now on, the workers of this node can (or cannot) leave a group without ending."""
 
     able: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """What the preflight of my joining came to; the answer to :class:`Meet`."""
+    """Agent to store: result of the preflight of this node, in reply to :class:`Meet`."""
 
     number: Number
     fit: bool
@@ -319,22 +332,22 @@ class Met:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """I am here; answered with the same."""
+    """Heartbeat of either side. The store replies to it with the same message."""
 
     refused: Number = 0
-    """In an answer: connections that failed the handshake since the store started."""
+    """Connections that failed the handshake since the store started. Set in the store's reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A worker of mine has not moved for long."""
+    """Agent to store: a worker of this node has not moved for a long time."""
 
     generation: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """How my workers look now; the answer to :class:`Show`."""
+    """Agent to store: current state of the node's workers, in reply to :class:`Show`."""
 
     generation: Number
     ranks: Annotated[tuple[Look, ...], Bounds(0, MOST_LOCAL_RANKS)]
@@ -342,72 +355,76 @@ class Looks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start your workers for this generation."""
+    """Store to agent: start the workers for this generation."""
 
     assignment: Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """The others' workers stay when they take you in: have yours wait ready, so that the stop is short; then join."""
+    """Store to agent: start workers that wait for their ranks, then join.
+
+    Sent when the workers of the running group keep their processes, so that the group stops only briefly.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meet:
-    """A node wants to join: hold a preflight with it, before it is taken in."""
+    """Store to agent: hold a preflight with a node that wants to join."""
 
     number: Number
-    """Of this one; in an answer it tells an old one."""
+    """Number of this preflight. It identifies outdated replies."""
     names: Annotated[tuple[Name, ...], Bounds(1, MOST_MET)]
-    """Of the members that take part, and of the newcomer last: they meet where its ranks would."""
+    """Names of the members that take part, and of the newcomer last. They connect at the port that it holds for its
+    ranks."""
     place: Assignment
-    """Of this node among them."""
+    """Place of the receiving node among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop your workers and join again."""
+    """Store to agent: stop the workers and join again."""
 
     graceful: bool
-    """Everybody is alive: let the workers finish their step and save."""
+    """All nodes are alive, so the workers can finish their step and save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Not yet: too few nodes are there, or the group is full."""
+    """Store to agent: the node must wait, because too few nodes are ready or the group is full."""
 
     nodes: NodeCount
-    """Ready now."""
+    """Number of nodes that are ready."""
     spare: bool
     names: Annotated[tuple[Name, ...], Bounds(0, MOST_NAMED)] = ()
-    """The first of those that are ready; empty where they are too many to be told about."""
+    """The first ready nodes; empty if there are too many to list."""
     missing: Annotated[tuple[Name, ...], Bounds(0, MOST_NAMED)] = ()
-    """The first of those that are not, as far as the others' names and numbers tell."""
+    """The first missing nodes, derived from the names and indices of the ready nodes."""
     missing_count: NodeCount = 0
     namesake: Annotated[str, Bounds(0, 1024)] = ""
-    """Why this node waits although there is room: another connection holds its name."""
+    """Reason why this node waits although there is room: another connection holds its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
-    """The run is over for you: stop and exit."""
+    """Store to agent: the run is over for this node, which stops and exits."""
 
     verdict: Verdict
     exit_code: ExitCode
     late: bool = False
-    """It was over before you came."""
+    """The run was over before this node connected."""
     restarts: Restarts = field(default_factory=dict)
     failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Nobody who heard that the run is over has anything left to do: exit now, all together."""
+    """Store to agent: all nodes that received :class:`Over` are done, so the node exits together with the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """You do not belong here."""
+    """Store to agent: this node cannot take part in the run."""
 
     why: Annotated[str, Bounds(0, 8192)]
     exit_code: ExitCode
@@ -415,26 +432,34 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """Somebody raised the alarm: how do your workers look?"""
+    """Store to agent: a node raised an :class:`Alarm`, so the node reports the state of its workers."""
 
     generation: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung:
-    """The others wait for these ranks: the first :data:`MOST_NAMED` of them, and all of the node that receives this."""
+    """Store to agent: the ranks that the others wait for.
+
+    ``ranks`` has the first :data:`MOST_NAMED` of them, and all of the receiving node.
+    """
 
     generation: Number
     ranks: Annotated[tuple[RankNumber, ...], Bounds(0, MOST_NAMED + MOST_LOCAL_RANKS)]
     to_kill: Annotated[tuple[RankNumber, ...], Bounds(0, MOST_NAMED + MOST_LOCAL_RANKS)]
-    """Those of ``ranks`` that are past their limit, where the agents are to act."""
+    """Elements of ``ranks`` that an agent with ``--on-hang act`` kills. Empty until a rank is past its limit."""
     sentences: Annotated[tuple[Sentence, ...], Bounds(0, MOST_NAMED + MOST_LOCAL_RANKS)]
-    """How each of ``ranks`` differs from the others; where there is no rank, one sentence on what all wait for."""
+    """Difference of each of ``ranks`` from the others. Without ranks, one sentence on what all ranks wait for."""
     more: RankNumber = 0
-    """Ranks that are not among ``ranks``."""
+    """Number of ranks that are not in ``ranks``."""
 
     def told_to(self, first_rank: int, local_world_size: int) -> Hung:
-        """Return this message as the node with these ranks receives it."""
+        """Return this message as the node with these ranks receives it.
+
+        Args:
+            first_rank: Global rank of the node's local rank 0.
+            local_world_size: Number of ranks of the node.
+        """
         own = range(first_rank, first_rank + local_world_size)
         kept = [place for place, rank in enumerate(self.ranks) if place < MOST_NAMED or rank in own]
         ranks = tuple(self.ranks[place] for place in kept)
@@ -455,12 +480,12 @@ _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get
 
 
 def encode(message: Message) -> bytes:
-    """The message as one line."""
+    """Return a message as one line of JSON."""
     return json.dumps({"is": type(message).__name__.lower(), **_plain(message)}, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """The message of one line. Raises ProtocolError for anything else."""
+    """Return the message of one line. Raises ProtocolError for any other line."""
     try:
         data = strict_json.loads(line)
         if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in _MESSAGES:
@@ -472,7 +497,11 @@ def decode(line: bytes) -> Message:
 
 
 def version_of_hello(line: bytes) -> int:
-    """Return the version in the first line of a launcher that sends no handshake; 0 for any other line."""
+    """Return the protocol version in the first line of an old launcher, which sends no handshake.
+
+    Returns:
+        The version; 0 for any other line.
+    """
     try:
         data = strict_json.loads(line)
     except strict_json.Malformed:

@@ -1,4 +1,4 @@
-"""How long either side waits for the other."""
+"""Timeouts of the connection between an agent and the store."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """How a cut network, which closes no connection, is noticed; seconds."""
+    """Heartbeat that detects a cut network, which closes no connection. In seconds."""
 
     interval: float = 1.0
     timeout: float = 5.0
-    """So long the other side may be silent."""
+    """Longest silence of the other side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long the store waits for what may still come; seconds."""
+    """Times for which the store waits before it decides. In seconds."""
 
     reconnect: float = 0.1
-    """A closed connection may be a blip: so long its agent, which tries at once, may come back before it counts as
-    lost. A lost node is waited for no longer than that, and an agent that comes later joins like a new one."""
+    """Time for which an agent whose connection closed may reconnect before it counts as lost.
+
+    The connection may be back soon, and the agent retries without delay. The group does not wait longer for a lost
+    node. An agent that connects later joins like a new one.
+    """
     adopt: float = 10.0
-    """After a restart of the store: for the other members of a generation that one agent told of."""
+    """Wait after a restart of the store for the other members of a generation that one agent has reported."""
     ended: float = 3.0
-    """The same where that agent has seen the group end: the others have, too, and look for the store every second."""
+    """The same wait where the reporting agent has seen its group end.
+
+    The other agents have also seen the end, and look for the store every second.
+    """
     first: float = 3.0
-    """After a start with empty memory, before a group below ``max_nodes``: a running one may be about to reconnect."""
+    """Wait after a start without state, before a group below ``max_nodes`` forms. A running group may be about to
+    reconnect."""
 
 
 HEARTBEAT: Final = Heartbeat()
