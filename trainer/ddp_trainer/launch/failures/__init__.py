@@ -1,1 +1,1 @@
-"""How a worker ended: exit codes, the reason of a failure, and the final report."""
+"""Classification of worker failures, stop codes, and the final report of a run."""

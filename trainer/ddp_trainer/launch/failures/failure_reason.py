@@ -1,8 +1,11 @@
-"""From a dead worker to a sentence: what it was, read off its exit code, its error file and the kernel's counters.
+"""Classification of a worker's failure by exit code, error file, stderr and kernel counters.
 
-When one rank dies its peers fail too, in a collective, within milliseconds and by clocks of their own. So a failure
-that says "a peer went away" is never called the first one while there is another. A rank that exited with 0 before is
-the cause of such a failure as well.
+:func:`reason_of` returns the class of one failure. :func:`earlier` selects the cause among the failures of several
+ranks.
+
+When one rank dies, its peers also fail in a collective, within milliseconds and by their own clocks. Therefore a
+failure with the reason "a peer has gone" is never the first failure if there is another one. A rank that exited with 0
+before it is also the cause of such a failure.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from ddp_trainer.launch.protocol.messages import Failure
 
 MESSAGE_CHARACTERS: Final = 2_000
 STACK_CHARACTERS: Final = 16_000
-"""Longer stacks are cut in the middle: both the call and the error stand at the ends."""
+"""Longer stacks are cut in the middle, because the call is at one end and the error at the other."""
 
 CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
-"""What peers of a dead rank die of."""
+"""Reasons of failures that a dead peer causes."""
 
 EARLY_EXIT: Final = "ended with code 0 before the others"
-"""Message of a rank that exited with 0 while others still needed it."""
+"""Message of a rank that exited with 0 while other ranks still needed it."""
 
 _REASON_OF_SIGNAL: Final = {
     signal.SIGKILL: FailureReason.SIGKILL,
@@ -44,16 +47,16 @@ _ABORTS: Final = (
     re.compile(r"(Watchdog caught collective operation timeout: .*)"),
     re.compile(r"(watchdog got stuck for \d+ seconds without making progress[^.\n]*)"),
 )
-"""Searched in this order: after an error of CUDA collectives time out as well."""
+"""Searched in this order, because collectives also time out after a CUDA error."""
 
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
-"""How Python begins the line that names an exception."""
+"""Matches the exception class at the start of Python's error line."""
 
 _OF_CUDA: Final = re.compile(r"(?i)nccl|cuda")
 
 _FAILED_GPU: Final = "GpuFailed:"
 _CONFIGURATION: Final = ("BadConfig:", "BadTask:", "BadData:")
-"""Errors of our trainer, as they begin in its error file."""
+"""Errors of the reference trainer, as they begin in its error file."""
 
 _REASON_OF_MESSAGE: Final = (
     (re.compile(r"^MemoryError|DefaultCPUAllocator: can't allocate memory"), FailureReason.HOST_OOM),
@@ -73,7 +76,7 @@ _REASON_OF_MESSAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorFile:
-    """What a worker wrote about itself before it died, in the format of torch's ``@record``."""
+    """Error file of a dead worker, in the format of torch's ``@record``."""
 
     message: str
     stack: str
@@ -81,7 +84,11 @@ class ErrorFile:
 
 
 def read_error_file(path: Path) -> ErrorFile | None:
-    """What torch's ``@record`` or our bootstrap wrote; None where there is nothing, or nothing readable."""
+    """Read the error file of torch's ``@record`` or of the launcher's bootstrap.
+
+    Returns:
+        The error; None if the file is missing or unreadable.
+    """
     try:
         told = json.loads(path.read_text(errors="replace"))["message"]
         if isinstance(told, str):
@@ -94,13 +101,15 @@ def read_error_file(path: Path) -> ErrorFile | None:
 
 
 def abort_in(stderr: str) -> str:
-    """Return why threads of torch have ended the process by SIGABRT, in their own words; empty where they have not.
+    """Return the message with which a thread of torch ended the process by SIGABRT.
 
-    The watchdog of NCCL ends a process for a collective that takes too long and for errors of CUDA, and writes no error
-    file.
+    The NCCL watchdog ends a process when a collective takes too long, and on CUDA errors. It writes no error file.
 
     Args:
-        stderr: The last lines that the process has printed.
+        stderr: Last lines that the process printed.
+
+    Returns:
+        The message as torch printed it; empty if there is none.
     """
     for pattern in _ABORTS:
         if match := pattern.search(stderr):
@@ -112,10 +121,10 @@ def reason_of(exit_code: int, message: str, *, oom_killed: bool, aborted: str = 
     """Return the class of a failure: by signal, else by message, else unknown.
 
     Args:
-        exit_code: Of the worker, as a shell shows it.
-        message: Of its error file.
-        oom_killed: Whether the kernel has killed a process of the container for memory.
-        aborted: As :func:`abort_in`.
+        exit_code: Exit code of the worker, as a shell shows it.
+        message: Message of its error file; empty if there is none.
+        oom_killed: Whether the kernel killed a process of the container because memory ran out.
+        aborted: Result of :func:`abort_in`.
     """
     if exit_code == ABORTED and aborted:
         return _reason_of_message(aborted)
@@ -131,7 +140,7 @@ def reason_of(exit_code: int, message: str, *, oom_killed: bool, aborted: str = 
 
 
 def _reason_of_message(message: str) -> FailureReason:
-    """What a message of NCCL names as its cause comes first: every message of NCCL is about a collective."""
+    """Classify a message. The cause that it names comes first, because every NCCL message mentions a collective."""
     if is_out_of_gpu_memory(message):
         return FailureReason.GPU_OOM
     if message.startswith(_FAILED_GPU) or fault_in(message):
@@ -142,26 +151,26 @@ def _reason_of_message(message: str) -> FailureReason:
 
 
 def is_of_a_gpu(failure: Failure) -> bool:
-    """Return whether a failure may come from a GPU that does not work: a fault of one, or an end in CUDA or NCCL."""
+    """Return whether a broken GPU can be the cause: a GPU fault, or a timeout or abort in CUDA or NCCL."""
     if failure.reason in {FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGABRT}:
         return _OF_CUDA.search(failure.message) is not None
     return failure.reason == FailureReason.GPU_FAULT
 
 
 def is_own(reason: str) -> bool:
-    """Return whether a worker has failed by itself, and not since another one had gone."""
+    """Return whether a worker failed by itself, and not because another worker had ended."""
     return reason not in {*CONSEQUENCES, FailureReason.EARLY_EXIT}
 
 
 def sentence_of(exit_code: int) -> str:
-    """What an exit code alone says."""
+    """Describe an exit code in words."""
     if died_of := _signal(exit_code):
         return f"died of {died_of.name}"
     return f"exited with code {exit_code}"
 
 
 def type_of(exit_code: int, message: str) -> str:
-    """The class of the exception, the name of the signal, or ``exit``.
+    """Return the class of the exception, the name of the signal, or ``exit``.
 
     >>> type_of(1, "torch.OutOfMemoryError: CUDA"), type_of(137, "died of SIGKILL"), type_of(3, "exited with code 3")
     ('torch.OutOfMemoryError', 'SIGKILL', 'exit')
@@ -173,7 +182,7 @@ def type_of(exit_code: int, message: str) -> str:
 
 
 def earlier(first: Failure | None, other: Failure) -> Failure:
-    """Return the failure that is the cause of the other: by cause first, then by time."""
+    """Return the failure that caused the other one, ordered by cause, then by time."""
     if first is None:
         return other
     cause, consequence = (other, first) if _order(other) < _order(first) else (first, other)
@@ -184,16 +193,16 @@ def earlier(first: Failure | None, other: Failure) -> Failure:
 
 
 def quoted(text: str, limit: int) -> str:
-    """Return what a worker wrote, in at most ``limit`` characters, without secrets and terminal controls.
+    """Return text of a worker in at most ``limit`` characters, without secrets and terminal controls.
 
-    Every failure takes its message and its stack from here, so stored error, termination message, annotation and log
-    agree.
+    All messages and stacks of failures come from this function. So the stored error, termination message, annotation
+    and log are the same.
     """
     return shorten(clean_text(text), limit)
 
 
 def shorten(text: str, limit: int) -> str:
-    """``text`` in at most ``limit`` characters, cut in the middle.
+    """Return ``text`` in at most ``limit`` characters, cut in the middle.
 
     >>> shorten("abcdefghij", 7)
     'abc…hij'
@@ -205,7 +214,11 @@ def shorten(text: str, limit: int) -> str:
 
 
 def oom_kills(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """How many processes of this container the kernel has killed for memory; 0 where it does not say."""
+    """Return how many processes of this container the kernel has killed because memory ran out.
+
+    Returns:
+        ``oom_kill`` of the cgroup's ``memory.events``; 0 if it is not available.
+    """
     try:
         counters = dict(line.split() for line in (cgroup / "memory.events").read_text().splitlines())
         return int(counters.get("oom_kill", 0))
@@ -214,7 +227,7 @@ def oom_kills(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def _order(failure: Failure) -> tuple[int, float]:
-    """An early exit explains only failures that a peer caused; any other failure has a cause of its own."""
+    """Sort key. An early exit explains only failures that a peer caused. Any other failure has its own cause."""
     rank = 2 if failure.reason in CONSEQUENCES else 1 if failure.reason == FailureReason.EARLY_EXIT else 0
     return rank, failure.timestamp
 

@@ -1,4 +1,7 @@
-"""The launcher's last lines: where a rank of another pod failed, how often the run was formed anew, what ended it."""
+"""Last lines of the launcher: first failure, restarts by cause, and reason of the end.
+
+:func:`lines` returns them for a :class:`~ddp_trainer.launch.protocol.actions.Finish`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,20 @@ from ddp_trainer.launch.protocol.messages import Failure
 
 
 def lines(finish: Finish, *, restarts: Mapping[str, int], own_stack_shown: bool, own_node: str) -> list[str]:
-    """In order. A stack that a worker of this node has printed itself is not shown again."""
+    """Return the last lines of the launcher, in order.
+
+    The stack of a failure is included unless a worker of this node has printed it. No worker can print the stack of a
+    hang.
+
+    Args:
+        finish: Last action of the agent.
+        restarts: Number of restarts by cause.
+        own_stack_shown: Whether a worker of this node has printed its stack.
+        own_node: Name of this node.
+    """
     told = []
     failure = finish.failure
-    is_hang = failure is not None and failure.reason == FailureReason.HANG  # which no worker can print the stack of
+    is_hang = failure is not None and failure.reason == FailureReason.HANG
     if failure and failure.stack and (is_hang or not (own_stack_shown and failure.node == own_node)):
         told += [f"rank {failure.rank} | {line}" for line in failure.stack.rstrip().splitlines()]
     told.append(f"Restarts by cause: {by_cause(restarts)}.")
@@ -22,13 +35,13 @@ def lines(finish: Finish, *, restarts: Mapping[str, int], own_stack_shown: bool,
 
 
 def sentence(finish: Finish) -> str:
-    """Who failed first, of what, and what becomes of it; empty when all is well."""
+    """Describe the first failure and the end of the run; empty if there is nothing to report."""
     parts = [_of_failure(finish.failure)] if finish.failure else []
     return " ".join(part for part in [*parts, finish.sentence] if part)
 
 
 def by_cause(restarts: Mapping[str, int]) -> str:
-    """Counts in words, the most frequent first.
+    """Format counts by cause, the most frequent first.
 
     >>> by_cause({"membership": 1, "failure": 3}), by_cause({})
     ('failure 3, membership 1', 'none')

@@ -1,4 +1,4 @@
-"""How workers end that were told to, and what an agent ends with when the store says that the run is over for it."""
+"""Exit codes of workers that stop on request, and of an agent whose run is over."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ AS_ASKED: Final = {
     Exit.SIGNAL_BASE + signal.SIGINT,
     Exit.SIGNAL_BASE + signal.SIGHUP,
 }
-"""How a worker ends that was told to; no failure of its own."""
+"""Exit codes of workers that stopped on request. They are not failures."""
 
 
 def finish_of(over: Over) -> Finish:
-    """The exit code of design's table, with a sentence where the agent itself has not seen why."""
+    """Return the agent's last action after the store's :class:`Over`.
+
+    Its exit code is the store's, see :mod:`ddp_trainer.launch.protocol.exitcodes`. It has a sentence if the agent has
+    not seen the reason itself.
+    """
     if over.verdict is Verdict.SUCCEEDED:
         sentence = "The run was complete before this pod came." if over.late else ""
         return Finish(Exit.SUCCESS, sentence, None, over.restarts)

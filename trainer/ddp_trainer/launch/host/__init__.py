@@ -1,1 +1,1 @@
-"""The machine of an agent: addresses, ports, directories, NUMA nodes, and the secret's file."""
+"""The machine of an agent: addresses, ports, directories, NUMA nodes, and the secret file."""

@@ -1,4 +1,8 @@
-"""Where the store listens: ``host[:port]`` as torchrun takes it."""
+"""Network endpoints and addresses of this host.
+
+:func:`parse_endpoint` reads the store's ``host[:port]``, in torchrun's format. The other functions classify and resolve
+host names for the launcher.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        """As it is written on a command line."""
+        """Return the endpoint in command line format."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
-    """``host``, ``host:port``, ``[v6]`` or ``[v6]:port``. Raises LaunchError.
+    """Parse ``host``, ``host:port``, ``[v6]`` or ``[v6]:port``. Raises LaunchError for anything else.
 
     >>> parse_endpoint("digits-store"), parse_endpoint("[::1]:29500").port
     (Endpoint(host='digits-store', port=29400), 29500)
@@ -42,7 +46,11 @@ def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """What peers reach this node at, as the pod says; empty where it does not. Raises LaunchError for no address."""
+    """Return the address in ``DDP_POD_IP``, at which peers reach this node; empty if unset.
+
+    Raises:
+        LaunchError: If the value is not an IP address.
+    """
     text = environ.get(Env.POD_IP, "")
     try:
         ipaddress.ip_address(text.partition("%")[0] or "::")
@@ -53,7 +61,7 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` leads every machine to itself, so that all nodes which meet there are on one.
+    """Return whether ``host`` is a loopback address or ``localhost``. Nodes that meet there are on one machine.
 
     >>> [is_loopback(host) for host in ("localhost", "127.16.0.1", "::1", "10.0.0.1", "")]
     [True, True, True, False, False]
@@ -65,10 +73,10 @@ def is_loopback(host: str) -> bool:
 
 
 async def addresses_of(host: str, seconds: float) -> list[str]:
-    """What ``host`` leads to, in the resolver's order; nothing where it does not say within ``seconds``.
+    """Return the addresses of ``host`` in the resolver's order; empty if it does not answer within ``seconds``.
 
-    A resolver without a name server takes as long as it likes, and cannot be called off: so a thread of its own asks
-    it, which neither holds up signals nor the end of this process.
+    Without a name server, a resolver takes as long as it likes and cannot be cancelled. It therefore runs in a daemon
+    thread, which delays neither signals nor the end of this process.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()
@@ -92,7 +100,7 @@ async def addresses_of(host: str, seconds: float) -> list[str]:
 
 
 def is_this_host(host: str) -> bool:
-    """Whether ``host`` names this machine: an address that a socket here can be bound to."""
+    """Return whether ``host`` names this machine, that is, whether a socket can bind to one of its addresses."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

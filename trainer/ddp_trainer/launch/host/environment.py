@@ -1,4 +1,8 @@
-"""What a worker finds in its environment: torchrun's variables, and ours."""
+"""Environment of a worker: torchrun's variables and the launcher's own.
+
+:func:`common_environment` builds the part that all workers share. :func:`place_in` and :func:`prepared_environment`
+build the part of one worker.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +20,39 @@ from ddp_trainer.process.gpu_devices import VISIBLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What all workers of this pod have in common."""
+    """Settings that all workers of this pod share."""
 
     run_id: str
     local_world_size: int
     max_restarts: int
     nodes: str = ""
-    """``MIN:MAX`` of the run, where that is known."""
+    """``MIN:MAX`` of the run; empty if unknown."""
     role: str = "default"
     virtual_local_rank: bool = False
-    """LOCAL_RANK is 0 everywhere, and each worker sees one GPU."""
+    """If true, LOCAL_RANK is 0 for every worker, and each worker sees one GPU."""
     first_device: int = 0
-    """The GPU of the first worker then: the platform's, where it starts a launcher per worker."""
+    """GPU of the first worker with ``virtual_local_rank``. It comes from the platform, where that starts one launcher
+    per worker."""
     slices: tuple[str, ...] = ()
-    """UUIDs of the node's MIG slices, which then take the place of indices; empty for whole GPUs."""
+    """UUIDs of the node's MIG slices, which replace GPU indices; empty for whole GPUs."""
     on_hang: str = ""
-    """What the launcher does about a rank that hangs: as ``--on-hang``."""
+    """Reaction to a hanging rank, as ``--on-hang``."""
     cpus: tuple[frozenset[int], ...] = ()
-    """Processors of each worker; all that we may use when empty."""
+    """Processors of each worker; if empty, each may use all that the launcher may use."""
 
 
 def place_in(
     base: Mapping[str, str], launch: Launch, generation: Assignment, local_rank: int, error_file: str
 ) -> dict[str, str]:
-    """The part of a worker's environment that tells its place in the generation; ``base`` is the rest of it."""
+    """Return the variables that define a worker's place in the generation.
+
+    Args:
+        base: The other variables of the worker.
+        launch: Settings of this pod.
+        generation: Place of this node in the generation.
+        local_rank: Local rank of the worker.
+        error_file: Path for the worker's error file.
+    """
     own = {
         "RANK": str(generation.first_rank + local_rank),
         "LOCAL_RANK": str(local_rank),
@@ -55,8 +68,8 @@ def place_in(
         "TORCHELASTIC_RUN_ID": launch.run_id,
         "TORCHELASTIC_RESTART_COUNT": str(sum(generation.restarts.get(cause, 0) for cause in exitcodes.CHARGED)),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
-        # Rank 0 hosts the store of the ranks itself, at a port that no earlier attempt has used: a store that
-        # outlives an attempt would hand out the addresses of the dead.
+        # Rank 0 hosts the store of the ranks itself, at a port that no earlier attempt has used. A store that
+        # outlives an attempt would return the addresses of dead ranks.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": error_file,
         Env.GENERATION: str(generation.number),
@@ -69,7 +82,7 @@ def place_in(
 
 
 def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: int) -> dict[str, str]:
-    """The environment of a worker that belongs to no generation yet: by ``RANK``, which is not there, it knows."""
+    """Return the environment of a worker that has no generation yet. It recognizes this by the missing ``RANK``."""
     own = {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(launch.local_world_size)}
     if launch.virtual_local_rank:
         own |= _one_gpu(base, launch, launch.first_device + local_rank)
@@ -77,16 +90,16 @@ def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: in
 
 
 def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """What does not differ between workers; ``base`` is the launcher's own environment."""
+    """Return the variables that all workers share. ``base`` is the launcher's environment."""
     defaults = {str(Env.SHARE_STORE_OFF): "1"}
     if launch.local_world_size > 1:
-        defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun's choice too
+        defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun does the same
     told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang}
     return {**defaults, **base, **{name: value for name, value in told.items() if value}}
 
 
 def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
-    """Torchrun's one macro: ``${local_rank}`` in an argument of the script."""
+    """Replace ``${local_rank}``, torchrun's only macro, in the arguments of the script."""
     return [Template(argument).safe_substitute(local_rank=local_rank) for argument in arguments]
 
 

@@ -1,4 +1,7 @@
-"""MIG slices on this node, of which CUDA shows each process one: how workers get one each."""
+"""Assignment of MIG slices to workers. CUDA shows each process only one slice.
+
+The entry point is :func:`slices_for`.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,20 @@ from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mi
 def slices_for(
     workers: int, environ: Mapping[str, str], *, one_each: bool, devices: Path = DEVICES
 ) -> tuple[tuple[str, ...], str]:
-    """Return UUIDs to hand out, one to each worker, and a warning.
+    """Return the UUID of a MIG slice for each worker, and a warning.
 
     Args:
-        workers: Workers of this node.
+        workers: Number of workers on this node.
         environ: Environment of the launcher.
-        one_each: Whether each worker is to see one GPU.
+        one_each: Whether each worker sees one GPU.
         devices: Folder of the device files.
 
     Returns:
-        UUIDs of slices, empty where the node has none or ``CUDA_VISIBLE_DEVICES`` names devices; and a sentence where
-        workers would share a slice, else an empty one.
+        UUIDs of slices, and a sentence. The UUIDs are empty if the node has none or ``CUDA_VISIBLE_DEVICES`` names
+        devices. The sentence is empty unless workers would share a slice.
 
     Raises:
-        LaunchError: Slices are named by index, which CUDA understands as GPUs.
+        LaunchError: If slices are named by index, which CUDA takes as GPU indices.
     """
     if not has_mig_slices(devices):
         return (), ""

@@ -1,8 +1,9 @@
-"""The interface that ranks listen on, by the route to the other nodes, where nobody has named one.
+"""Selection of the network interface that ranks listen on, by the route to the other nodes.
 
-gloo takes the address that the host name leads to, which is the loopback on many machines, and then no other node
-reaches the rank. NCCL takes the first interface that is neither loopback nor docker's, which may be a link-local one.
-The kernel knows which one leads to the others.
+:func:`sockets_of` returns the variables for the workers. A choice of the user takes precedence. gloo takes the address
+of the host name. On many machines that is the loopback, and no other node reaches the rank. NCCL takes the first
+interface that is neither loopback nor docker's, which may be a link-local one. The kernel's routing table has the right
+one.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from ddp_trainer.launch.protocol.messages import Assignment
 from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
 
 EXACT: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-"""Variables that take a plain name."""
+"""Variables whose value is the plain name of an interface."""
 NCCL: Final = "NCCL_SOCKET_IFNAME"
 _INNER: Final = ("docker", "virbr", "veth", "cni", "cali", "br-", "tunl", "kube-")
-"""Beginnings of the names of interfaces that lead to containers of this machine."""
+"""Prefixes of interfaces that lead to containers of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """What workers are told of interfaces."""
+    """Environment variables that select the network interface of the workers."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     sentence: str = ""
-    """Why nothing, where something was to be told."""
+    """Reason why no interface was selected although one was needed."""
 
 
 def sockets_of(environ: Mapping[str, str], generation: Assignment) -> Sockets:
-    """Return the interfaces for the workers of this node; nothing where a single machine is all there is.
+    """Return the interface settings for the workers of this node; empty on a single machine.
 
     Args:
-        environ: of the workers; what it says already is left as it is.
-        generation: the place of this node in its group, with the addresses of some of the others.
+        environ: Environment of the workers. Its own settings are kept.
+        generation: Place of this node in its group, with the addresses of some of the other nodes.
     """
     unset = [name for name in (*EXACT, NCCL) if not environ.get(name)]
     target = next(_targets(generation), "")
@@ -51,20 +52,20 @@ def sockets_of(environ: Mapping[str, str], generation: Assignment) -> Sockets:
     if not name:
         return Sockets(sentence=_left_unset(f"no interface has {source}, the address on the way to {target}"))
     chosen: dict[str, str] = dict.fromkeys((each for each in EXACT if each in unset), name)
-    # Where several lead outwards NCCL may use them all at once; where one does, the others can only be wrong.
+    # NCCL may use several outward interfaces together. If there is only one, every other interface is wrong.
     if NCCL in unset and [each.name for each in found if _leads_out(each)] == [name]:
         chosen[NCCL] = f"={name}"
     return Sockets(chosen)
 
 
 def interface_to(address: str) -> str | None:
-    """The interface on the way to ``address``; None for a name, a loopback, and what has no route."""
+    """Return the interface on the route to ``address``; None for a name, a loopback, or an address without a route."""
     source = "" if not _is_address(address) or is_loopback(address) else route_from(address)
     return next((each.name for each in _listed() if source in each.addresses), None) if source else None
 
 
 def _targets(generation: Assignment) -> Iterator[str]:
-    """Addresses of the others that another machine could have; of a static group, rank 0's is all that is known."""
+    """Yield addresses of other nodes that another machine can have. A static group has only the address of rank 0."""
     if generation.node_count == 1:
         return
     known = generation.peer_addresses or (generation.master_address,)

@@ -1,7 +1,8 @@
-"""Which processors a worker may use, so that it stays near its GPU: torchrun's ``--numa-binding``.
+"""Processors that each worker may use, so that it stays near its GPU (torchrun's ``--numa-binding``).
 
-Read off /sys and /proc: the launcher never imports torch. Worker n is taken to use the n-th GPU that is visible, in
-the order of the PCI bus, which is CUDA's own where all GPUs are of one kind.
+:func:`bindings` returns them, from the topology of a :class:`Machine`. The launcher never imports torch, so the
+topology comes from /sys and /proc. Worker n is assumed to use the n-th visible GPU in the order of the PCI bus. This is
+CUDA's own order if all GPUs are of one kind.
 """
 
 from __future__ import annotations
@@ -20,32 +21,35 @@ Cpus = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the kernel tells of processors and GPUs. Methods raise OSError and ValueError where it does not."""
+    """Processors and GPUs of this machine, as the kernel reports them.
+
+    Methods raise OSError or ValueError if the kernel does not report them.
+    """
 
     allowed: Cpus
     """Processors that this container may use."""
     gpus: tuple[str, ...]
-    """PCI addresses of the visible ones, as the first worker, the second and so on use them."""
+    """PCI addresses of the visible GPUs, in the order in which workers use them."""
     root: Path = Path("/")
 
     def node_of(self, gpu: str) -> int:
-        """NUMA node of a GPU; a machine with one node says -1."""
+        """Return the NUMA node of a GPU. The kernel's -1, on a machine with one node, becomes 0."""
         return max(0, int(self._text(f"sys/bus/pci/devices/{gpu}/numa_node")))
 
     def cpus_of_node(self, node: int) -> Cpus:
-        """Those of a NUMA node that we may use."""
+        """Return the allowed processors of a NUMA node."""
         return numbers(self._text(f"sys/devices/system/node/node{node}/cpulist")) & self.allowed
 
     def socket_of(self, cpu: int) -> int:
-        """Number of the package."""
+        """Return the number of a processor's physical package."""
         return int(self._text(f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))
 
     def core_of(self, cpu: int) -> int:
-        """The lowest of the processors that share a core."""
+        """Return the lowest processor that shares a core with ``cpu``."""
         return min(numbers(self._text(f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
 
     def complex_of(self, cpu: int) -> int:
-        """The lowest of the processors that share the largest cache."""
+        """Return the lowest processor that shares the cache of the highest level with ``cpu``."""
         caches = (self.root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
         largest = max(caches, key=lambda cache: int((cache / "level").read_text()))
         return min(numbers((largest / "shared_cpu_list").read_text()))
@@ -55,7 +59,11 @@ class Machine:
 
 
 def this_machine(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
-    """Raises LaunchError for GPUs that are made visible in a way that does not tell which they are."""
+    """Return the processors and GPUs of this machine.
+
+    Raises:
+        LaunchError: If ``CUDA_VISIBLE_DEVICES`` does not identify GPUs of this machine.
+    """
     known = sorted((root / "proc/driver/nvidia/gpus").glob("*"))
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -84,7 +92,7 @@ def _of_socket(machine: Machine, gpu: str) -> Cpus:
 
 
 def _exclusive(machine: Machine, gpu: str) -> Cpus:
-    """An even share of the node's cores; where they do not divide, the first GPUs have one more."""
+    """Return an even share of the node's cores. If they do not divide evenly, the first GPUs have one core more."""
     cores = _grouped(_of_node(machine, gpu), machine.core_of)
     peers = _peers(machine, gpu)
     if len(cores) < len(peers):
@@ -98,7 +106,7 @@ def _exclusive(machine: Machine, gpu: str) -> Cpus:
 
 
 def _core_complex(machine: Machine, gpu: str) -> Cpus:
-    """The cores that share a cache, the largest such groups first."""
+    """Return the cores that share a cache, from the largest such groups first."""
     groups = sorted(_grouped(_of_node(machine, gpu), machine.complex_of), key=lambda cpus: (-len(cpus), min(cpus)))
     return groups[_peers(machine, gpu).index(gpu) % len(groups)]
 
@@ -114,9 +122,11 @@ NAMES: Final = tuple(_MODES)
 
 
 def bindings(mode: str, workers: int, machine: Machine, first: int = 0) -> tuple[Cpus, ...]:
-    """Processors of each worker, the first of which uses GPU ``first``.
+    """Return the processors of each worker. The first worker uses GPU ``first``.
 
-    Raises LaunchError where the machine has no GPU for each, or does not tell.
+    Raises:
+        LaunchError: If the machine does not show a GPU for each worker, does not report its topology, or allows no
+            processor near a GPU.
     """
     if first + workers > len(machine.gpus):
         raise LaunchError(
@@ -137,7 +147,7 @@ def bindings(mode: str, workers: int, machine: Machine, first: int = 0) -> tuple
 
 
 def numbers(text: str) -> Cpus:
-    """The kernel's way to write sets.
+    """Parse the kernel's format for sets of processors. Raises ValueError for other text.
 
     >>> sorted(numbers("0-2,8"))
     [0, 1, 2, 8]
@@ -149,12 +159,12 @@ def numbers(text: str) -> Cpus:
 
 
 def _peers(machine: Machine, gpu: str) -> list[str]:
-    """All visible GPUs of the same node."""
+    """Return all visible GPUs of the same NUMA node."""
     node = machine.node_of(gpu)
     return [each for each in machine.gpus if machine.node_of(each) == node]
 
 
 def _grouped(cpus: Collection[int], key: Callable[[int], int]) -> list[Cpus]:
-    """By key, in its order."""
+    """Group processors by key, in the order of the keys."""
     keys = {cpu: key(cpu) for cpu in cpus}
     return [frozenset(cpu for cpu in cpus if keys[cpu] == each) for each in sorted(set(keys.values()))]

@@ -1,4 +1,7 @@
-"""A free port for rank 0, chosen before it is known whether rank 0 will be here."""
+"""Reservation of a free port for rank 0, before it is known whether this node hosts rank 0.
+
+:class:`HeldPort` holds the port.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ from typing import Self
 
 
 class HeldPort:
-    """A port nobody else on this host is given, while rank 0 may still listen on it.
+    """Port that no other process on this host receives, while rank 0 may still listen on it.
 
-    Bound but not listening, with SO_REUSEADDR, as torch's TCPStore binds too: the kernel lets the second socket
-    listen, and hands the port to no one else in the seconds a worker takes to import torch. It is held for a whole
-    generation, and every generation has a new one, so no rank can meet the store of a dead attempt.
+    The socket is bound but does not listen. It has SO_REUSEADDR, as the socket of torch's TCPStore, so the kernel lets
+    the second socket listen. The kernel gives the port to no other process while a worker imports torch, which takes
+    seconds.
+
+    A port is held for a whole generation, and every generation has a new one. No rank can therefore connect to the
+    store of a dead attempt.
     """
 
     def __init__(self) -> None:
@@ -29,7 +35,7 @@ class HeldPort:
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Give the port up."""
+        """Release the port."""
         self._socket.close()
 
     def __enter__(self) -> Self:

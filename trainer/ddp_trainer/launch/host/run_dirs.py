@@ -1,8 +1,9 @@
-"""Where a launcher's files go: logs and error files, and the boards and pulses of its workers.
+"""Folders of a launcher: logs and error files, and the boards and pulses of its workers.
 
-Boards and pulses are of one launcher at a time: two that wrote to the same ones would tell of a job that there is not.
-So a launcher locks their folder for its life; the lock ends with the process, however that does. Where the folder is
-another's, or cannot be written, they go to one of its own, which costs a sentence and neither training nor metrics.
+:func:`folders` is the entry point. Boards and pulses belong to one launcher at a time, because two launchers in one
+folder would report a job that does not exist. A launcher therefore locks the folder. The lock ends with the process. If
+the folder is locked or not writable, the launcher uses its own folder and prints a sentence. Training and metrics
+continue.
 """
 
 from __future__ import annotations
@@ -23,23 +24,31 @@ from ddp_trainer.launch.protocol.errors import LaunchError
 
 PREFIX: Final = "ddp_launch_"
 LOCK: Final = "launcher.lock"
-"""In the folder of boards; holds the process id of the launcher that has it."""
+"""Lock file in the folder of boards. It contains the process id of the launcher that holds it."""
 ROOM_BYTES: Final = 16384
-"""What a process of a pod takes of it: a board, a pulse, and while one of them is made anew the one before."""
+"""Space for each process of a pod, in bytes: a board, a pulse, and the old file while one of them is replaced."""
 
 
 class Occupied(OSError):
-    """Another launcher has the folder."""
+    """The folder is locked by another launcher."""
 
 
 @contextmanager
 def folders(
     arguments: argparse.Namespace, environ: Mapping[str, str], processes: int, say: Callable[[str], None]
 ) -> Iterator[tuple[Path, Path]]:
-    """Where log and error files go, and boards of so many workers; a temporary folder when nobody says, which is left
-    only with logs.
+    """Yield the folder for logs and error files, and the folder for boards.
 
-    Raises LaunchError where there is no room for logs.
+    Without a configured folder, both are in a temporary one. It is kept only if it has logs.
+
+    Args:
+        arguments: Arguments of the launcher.
+        environ: Environment of the launcher.
+        processes: Number of workers for whose boards the folder needs space.
+        say: Receives a sentence if another folder than the configured one is used.
+
+    Raises:
+        LaunchError: If a folder for logs cannot be used.
     """
     run_dir = environ.get(Env.RUN_DIR, "")
     asked = environ.get(Env.METRICS_DIR)
@@ -59,9 +68,9 @@ def folders(
 
 
 def _scratch(arguments: argparse.Namespace, stack: ExitStack, log_dir: Path | None) -> Path:
-    """Return a temporary folder, so that --log-dir has nothing but what torchrun writes there. Raises OSError.
+    """Return a temporary folder, so that --log-dir has only what torchrun writes there.
 
-    Where there can be none, ``log_dir`` is used.
+    If none can be created, return ``log_dir``, or raise OSError without one.
     """
     keeps_logs = log_dir is None and (arguments.tee != "0" or arguments.redirects != "0")
     try:
@@ -73,17 +82,17 @@ def _scratch(arguments: argparse.Namespace, stack: ExitStack, log_dir: Path | No
 
 
 def _of_run(arguments: argparse.Namespace) -> Path:
-    """Make a new folder below ``--log-dir``, named as torchrun names it. Raises OSError."""
+    """Create a folder below ``--log-dir`` with torchrun's naming. Raises OSError."""
     Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{arguments.rdzv_id}_", dir=arguments.log_dir))
 
 
 def _nobody(_: str) -> None:
-    """Nobody has asked for metrics, and where the pulses are is our own affair."""
+    """Discard a message about the folder of boards. The user has configured neither metrics nor a folder."""
 
 
 def _temporary(stack: ExitStack, *, stays: bool = False) -> Path:
-    """A new folder of ours alone. Raises OSError."""
+    """Create a private temporary folder. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     if not stays:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -91,14 +100,14 @@ def _temporary(stack: ExitStack, *, stays: bool = False) -> Path:
 
 
 def _of_boards(wanted: Path, room_bytes: int, say: Callable[[str], None], stack: ExitStack) -> Path:
-    """The folder ``wanted`` for boards, or one beside it that can be used; the sentence goes to ``say``."""
+    """Return ``wanted``, or a temporary folder if it cannot be used. The reason goes to ``say``."""
     try:
         _take(wanted, room_bytes, stack)
     except OSError as trouble:
         why, way_out = _why_not(wanted, trouble)
         try:
             other = _temporary(stack)
-        except OSError:  # nothing can be written anywhere: who tries says so, and training goes on
+        except OSError:  # no folder is writable: writers report it, and training continues
             return wanted
         say(f"{why}, so this launcher has its own in {other}, and training goes on: {way_out}.")
         return other
@@ -113,12 +122,14 @@ def _why_not(wanted: Path, trouble: OSError) -> tuple[str, str]:
 
 
 def _take(folder: Path, room_bytes: int, stack: ExitStack) -> None:
-    """Make sure that the folder is there, ours until ``stack`` ends, and has room.
+    """Create and lock the folder until ``stack`` ends, and check that it has room.
 
-    Raises Occupied where another launcher has it, OSError where it is another user's or cannot be written.
+    Raises:
+        Occupied: If another launcher has locked it.
+        OSError: If it belongs to another user or cannot be written.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid not in {os.geteuid(), 0}:  # whoever owns it can put files in the place of ours
+    if folder.stat().st_uid not in {os.geteuid(), 0}:  # its owner can replace our files
         raise OSError(errno.EPERM, "it belongs to another user", str(folder))
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     stack.callback(os.close, lock)
@@ -127,9 +138,9 @@ def _take(folder: Path, room_bytes: int, stack: ExitStack) -> None:
     except BlockingIOError:
         pid = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
         raise Occupied(f"another launcher, process {pid}" if pid else "another launcher") from None
-    except OSError:  # a file system without locks: nothing tells whether somebody else is here
+    except OSError:  # a file system without locks: another launcher cannot be detected
         pass
     os.posix_fallocate(lock, 0, room_bytes)
     os.ftruncate(lock, 0)
-    with suppress(OSError):  # the number is for a sentence, the lock is what counts
+    with suppress(OSError):  # the process id is only for a message
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

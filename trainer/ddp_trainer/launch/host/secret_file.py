@@ -1,4 +1,7 @@
-"""Where the launcher and the store find the secret of their run."""
+"""Loading of the run's secret for the launcher and the store.
+
+The entry points are :func:`optional_secret` and :func:`required_secret`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from ddp_trainer.net.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_r
 
 
 def optional_secret(path: str, run_id: str) -> RunSecret | None:
-    """Return the secret in a file; None without a path. Raises LaunchError for a file that cannot be used."""
+    """Return the secret in a file; None if ``path`` is empty. Raises LaunchError for an unusable file."""
     try:
         secret = read_run_secret(path, run_id) if path else None
     except BadSecret as error:
@@ -22,7 +25,7 @@ def optional_secret(path: str, run_id: str) -> RunSecret | None:
 
 
 def required_secret(path: str, run_id: str) -> RunSecret:
-    """Return the secret in a file. Raises LaunchError for a file that cannot be used, and without a path."""
+    """Return the secret in a file. Raises LaunchError if the file is unusable or ``path`` is empty."""
     secret = optional_secret(path, run_id)
     if secret is None:
         raise LaunchError(
