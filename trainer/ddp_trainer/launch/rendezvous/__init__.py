@@ -1,1 +1,1 @@
-"""The store that forms worker groups, and its client."""
+"""Rendezvous: the store that forms worker groups, and its client in the agent."""

@@ -1,9 +1,9 @@
-"""Accepting of the store's connections within limits of connections and open files.
+"""Acceptance of connections for the store, within limits on connections and open files.
 
-asyncio's own server accepts its whole backlog at once, and prints a traceback for each connection that the kernel
-refuses for want of descriptors. :class:`Acceptor` takes a connection only when there is a place for it. It makes room
-by closing the oldest connection that has not authenticated yet. It hands sockets to an :class:`asyncio.Protocol`, which
-costs a store of thousands of agents less than a task for each, as :mod:`ddp_trainer.net.limited_server` has it.
+:class:`Acceptor` accepts a connection only if there is room for it. It makes room by closing the oldest connection that
+has not authenticated. asyncio's own server accepts its whole backlog, and prints a traceback for each connection that
+the kernel refuses because descriptors ran out. The acceptor passes sockets to an :class:`asyncio.Protocol`. With
+thousands of agents this costs less than one task per connection, as in :mod:`ddp_trainer.net.limited_server`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ddp_trainer.net.connection_limits import ConnectionLimits, client_of
 
 BACKLOG: Final = 4096
 AT_ONCE: Final = 64
-"""Connections that are accepted before other work has its turn."""
+"""Most connections accepted in a row, before other work runs."""
 RETRY_SECONDS: Final = 1.0
-"""Pause after the kernel has refused a connection for want of descriptors or memory."""
+"""Pause after the kernel refused a connection because descriptors or memory ran out."""
 
 
 class Pending(Protocol):
@@ -32,7 +32,11 @@ class Pending(Protocol):
         """Close it."""
 
     def drop_if_silent(self, now: float) -> None:
-        """Close it if it has not authenticated in time; ``now`` is the event loop's."""
+        """Close it if it has not authenticated in time.
+
+        Args:
+            now: Current time of the event loop, in seconds.
+        """
 
 
 class Acceptor:
@@ -41,7 +45,13 @@ class Acceptor:
     def __init__(
         self, limits: ConnectionLimits, make: Callable[[str], asyncio.Protocol], log: Callable[[str], None]
     ) -> None:
-        """``make`` returns the protocol of a new connection from an address; ``log`` takes a line."""
+        """Create an acceptor without listening sockets.
+
+        Args:
+            limits: Limits on connections, in total and per address.
+            make: Returns the protocol of a new connection from an address.
+            log: Writes a line.
+        """
         self._limits = limits
         self._make = make
         self._log = log
@@ -53,7 +63,14 @@ class Acceptor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, host: str, port: int) -> int:
-        """Listen on an address, on all interfaces without one; return the port. Raises OSError."""
+        """Listen on an address, or on all interfaces if ``host`` is empty.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: If the address cannot be used.
+        """
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in sorted(found, key=lambda each: each[0] != socket.AF_INET):
             try:
@@ -82,17 +99,17 @@ class Acceptor:
             connection.close()
 
     def began(self, connection: Pending) -> None:
-        """A connection is open and has not authenticated yet."""
+        """Add a new connection to the pending ones. If half of all connections are pending, close the oldest."""
         if len(self._pending) >= self._most_pending:
             self._close_oldest()
         self._pending[connection] = None
 
     def authenticated(self, connection: Pending) -> None:
-        """A connection is no longer pending."""
+        """Remove a connection from the pending ones."""
         self._pending.pop(connection, None)
 
     def ended(self, connection: Pending) -> None:
-        """A connection is closed, and its place is free."""
+        """Release the place of a closed connection."""
         self._pending.pop(connection, None)
         self._limits.release(connection.address)
         self._resume()
@@ -136,7 +153,7 @@ class Acceptor:
             self._resume()
 
     def _close_oldest(self, client: str | None = None) -> bool:
-        """Close the oldest pending connection, of one client or of all; return whether there was one."""
+        """Close the oldest pending connection, of one client or of all. Return whether there was one."""
         for connection in self._pending:
             if client in {None, client_of(connection.address)}:
                 connection.close()

@@ -1,4 +1,9 @@
-"""Whether an agent may take part in the run, and when it gets ready to join a running group."""
+"""Admission of agents to the run.
+
+:func:`objection` decides whether an agent may take part, :func:`is_newer_group` whether the store adopts its group.
+:func:`intruders` finds agents of another job. :func:`should_prepare` decides whether a node prepares its workers before
+it joins a running group.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +16,16 @@ from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry
 from ddp_trainer.process.fence import is_believable
 
 MOST_AHEAD: Final = 1_000_000
-"""Generations that an agent may be ahead of the store; a larger number is not believed."""
+"""Most generations that an agent may be ahead of the store. A larger number is ignored."""
 
 
 def objection(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
-    """Return why an agent cannot take part in the run, as a sentence; empty if it can.
+    """Return the reason why an agent cannot take part in the run, as a sentence; empty if it can.
 
     Args:
-        hello: What the agent has sent.
-        run_id: Id of the run; empty where the store has none yet, and takes any.
-        roster: The agents of the run.
+        hello: First message of the agent.
+        run_id: Id of the run. If empty, the store has none yet and accepts any.
+        roster: Agents of the run.
     """
     if hello.version != VERSION:
         return f"The store speaks version {VERSION} of the protocol, this launcher {hello.version}; use one image."
@@ -37,10 +42,15 @@ def objection(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
 
 
 def is_newer_group(hello: Hello, roster: NodeRegistry, now_ms: float) -> bool:
-    """Return whether an agent reports a group that the store has to adopt.
+    """Return whether an agent reports a group that the store must adopt.
 
-    A store without memory learns its group from the first member that connects. A store that has a group with a
-    connected member adopts no other, and no store adopts a fence that lies far in the future.
+    A store without state adopts the group of the first member that connects. A store adopts no other group while a
+    member of its group is connected. No store adopts a fence far in the future.
+
+    Args:
+        hello: First message of the agent.
+        roster: Agents of the run.
+        now_ms: Current time, in milliseconds since the epoch.
     """
     last = hello.last
     if last is None or last.fence <= roster.fence or not is_believable(last.fence, now_ms / 1000):
@@ -49,14 +59,14 @@ def is_newer_group(hello: Hello, roster: NodeRegistry, now_ms: float) -> bool:
 
 
 def intruders(hello: Hello, roster: NodeRegistry) -> Iterator[tuple[Agent, str]]:
-    """Yield agents of another job that a store without memory has let in, with the sentence for each."""
+    """Yield agents of another job that a store without state has admitted, each with its refusal."""
     for agent in list(_of_another_job(hello, roster)):
         if not roster.is_member(agent.node.token):
             yield agent, in_use(hello.run_id, hello.node, hello.identity, agent.identity)
 
 
 def _of_another_job(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
-    """Agents that are there and run something else. One that leaves, or whose pod was replaced, has no say any more."""
+    """Yield agents that run another program. An agent that leaves, or whose pod was replaced, does not count."""
     for role, identity, agents in roster.jobs():
         if role != hello.node.role or is_same_job(identity, hello.identity):
             continue
@@ -64,9 +74,10 @@ def _of_another_job(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
 
 
 def should_prepare(agent: Agent, roster: NodeRegistry) -> bool:
-    """Return whether a node is to get ready before a running group is stopped for it.
+    """Return whether a node prepares its workers before a running group stops for it.
 
-    Only where the others' workers stay meanwhile, so that the stop is short; and once, since it may be unable to.
+    This is so only if all members can keep their processes, because the stop is then short. A node receives only one
+    request, because it may be unable to prepare.
     """
     is_due = not (agent.is_prepared or agent.was_asked_to_prepare or roster.is_member(agent.node.token))
     members = roster.members() if is_due else []

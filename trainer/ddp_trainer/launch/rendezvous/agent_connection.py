@@ -1,4 +1,7 @@
-"""One connection of the store: handshake first, then one Hello, then messages of bounded length."""
+"""Store side of one connection: handshake, then one Hello, then messages of bounded length.
+
+:class:`AgentConnection` passes the messages to the store, its :class:`ConnectionOwner`.
+"""
 
 from __future__ import annotations
 
@@ -31,39 +34,39 @@ _OLD_PEER: Final = (
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of its store."""
+    """Interface of the store for its connections."""
 
     key: bytes
     heartbeat: Heartbeat
     acceptor: Acceptor
 
     def authenticated(self, connection: AgentConnection) -> int:
-        """Return the number of a connection that holds the secret."""
+        """Register a connection that has authenticated, and return its number."""
 
     def refuse(self, address: str, why: str) -> None:
         """Count a connection that failed the handshake."""
 
     def hear(self, peer: int, message: FromAgent) -> None:
-        """Take a message."""
+        """Process a message."""
 
     def lost(self, peer: int) -> None:
-        """Forget a connection that had authenticated."""
+        """Forget an authenticated connection."""
 
     def log(self, line: str) -> None:
         """Write a line."""
 
 
 class AgentConnection(asyncio.Protocol):
-    """The store's end of one TCP connection."""
+    """One TCP connection of the store."""
 
     def __init__(self, store: ConnectionOwner, address: str) -> None:
         self.address = address
         self._store = store
         self._transport: asyncio.Transport | None = None
         self._handshake: ServerHandshake | None = None
-        """None once it has authenticated."""
+        """The running handshake. It is None after authentication."""
         self._peer = 0
-        """Number of this connection once it has authenticated."""
+        """Number of this connection after authentication; 0 before."""
         self._has_hello = False
         self._buffer = bytearray()
         self._silent_since = 0.0
@@ -72,7 +75,7 @@ class AgentConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the handshake."""
+        """Start to wait for the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         tune(transport.get_extra_info("socket"), self._store.heartbeat.timeout)
         self._handshake = ServerHandshake(self._store.key, VERSION)
@@ -81,7 +84,7 @@ class AgentConnection(asyncio.Protocol):
         self._store.acceptor.began(self)
 
     def data_received(self, data: bytes) -> None:
-        """Cut what came into lines."""
+        """Split the received data into lines and process them."""
         self._silent_since = asyncio.get_running_loop().time()
         self._buffer += data
         try:
@@ -98,17 +101,17 @@ class AgentConnection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Forget it."""
+        """Forget the connection."""
         self._store.acceptor.ended(self)
         if self._peer:
             self._store.lost(self._peer)
         self._buffer.clear()
 
-    # ------------------------------------------------------------------ what the store does
+    # ------------------------------------------------------------------ called by the store
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the peer has not taken yet."""
+        """Bytes that the peer has not received yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def send(self, line: bytes) -> None:
@@ -117,7 +120,7 @@ class AgentConnection(asyncio.Protocol):
             self._transport.write(line)
 
     def close(self) -> None:
-        """Close it when what was sent is out."""
+        """Close the connection after all sent data is out."""
         self._store.acceptor.authenticated(self)
         if self._peer:
             self._store.lost(self._peer)
@@ -125,13 +128,13 @@ class AgentConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close it at once: the peer does not take what was sent."""
+        """Close the connection and discard unsent data, because the peer does not read it."""
         self.close()
         if self._transport:
             self._transport.abort()
 
     def drop_if_silent(self, now: float) -> None:
-        """Close it if it has been silent for too long, or has not authenticated in time."""
+        """Close the connection after too long a silence, or without authentication in time."""
         is_late = self._handshake is not None and now > self._handshake_until
         if is_late or now > self._silent_since + self._store.heartbeat.timeout:
             self.abort()
@@ -147,7 +150,7 @@ class AgentConnection(asyncio.Protocol):
         return LINE_BYTES if self._handshake is None else MOST_BYTES_BEFORE
 
     def _next_line(self) -> bytes:
-        """Return the next whole line; empty if there is none yet. Raises ProtocolError for one that is too long."""
+        """Return the next whole line; empty if there is none yet. Raises ProtocolError if the line is too long."""
         end = self._buffer.find(b"\n") + 1
         if (end or len(self._buffer)) > self._most_bytes:
             raise ProtocolError("a line that is too long")
@@ -167,11 +170,11 @@ class AgentConnection(asyncio.Protocol):
             self._challenge(line)
 
     def _challenge(self, line: bytes) -> None:
-        assert self._handshake is not None  # noqa: S101 - asked only then
+        assert self._handshake is not None  # noqa: S101 - called only during the handshake
         try:
             self.send(self._handshake.challenge(line))
         except HandshakeFailed:
-            if version := version_of_hello(line):  # a launcher of before the handshake: it prints this and ends
+            if version := version_of_hello(line):  # a launcher from before the handshake prints this and ends
                 self.send(encode(Refused(why=_OLD_PEER.format(version=version), exit_code=int(Exit.RENDEZVOUS_LOST))))
             raise
 

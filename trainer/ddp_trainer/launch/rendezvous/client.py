@@ -1,4 +1,7 @@
-"""The agent's connection to the store: one authenticated TCP connection, opened again whenever it breaks."""
+"""Agent's connection to the store: one authenticated TCP connection that reconnects after every break.
+
+:class:`TcpLink` passes the store's messages to a :class:`~ddp_trainer.launch.rendezvous.transport.Listener`.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +38,32 @@ from ddp_trainer.net.run_secret import RunSecret
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _CONNECT_SECONDS: Final = 3.0
 _HANDSHAKE_SECONDS: Final = 2.0
-"""A stranger at the store's name may stay silent; then the name is resolved again, and may lead to the store."""
+"""Limit for the handshake. An unrelated server may stay silent. Then the name is resolved again, and may lead to the
+store."""
 _NEXT_ADDRESS_SECONDS: Final = 0.25
-"""After so long without an answer the next address of the name is tried beside."""
+"""Delay after which the next address of the name is also tried."""
 _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-"""Pauses between tries, the last one for ever; the first tries fall within the store's patience for a blip."""
+"""Pauses between attempts, in seconds. The last one repeats. The first attempts are within the store's
+``Patience.reconnect``."""
 
 
 class TcpLink:
-    """See :class:`~ddp_trainer.launch.rendezvous.transport.Link`. Each try resolves the name again: a store that moved
-    has a new address.
+    """TCP implementation of :class:`~ddp_trainer.launch.rendezvous.transport.Link`.
+
+    Each attempt resolves the name again, because a store that moved has a new address.
     """
 
     def __init__(
         self, endpoint: Endpoint, secret: RunSecret, *, source: str = "", heartbeat: Heartbeat = HEARTBEAT
     ) -> None:
-        """``source`` is the address to connect from, any when empty."""
+        """Create a link that is not connected.
+
+        Args:
+            endpoint: Host and port of the store.
+            secret: Secret of the run.
+            source: Address to connect from; any if empty.
+            heartbeat: Interval and timeout of the heartbeat.
+        """
         self._endpoint = endpoint
         self._key = secret.key(KEY_PURPOSE)
         self._source = source
@@ -101,25 +114,25 @@ class TcpLink:
                 except TimeoutError:
                     listener.link_trouble("what listens there has fallen silent")
                 except OSError:
-                    pass  # it closed the connection, and may be back soon
+                    pass  # the store closed the connection and may be back soon
                 finally:
                     self._writer = None
                     await hang_up(writer)
                     listener.link_down()
                     if asyncio.get_running_loop().time() > connected_at + 1:
-                        tries = 0  # it was no store that slams the door
+                        tries = 0  # not a store that closes new connections
             pause = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
             tries += 1
-            await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311 - so that a thousand agents spread out
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311 - spreads the attempts of many agents
 
     async def _connect(self) -> _Streams:
         """Return a connection to the first address of the name that proves to hold the secret.
 
-        The name may also lead to others: to a lost store, which no longer answers, and to pods that only have the
-        labels of the store. So the next address is tried when one has failed or has kept us waiting.
+        The name may also lead to a lost store, which does not answer, and to pods that only have the store's labels.
+        Therefore the next address is tried when one has failed or is slow.
 
         Raises:
-            HandshakeFailed: If a server answers, and none is of this run.
+            HandshakeFailed: If servers answer, but none belongs to this run.
             OSError: If no server answers.
         """
         loop = asyncio.get_running_loop()
@@ -133,7 +146,13 @@ class TcpLink:
         return streams
 
     async def _authenticated(self, family: int, address: Any) -> _Streams:
-        """Raises HandshakeFailed, and OSError or TimeoutError where nobody answers."""
+        """Connect to one address and authenticate.
+
+        Raises:
+            HandshakeFailed: If the server fails the handshake, or does not complete it in time.
+            OSError: If no connection is possible.
+            TimeoutError: If the server does not accept the connection in time.
+        """
         async with asyncio.timeout(_CONNECT_SECONDS):
             reader, writer = await self._open(family, address)
         try:
@@ -160,7 +179,7 @@ class TcpLink:
         return streams
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: Listener) -> None:
-        """Until the connection breaks or the store falls silent."""
+        """Exchange messages until the connection breaks or the store falls silent."""
         tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
         for message in listener.opening(str(writer.get_extra_info("sockname")[0])):
             writer.write(_line(message))
@@ -173,11 +192,11 @@ class TcpLink:
                 if not line:
                     return
                 told = decode(line)
-                # To knock again would look like yet another pod of this name, which takes the place of its successor.
+                # Another attempt would look like a newer pod of this name, and would replace the successor of this pod.
                 self._is_refused = isinstance(told, Refused)
-                listener.told(told)  # type: ignore[arg-type] # the listener ignores what a store never says
+                listener.told(told)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
         except (ProtocolError, ValueError):
-            # Perhaps the store takes the port over later.
+            # The store may take the port over later.
             listener.link_trouble("what listens there is no store of ours; choose another port")
         finally:
             beating.cancel()
@@ -189,7 +208,7 @@ class TcpLink:
 
 
 def _most_telling(errors: list[Exception]) -> Exception:
-    """Return the error that tells most about why no address is the store's."""
+    """Return the error that best explains why no address is the store's."""
     for kind in (WrongSecret, HandshakeFailed):
         for error in errors:
             if isinstance(error, kind):
@@ -198,7 +217,7 @@ def _most_telling(errors: list[Exception]) -> Exception:
 
 
 def _line(message: FromAgent) -> bytes:
-    """The message as a line that the store takes: looks that are too long go without their stacks."""
+    """Encode a message within the store's line limit. Looks that are too long lose their stacks."""
     line = encode(message)
     if len(line) > LINE_BYTES and isinstance(message, Looks):
         bare = tuple(replace(look, stack="", collectives=()) for look in message.ranks)
@@ -207,7 +226,7 @@ def _line(message: FromAgent) -> bytes:
 
 
 def words_of(error: OSError) -> str:
-    """Why a connection could not be made, as the end of a sentence.
+    """Return the reason for a failed connection, as the end of a sentence.
 
     >>> words_of(ConnectionRefusedError(111, "Connect call failed ('10.0.0.7', 29400)"))
     'nobody listens there'

@@ -1,4 +1,8 @@
-"""The store's part of the hang watch: ask everybody how they look, and say who is waited for. No socket, no clock."""
+"""Hang decision of the store: compare the state of all ranks and identify those that the others wait for.
+
+:class:`HangJudge` receives alarms and looks from the agents and returns the next message to them. It uses neither
+sockets nor a clock.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,31 @@ from ddp_trainer.common.hanging.naming import Culprit, culprits, nobody_missing
 from ddp_trainer.launch.protocol.messages import Alarm, Hung, Looks, Show
 
 FRESH_SECONDS: Final = 5.0
-"""Looks that were taken further apart than this are not of one moment."""
+"""Looks that were taken further apart than this do not show one moment."""
 ASK_SECONDS: Final = 0.5
-"""Agents that raise the alarm together are answered by one question."""
+"""Alarms within this time get one request for looks."""
 
 
 @dataclass(slots=True)
 class HangJudge:
-    """What the agents of one generation have told."""
+    """Decision about hanging ranks in one generation, from the looks of its agents."""
 
     _looks: dict[str, tuple[float, tuple[Look, ...]]] = field(default_factory=dict)
     _asked_at: float = -FRESH_SECONDS
     _told: tuple[tuple[int, ...], bool] = ((), False)
 
     def receive(self, token: str, message: Alarm | Looks, expected: Collection[str], now: float) -> Show | Hung | None:
-        """An agent said something; what is to be said to all whose workers run, who are ``expected`` to answer."""
+        """Process an alarm or looks, and return the next message to all agents with running workers.
+
+        Args:
+            token: Token of the agent that sent the message.
+            message: Alarm or looks of the agent.
+            expected: Tokens of the agents whose looks are needed for a decision.
+            now: Current time, in seconds.
+
+        Returns:
+            A request for looks, a decision, or None if there is nothing new.
+        """
         if isinstance(message, Looks):
             self._looks[token] = (now, message.ranks)
             return self._verdict(expected, now, message.generation)
@@ -35,7 +49,7 @@ class HangJudge:
         return Show(generation=message.generation)
 
     def _verdict(self, expected: Collection[str], now: float, generation: int) -> Hung | None:
-        """When all have told, who it is, unless that has been said."""
+        """Return the decision when all looks are fresh; None before, and if it has not changed."""
         fresh = {known for known, (when, _) in self._looks.items() if when >= now - FRESH_SECONDS}
         if not fresh.issuperset(expected):
             return None
@@ -53,13 +67,19 @@ class HangJudge:
 
 
 def _is_reported(culprit: Culprit, looks: Collection[Look]) -> bool:
-    """Before half of its limit a rank is reported only if another rank waits in a collective."""
+    """Return whether a rank is reported. Before half of its limit, another rank must wait in a collective."""
     waits = any(look.waits_in or look.sequence > culprit.look.sequence for look in looks)
     return culprit.look.is_overdue(WARNING) or (culprit.is_waited_for and waits)
 
 
 def verdict_of(named: list[Culprit], generation: int, *, declared: bool) -> Hung:
-    """What all agents are told."""
+    """Return the message that names the hanging ranks.
+
+    Args:
+        named: Ranks that the others wait for.
+        generation: Number of the generation.
+        declared: Whether a rank is past its limit. Ranks may be killed only then.
+    """
     return Hung(
         generation=generation,
         ranks=tuple(culprit.look.rank for culprit in named),

@@ -1,4 +1,8 @@
-"""How long a rank may stay where it is: learned from the run itself, and never less than a floor."""
+"""Time limits for a rank without progress, learned from the run and bounded below by a floor.
+
+:class:`HangPolicy` has the settings, and :func:`policy_of` reads them. :class:`StepTimeHistory` has the observations of
+one rank and returns its limits.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +18,24 @@ from ddp_trainer.common.hanging.look import WARNING
 from ddp_trainer.launch.protocol.errors import LaunchError
 
 FACTOR: Final = 5.0
-"""A limit is so many times the longest recent stay."""
+"""Limit as a multiple of the longest recent stay."""
 RECENT: Final = 200
-"""Stays that are remembered."""
+"""Number of recent stays per section that count."""
 WARM_UP_MOVES: Final = 5
-"""Before so many looks have seen a rank move, it may still be compiling, connecting, or reading its data set; nothing
-is learned from these."""
+"""Number of first moves from which nothing is learned. Until then a rank may compile, connect, or read its data set."""
 
 SCRIPT: Final = ""
-"""Where a rank is that has told no section."""
+"""Section of a rank that has reported none."""
 
 FIRST_SECONDS: Final = 1800.0
-"""The limit of the first steps, where nothing is known of them."""
+"""Limit of the first steps before their duration is known, in seconds."""
 FIRST_FLOORS: Final = 10.0
-"""Once the workers of an earlier group are past theirs, the first steps have so many floors,"""
+"""Limit of the first steps as a multiple of the floor, once workers of an earlier group have finished theirs."""
 FIRST_FACTOR: Final = 5.0
-"""or so many times the longest stay of those; a group of another size may compile anew."""
+"""Limit of the first steps as a multiple of the longest stay in those of earlier workers.
+
+The larger of both limits applies. A group of another size may compile again.
+"""
 
 FLOORS: Final[Mapping[str, float]] = {
     SCRIPT: 600.0,
@@ -40,42 +46,43 @@ FLOORS: Final[Mapping[str, float]] = {
     Section.EVALUATION: 600.0,
     Section.CHECKPOINT: 600.0,
 }
-"""Seconds, the least that each limit can be. A section that is not here has none."""
+"""Lowest limit of each section, in seconds. A section that is not in the table has no limit."""
 
 NOTICE_SECONDS: Final = 30.0
-"""A rank that others wait for is reported no earlier than this. It is killed at its limit, which is longer."""
+"""Least time before a rank that others wait for is reported, in seconds. It is killed later, at its limit."""
 NOTICE_STAYS: Final = 20.0
-"""A rank is reported no earlier than so many of its typical stays,"""
+"""Least time before the report, as a multiple of the rank's typical stay."""
 NOTICE_LONGEST: Final = 1.5
-"""nor than so many times its longest recent one: a pause that comes with every epoch is reported once."""
+"""Least time before the report, as a multiple of the longest recent stay. A pause in every epoch is then reported once.
+"""
 
 PATIENT: Final = frozenset({Section.EVALUATION, Section.CHECKPOINT})
-"""Sections that take long by their nature; ``--hang-floor`` can raise their floors, and not lower them."""
+"""Sections that take long by nature. ``--hang-floor`` can raise their floors but not lower them."""
 
 BESIDE_STEPS: Final = PATIENT | {Section.SETUP}
-"""Sections that are no part of most steps."""
+"""Sections that most steps do not have."""
 
 
 class OnHang(StrEnum):
-    """What to do about a rank that the others wait for in vain."""
+    """Reaction to a rank that the others wait for in vain."""
 
     OFF = "off"
     WARN = "warn"
-    """Name it, with the stacks of all ranks."""
+    """Report it, with the stacks of all ranks."""
     ACT = "act"
-    """Also kill it, so that the group is formed anew."""
+    """Also kill it, so that the group re-forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangPolicy:
-    """What ``--on-hang`` and ``--hang-floor`` say."""
+    """Settings of ``--on-hang`` and ``--hang-floor``."""
 
     on_hang: OnHang = OnHang.WARN
     floor: float | None = None
-    """Seconds; the table's when None."""
+    """Lowest limit in seconds; :data:`FLOORS` applies if None."""
 
     def floor_of(self, section: str) -> float | None:
-        """The least limit of a section; None where a rank may stay for ever."""
+        """Return the lowest limit of a section in seconds; None if it has no limit."""
         known = FLOORS.get(section)
         if known is None or self.floor is None:
             return known
@@ -83,13 +90,13 @@ class HangPolicy:
 
     @property
     def look_seconds(self) -> float:
-        """How often ranks are looked at: often enough for the shortest limit there can be."""
+        """Interval between looks at the ranks, in seconds: a twentieth of the lowest limit, from 0.05 to 0.5."""
         shortest = min(FLOORS.values()) if self.floor is None else self.floor
         return min(0.5, max(0.05, shortest / 20))
 
 
 def policy_of(on_hang: str, floor: str, environ: Mapping[str, str]) -> HangPolicy:
-    """From flags, else the environment. Raises LaunchError for a word or a number that cannot be meant."""
+    """Read the hang policy from flags, else from the environment. Raises LaunchError for an invalid value."""
     word = on_hang or environ.get(Env.ON_HANG, "") or OnHang.WARN
     if word not in list(OnHang):
         told = f"--on-hang {word!r}" if on_hang else f"{Env.ON_HANG}={word!r}"
@@ -105,21 +112,22 @@ def policy_of(on_hang: str, floor: str, environ: Mapping[str, str]) -> HangPolic
 
 @dataclass(slots=True)
 class StepTimeHistory:
-    """What is known about one rank's stays, by section."""
+    """Observed stays of one rank, by section. A stay is the time between two moves."""
 
     policy: HangPolicy
     first: float | None = None
-    """Seconds of the longest stay in the first steps of earlier workers; None where none came past theirs."""
+    """Longest stay in the first steps of earlier workers, in seconds. None if no worker has finished its first steps.
+    """
     moves: int = 0
-    """Looks that found it elsewhere than the one before, since it began."""
+    """Number of looks since the start that found the rank at another place than the look before."""
     stays: dict[str, deque[float]] = field(default_factory=dict)
     longest_first: float = 0.0
-    """Seconds of the longest stay in its own first steps."""
+    """Longest stay in the rank's own first steps, in seconds."""
     is_closed: bool = False
-    """Nothing is learned any more."""
+    """True if learning has ended."""
 
     def moved(self, section: str, seconds: float) -> None:
-        """It has moved, for the first time in ``seconds``, which it spent in ``section``."""
+        """Record a move of the rank after ``seconds`` in ``section``."""
         if self.is_closed:
             return
         self.moves += 1
@@ -130,17 +138,18 @@ class StepTimeHistory:
 
     @property
     def is_past_first_steps(self) -> bool:
-        """Whether what it does now tells how long it usually takes."""
+        """True if the rank has finished its first steps, so that its stays are typical."""
         return self.moves >= WARM_UP_MOVES
 
     def longest(self, section: str) -> float | None:
-        """Seconds of its longest recent stay in ``section``; None where nothing has been learned."""
+        """Return the longest recent stay in ``section``, in seconds; None if there is none."""
         return max(self.stays.get(section, ()), default=None)
 
     def longest_step(self, section: str = SCRIPT) -> float | None:
-        """Seconds of the longest step, as far as recent stays tell; None where nothing has been learned.
+        """Return the longest step in seconds, estimated from recent stays; None if nothing has been learned.
 
-        What is no part of most steps counts where the rank is in it just now, which is ``section``.
+        Args:
+            section: Current section of the rank. It counts even if most steps do not have it.
         """
         longest = [max(stays) for name, stays in self.stays.items() if name == section or name not in BESIDE_STEPS]
         is_known = longest and (section not in PATIENT or section in self.stays)
@@ -156,9 +165,11 @@ class StepTimeHistory:
         return min(WARNING * limit, max(NOTICE_SECONDS, NOTICE_STAYS * typical, NOTICE_LONGEST * longest))
 
     def limit(self, section: str, *, is_stopped: bool = False) -> float | None:
-        """Seconds that it may stay in ``section``; None where it may stay for ever.
+        """Return the longest permitted stay in ``section``, in seconds; None for unlimited.
 
-        A process that a signal has stopped is not busy with its first steps.
+        Args:
+            section: Current section of the rank.
+            is_stopped: Whether a signal has stopped the process. The limit of the first steps does not apply then.
         """
         floor = self.policy.floor_of(section)
         if floor is None:

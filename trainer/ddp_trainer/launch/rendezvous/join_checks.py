@@ -1,13 +1,14 @@
-"""Nodes that join a run which looks at its nodes: each holds a preflight with members before it may be taken in.
+"""Preflights of nodes that join a running group. Each holds one with some members before the group accepts it.
 
 ::
 
-    Join ──▶ DUE ──Meet──▶ UNDER_WAY ──Met──▶ FIT       and from here on it is a newcomer like any other
-              ▲                         └───▶ UNFIT     it stays out
-              └───────── after a while ──────────┘      firewalls are mended, clocks set
+    Join ──▶ DUE ──Meet──▶ UNDER_WAY ──Met──▶ FIT       then a newcomer like any other
+              ▲                         └───▶ UNFIT     not accepted
+              └───────── after a while ──────────┘      firewalls or clocks may be fixed by then
 
-The members train on meanwhile: theirs is a process beside their workers for some seconds. The newcomer hosts, at the
-port that it holds for the ranks, since theirs are in use. No socket and no clock.
+:class:`JoinChecks` decides for the store when a preflight starts, and processes its result. It uses neither sockets nor
+a clock. The members continue to train. Their part is a process beside their workers for some seconds. The newcomer
+hosts the preflight at the port that it holds for its ranks, because the ports of the members are in use.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from ddp_trainer.launch.protocol.messages import MOST_MET, Generation, Meet, Met
 from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, NodeRegistry
 
 MOST_ONLOOKERS: Final = MOST_MET // 2
-"""Members that take part, spread over the group: what is wrong with a node is so towards most of the others."""
+"""Most members that take part, spread over the group. A fault of a node affects its connections to most members."""
 AT_ONCE: Final = 4
-"""Newcomers that are looked at together: each costs its onlookers a process."""
+"""Most preflights at the same time. Each costs its members a process."""
 AGAIN_SECONDS: Final = 60.0
-"""After which one that was not fit is looked at again."""
+"""Pause before an unfit node gets another preflight."""
 
 
 class JoinChecks:
-    """That of one run."""
+    """Preflights of the joining nodes of one run."""
 
     def __init__(self) -> None:
         self._number = 0
         self._under_way: dict[str, tuple[int, frozenset[str]]] = {}
-        """Newcomer's token → number of its preflight, and the tokens of its onlookers."""
+        """Newcomer's token → number of its preflight, and the tokens of the members that take part."""
         self._again_at: dict[str, float] = {}
         self._watched: dict[str, None] = {}
-        """Tokens of those that may be out, in the order in which they joined."""
+        """Tokens of nodes that may be waiting for a preflight, in the order in which they joined."""
 
     def holds_up(self, agent: Agent, roster: NodeRegistry) -> bool:
-        """Whether a node that has joined must be looked at before anything else happens to it."""
+        """Return whether a node that has joined must wait, and mark its preflight as due if it needs one."""
         if agent.fitness is Fitness.UNKNOWN and not roster.is_member(agent.node.token) and _onlookers(agent, roster):
             agent.fitness = Fitness.DUE
         if agent.is_out:
@@ -47,13 +48,16 @@ class JoinChecks:
         return agent.is_out
 
     def review(self, roster: NodeRegistry) -> None:
-        """There is another group: those that wait for a place have come before there was anybody to meet."""
+        """Check the newcomers again after a group has formed. Before, there may have been no member to meet."""
         for agent in roster.newcomers():
             if agent.port is not None:
                 self.holds_up(agent, roster)
 
     def begin(self, roster: NodeRegistry, now: float) -> Iterator[tuple[Agent, Meet | None]]:
-        """Whom to tell what now; nothing, and it may be taken in, where nobody is left to meet with."""
+        """Yield agents with their :class:`Meet`, for the preflights that start now.
+
+        An agent with None needs no preflight, because no member can take part. The group may accept it.
+        """
         found = {token: roster.agents.get(token) for token in self._watched}
         known = {token: agent for token, agent in found.items() if agent and agent.is_out and agent.peer is not None}
         self._watched = dict.fromkeys(known)
@@ -88,7 +92,11 @@ class JoinChecks:
             yield agent, Meet(number=self._number, names=names, place=place)
 
     def met(self, newcomer: Agent, met: Met, roster: NodeRegistry, now: float) -> bool:
-        """What came of it, and whether the newcomer may be taken in; a no means little where an onlooker has gone."""
+        """Record the result of a preflight, and return whether the group may accept the newcomer.
+
+        A negative result counts only if all participating members are still connected. Otherwise the preflight is
+        repeated.
+        """
         number, onlookers = self._under_way.get(newcomer.node.token, (0, frozenset()))
         if met.number != number or newcomer.fitness is not Fitness.UNDER_WAY:
             return False
@@ -102,12 +110,12 @@ class JoinChecks:
         return met.fit
 
     def deadline(self) -> float:
-        """When :meth:`begin` is due next, if nothing happens before."""
+        """Return the time at which :meth:`begin` is due next; infinity for never."""
         return min(self._again_at.values(), default=math.inf)
 
 
 def _onlookers(newcomer: Agent, roster: NodeRegistry) -> list[Agent]:
-    """Members that can be asked, in the order of their ranks; nobody where the newcomer does not look itself."""
+    """Return members that can take part, in the order of ranks; none if the newcomer holds no preflights."""
     if not newcomer.looks or roster.generation is None:
         return []
     members = [roster.agents[node.token] for node in roster.generation.nodes if node.token in roster.agents]

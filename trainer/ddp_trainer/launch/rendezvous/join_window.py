@@ -1,4 +1,7 @@
-"""Since when nodes wait for a place: a group below the most is formed when nobody has come for a while."""
+"""Waiting time for more nodes: a group below ``max_nodes`` forms after a time without a new node.
+
+:class:`JoinWindow` returns the times at which the store forms or grows a group.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,28 @@ from ddp_trainer.launch.rendezvous.node_registry import NodeRegistry
 
 @dataclass(slots=True)
 class JoinWindow:
-    """When the first and the last of them came, by the store's clock."""
+    """Arrival times of the first and the last waiting node, by the store's clock in seconds."""
 
     first_at: float = math.inf
     last_at: float = -math.inf
 
     def came(self, now: float) -> None:
-        """One more."""
+        """Record the arrival of a node."""
         self.last_at = now
         self.first_at = min(self.first_at, now)
 
     def begin(self, now: float) -> None:
-        """A group has ended: whoever comes is waited for from here on."""
+        """Restart the wait when a group has ended."""
         self.first_at = self.last_at = now
 
     def form_at(self, roster: NodeRegistry, policy: Policy | None, not_before: float) -> float:
-        """When those that are ready become a group; the first one below the most at ``not_before``."""
+        """Return the time at which the ready nodes form a group; infinity for never, minus infinity for now.
+
+        Args:
+            roster: Agents of the run.
+            policy: Settings of the run; None before the first agent.
+            not_before: Earliest time for the first group, if it has less than ``max_nodes``.
+        """
         ready = roster.ready()
         if policy is None or len(ready) < policy.min_nodes:
             return math.inf
@@ -34,11 +43,17 @@ class JoinWindow:
             return -math.inf
         if roster.generation is None:
             return max(self.settled_at(policy), not_before)
-        # Those that are left go on at once: whoever is still to come has no date, and joins when it is there.
+        # Surviving nodes do not wait, because the arrival of others is unknown. Later nodes join the running group.
         return -math.inf if any(map(roster.is_member, ready)) else self.settled_at(policy)
 
     def grow_at(self, roster: NodeRegistry, policy: Policy | None, room: int) -> float:
-        """When a group that runs, and has room for so many more, is stopped for them; never for a spare."""
+        """Return the time at which a running group stops for new nodes; infinity for never, minus infinity for now.
+
+        Args:
+            roster: Agents of the run.
+            policy: Settings of the run; None before the first agent.
+            room: Number of nodes that the group can still take. Without room, new nodes wait as spares.
+        """
         ready = len(roster.ready())
         has_absent = any(agent.peer is None for agent in roster.members())
         if not ready or room <= 0 or has_absent:
@@ -47,7 +62,10 @@ class JoinWindow:
         return -math.inf if ready >= room or all_are_here else self.settled_at(policy)
 
     def settled_at(self, policy: Policy | None) -> float:
-        """When they are waited for no longer: nobody came for a while, or the last call is over."""
+        """Return the end of the wait, by the store's clock in seconds.
+
+        It is ``settle_seconds`` after the last arrival, but at most ``last_call_seconds`` after the first.
+        """
         if policy is None:
             return math.inf
         return min(self.last_at + policy.settle_seconds, self.first_at + policy.last_call_seconds)

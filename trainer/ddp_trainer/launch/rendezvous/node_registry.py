@@ -1,4 +1,8 @@
-"""Agents that the store has, and which of them belong to the newest group."""
+"""Registry of the store's agents and of the newest group's members.
+
+:class:`NodeRegistry` holds one :class:`Agent` for each connected or recently connected agent. The store's state machine
+owns it.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,16 @@ from typing import Final, Self, TypeVar
 from ddp_trainer.launch.protocol.messages import Assignment, Generation, Hello, Identity, Node
 
 _PLACEHOLDER: Final = "unknown"
-"""Beginning of the token of a member that a store without memory has not heard from yet; no agent has such a token."""
+"""Prefix of the placeholder token of an unknown member, after a restart of the store. No agent has such a token."""
 
 
 class Fitness(Enum):
     """Result of the preflight of a node that joins a running group."""
 
     UNKNOWN = auto()
-    """No preflight has been held, and none is due."""
+    """No preflight was held, and none is due."""
     DUE = auto()
-    """It has joined, and a preflight is due before it is taken in."""
+    """The node has joined and must pass a preflight."""
     UNDER_WAY = auto()
     FIT = auto()
     UNFIT = auto()
@@ -28,45 +32,52 @@ class Fitness(Enum):
 
 @dataclass(slots=True)
 class Agent:
-    """An agent that has sent Hello, or of which another one has reported, and that is not lost."""
+    """State of an agent that is not lost: it has sent Hello, or is a member that another agent reported."""
 
     node: Node
     peer: int | None
-    """Its connection; None while it may still come back."""
+    """Number of its connection. It is None while the agent may still reconnect."""
     port: int | None = None
-    """Set when it has joined: none of its workers runs."""
+    """Port for the ranks. It is set when the agent has joined; none of its workers runs then."""
     is_prepared: bool = False
-    """Its workers are up and wait for their ranks, so taking it in stops the others only briefly."""
+    """The workers are up and wait for their ranks. To add them stops the others only briefly."""
     is_aside: bool = False
-    """None of its workers belongs to the group, and it has not joined again: a worker is being replaced."""
+    """No worker belongs to the group, and the agent has not joined again, because a worker is being replaced."""
     outlive: bool = False
-    """Its workers can leave a group without ending."""
+    """The workers can leave a group without ending."""
     identity: Identity | None = None
-    """What it runs, where it has reported that."""
+    """Program that the agent has reported; None if it has reported none."""
     looks: bool = False
-    """It takes part in preflights."""
+    """The agent takes part in preflights."""
     fitness: Fitness = Fitness.UNKNOWN
     was_asked_to_prepare: bool = False
     lost_at: float = math.inf
-    """When it counts as lost; set by :meth:`NodeRegistry.expire`."""
+    """Time at which the agent counts as lost. Set by :meth:`NodeRegistry.expire`."""
     leaving: bool = False
     waits_for_name: bool = False
-    """Another connection holds its name, and this one waits until that agent is lost."""
+    """Another connection holds its name. This agent waits until that agent is lost."""
     first_rank: int = 0
-    """Global rank of its local rank 0, while it is a member of the newest group."""
+    """Global rank of its local rank 0, while the agent is a member of the newest group."""
     clock_offset: float = 0.0
-    """Seconds since the epoch by its clock, minus the store's monotonic clock."""
+    """Difference in seconds between its clock, since the epoch, and the store's monotonic clock."""
 
     @classmethod
     def of(cls, hello: Hello, peer: int, known: Agent | None, now: float) -> Self:
-        """Return the agent that has just sent Hello; ``known`` is what the store had of it before."""
+        """Return the agent that has just sent Hello.
+
+        Args:
+            hello: The message.
+            peer: Number of its connection.
+            known: Previous state of the same agent in the store; None if there is none.
+            now: Time of the store's monotonic clock, in seconds.
+        """
         return cls(
             node=hello.node,
             peer=peer,
             outlive=hello.outlive,
             identity=hello.identity,
             looks=hello.looks,
-            # A node that was in a group has passed its preflight, and comes back without another one.
+            # A node that was in a group has passed its preflight and needs no other one.
             fitness=Fitness.FIT if hello.last else Fitness.UNKNOWN,
             leaving=known is not None and known.leaving,
             first_rank=known.first_rank if known else hello.last.first_rank if hello.last else 0,
@@ -75,46 +86,49 @@ class Agent:
 
     @property
     def has_stopped(self) -> bool:
-        """True if none of its workers runs for a group."""
+        """True if no worker of the agent runs for a group."""
         return self.port is not None or self.is_aside
 
     @property
     def is_ready(self) -> bool:
-        """True if it can be in the next group."""
+        """True if the agent can be in the next group."""
         return self.port is not None and self.peer is not None and not self.leaving and not self.is_out
 
     @property
     def is_out(self) -> bool:
-        """True if it may not be taken in yet, although it has joined or will."""
-        # Asked for each agent at each change: comparisons by identity, cheapest first.
+        """True if a group may not accept the agent yet, although it has joined or will join."""
+        # Called for each agent at each change, so it compares by identity, cheapest first.
         fitness = self.fitness
         return (fitness is not Fitness.UNKNOWN and fitness is not Fitness.FIT) or self.waits_for_name
 
     def has_rank(self, rank: int) -> bool:
-        """True if a global rank is one of this node's."""
+        """Return whether a global rank belongs to this node."""
         return self.first_rank <= rank < self.first_rank + self.node.local_world_size
 
 
 Key = TypeVar("Key")
 _Job = tuple[str, Identity | None]
-"""Role and program, by which the nodes of one job are told from another's."""
+"""Role and program, which distinguish the nodes of different jobs."""
 
 
 @dataclass(slots=True)
 class NodeRegistry:
-    """The agents by token, and the newest generation. Look-ups by connection, name and job take constant time."""
+    """Agents by token, and the newest generation.
+
+    Look-ups by connection, name and job take constant time.
+    """
 
     agents: dict[str, Agent] = field(default_factory=dict)
-    """Read only; changed by :meth:`add`, :meth:`remove` and :meth:`clear`."""
+    """Agents by token. Read only; changed by :meth:`add`, :meth:`remove` and :meth:`clear`."""
     generation: Generation | None = None
-    """Set by :meth:`begin` and :meth:`adopt`."""
+    """The newest generation. Set by :meth:`begin` and :meth:`adopt`."""
     _ranks: dict[str, int] = field(default_factory=dict)
-    """Token → node rank, of the members of the newest generation."""
+    """Token → node rank, for the members of the newest generation."""
     _peers: dict[int, Agent] = field(default_factory=dict)
     _names: dict[str, set[str]] = field(default_factory=dict)
     _jobs: dict[_Job, set[str]] = field(default_factory=dict)
     _expiring: set[str] = field(default_factory=set)
-    """Tokens of agents that count as lost at some time."""
+    """Tokens of agents that count as lost at a finite time."""
 
     @property
     def number(self) -> int:
@@ -129,7 +143,7 @@ class NodeRegistry:
     # ------------------------------------------------------------------ agents
 
     def add(self, agent: Agent) -> None:
-        """Add an agent, in the place of one with the same token."""
+        """Add an agent, and replace one with the same token."""
         token = agent.node.token
         if token in self.agents:
             self.remove(token)
@@ -142,7 +156,7 @@ class NodeRegistry:
             self._expiring.add(token)
 
     def remove(self, token: str) -> None:
-        """Forget an agent."""
+        """Remove an agent."""
         agent = self.agents.pop(token)
         _discard(self._names, agent.node.name, token)
         _discard(self._jobs, (agent.node.role, agent.identity), token)
@@ -151,68 +165,68 @@ class NodeRegistry:
             del self._peers[agent.peer]
 
     def clear(self) -> None:
-        """Forget all agents."""
+        """Remove all agents."""
         for token in list(self.agents):
             self.remove(token)
 
     def disconnect(self, agent: Agent) -> None:
-        """Its connection is gone, and with it the port that it held."""
+        """Record that an agent has lost its connection, and with it the port that it held."""
         if agent.peer is not None and self._peers.get(agent.peer) is agent:
             del self._peers[agent.peer]
         agent.peer = agent.port = None
 
     def expire(self, agent: Agent, when: float) -> None:
-        """Let an agent count as lost at a time of the store's clock; infinity for never."""
+        """Set the time at which an agent counts as lost, by the store's clock; infinity for never."""
         agent.lost_at = when
         (self._expiring.add if when < math.inf else self._expiring.discard)(agent.node.token)
 
     def of_peer(self, peer: int) -> Agent | None:
-        """Return the agent at the other end of a connection."""
+        """Return the agent of a connection; None if there is none."""
         return self._peers.get(peer)
 
     def next_loss(self) -> float:
-        """Return when the next agent counts as lost; infinity where none does."""
+        """Return the time at which the next agent counts as lost; infinity if none does."""
         return min((self.agents[token].lost_at for token in self._expiring), default=math.inf)
 
     def take_lost(self, now: float) -> list[Agent]:
-        """Remove and return those that count as lost."""
+        """Remove and return the agents that count as lost."""
         lost = [agent for token in self._expiring if (agent := self.agents[token]).lost_at <= now]
         for agent in lost:
             self.remove(agent.node.token)
         return lost
 
     def connected(self) -> list[Agent]:
-        """Return those that have a connection."""
+        """Return the agents that have a connection."""
         return list(self._peers.values())
 
     def ready(self) -> dict[str, Agent]:
-        """Return those that can be in the next group, by token."""
+        """Return the agents that can be in the next group, by token."""
         return {token: agent for token, agent in self.agents.items() if agent.is_ready}
 
     def namesakes(self, node: Node) -> list[Agent]:
-        """Return other agents of the same name, such as the one of a pod's former incarnation."""
+        """Return other agents of the same name, such as the agent of a pod before its recreation."""
         tokens = self._names.get(node.name, set()) if node.name else set()
         return [self.agents[token] for token in tokens if token != node.token]
 
     def jobs(self) -> Iterator[tuple[str, Identity | None, Iterator[Agent]]]:
-        """Yield each role and program, with the agents that have them."""
+        """Yield each pair of role and program, with its agents."""
         for (role, identity), tokens in self._jobs.items():
             yield role, identity, (self.agents[token] for token in tokens)
 
     # ------------------------------------------------------------------ the group
 
     def begin(self, generation: Generation) -> None:
-        """Make a generation the newest."""
+        """Make a generation the newest one."""
         self.generation = generation
         self._ranks = {node.token: rank for rank, node in enumerate(generation.nodes)}
 
     def adopt(self, last: Assignment, node: Node, lost_at: float) -> None:
-        """Make a generation the newest of which one member has reported; the others are unknown until they report.
+        """Adopt a generation that one member has reported. The other members are unknown until they report.
 
         Args:
             last: Place of the member.
             node: The member.
-            lost_at: When members count as lost that have not reported.
+            lost_at: Time at which members count as lost that have not reported.
         """
         unknown = [
             Node(token=f"{_PLACEHOLDER}-{last.fence}-{rank}", name="", local_world_size=1)
@@ -234,7 +248,7 @@ class NodeRegistry:
         self.claim(last, node)
 
     def claim(self, last: Assignment, node: Node) -> None:
-        """Put a member that reports in its place, where the newest generation has an unknown member there."""
+        """Replace an unknown member of the newest generation by the node that reports its place."""
         if self.generation is None or last.fence != self.fence or last.node_rank >= len(self.generation.nodes):
             return
         before = self.generation.nodes[last.node_rank].token
@@ -249,7 +263,7 @@ class NodeRegistry:
             self.remove(before)
 
     def is_member(self, token: str) -> bool:
-        """True if it is in the newest group, lost or not."""
+        """Return whether an agent is in the newest group, lost or not."""
         return token in self._ranks
 
     def members(self) -> list[Agent]:
@@ -257,7 +271,7 @@ class NodeRegistry:
         return [self.agents[token] for token in self._ranks if token in self.agents]
 
     def newcomers(self) -> list[Agent]:
-        """Return those that are connected, want to be in a group and are not members, ready or not."""
+        """Return connected agents that want to join a group and are not members, ready or not."""
         return [
             agent
             for agent in self._peers.values()

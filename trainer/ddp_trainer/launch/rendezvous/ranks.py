@@ -1,7 +1,7 @@
-"""Which nodes are in a group, and in which order: ranks follow the index of the pod.
+"""Selection of the nodes of a group and their order: ranks follow the index of the pod.
 
-torch's own rendezvous sorts by address, so worker-10 comes before worker-2, and a scheduler that placed neighbours
-side by side did so in vain.
+:func:`choose` selects the nodes, :func:`in_order` sorts them. torch's own rendezvous sorts by address, so worker-10
+comes before worker-2. This undoes the work of a scheduler that placed neighbours side by side.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddp_trainer.launch.protocol.messages import Node
 
 
 def node_index(environ: Mapping[str, str], node_rank: int | None = None) -> int | None:
-    """This pod's index: of its indexed Job, else the number its name ends in, else what ``--node-rank`` said.
+    """Return the index of this pod: of its indexed Job, else the trailing number of its name, else ``node_rank``.
 
     >>> node_index({"DDP_POD_NAME": "digits-worker-12"})
     12
@@ -27,12 +27,12 @@ def node_index(environ: Mapping[str, str], node_rank: int | None = None) -> int 
 
 
 def in_order(nodes: Iterable[Node]) -> list[Node]:
-    """By index; nodes without one come last, in the natural order of their names (node2 before node10)."""
+    """Sort nodes by index. Nodes without one come last, in the natural order of their names (node2 before node10)."""
     return sorted(nodes, key=lambda node: (node.index is None, node.index or 0, _natural(node.name), node.token))
 
 
 def absent(nodes: Collection[Node], least: int) -> tuple[str, ...]:
-    """Who is not there of the first ``least``, by the numbers of those that are; empty where these have none.
+    """Return the names of the missing nodes among the first ``least``; empty if a ready node has no index.
 
     >>> absent([Node(token="a", name="worker-1", index=1, local_world_size=1)], 3)
     ('worker-0', 'worker-2')
@@ -46,7 +46,13 @@ def absent(nodes: Collection[Node], least: int) -> tuple[str, ...]:
 
 
 def choose(candidates: Collection[Node], veterans: Collection[str], limit: int) -> list[Node]:
-    """At most ``limit`` of the candidates: members of the last group first, then the lowest; in order of rank."""
+    """Return at most ``limit`` candidates in the order of ranks: members of the last group first, then the lowest.
+
+    Args:
+        candidates: Nodes to choose from.
+        veterans: Tokens of the members of the last group.
+        limit: Largest number of nodes.
+    """
     ranked = in_order(candidates)
     kept = [node for node in ranked if node.token in veterans] + [node for node in ranked if node.token not in veterans]
     return in_order(kept[:limit])

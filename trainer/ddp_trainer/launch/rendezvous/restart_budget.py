@@ -1,4 +1,7 @@
-"""Restarts of a run by cause, what each costs, and when there are no more."""
+"""Restart budget of a run: restarts by cause, their cost, and the end of the budget.
+
+:class:`Budget` decides after each group whether another one follows.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,47 @@ from ddp_trainer.launch.protocol import exitcodes
 from ddp_trainer.launch.protocol.messages import Failure, Policy
 
 UNEXPLAINED_STOPS: Final = 10
-"""So often in a row a group may stop itself with a free exit code and no member leaving; a script that always exits
-143 would otherwise be restarted for ever."""
+"""Number of times in a row that a group may stop with a free exit code and all its members. After that, a stop is a
+failure.
+
+Without this limit, a script that always exits with 143 would restart forever.
+"""
 
 
 class Ending(NamedTuple):
-    """Why a group ended."""
+    """Cause of a group's end."""
 
     cause: RestartCause
     giving_up: int
-    """The exit code of a run that goes no further; 0 where there is a next group."""
+    """Exit code of a run that is given up; 0 if another group follows."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """That of one run."""
+    """Restarts of one run."""
 
     restarts: dict[str, int] = field(default_factory=dict)
-    """Cause → count, over the run so far."""
+    """Cause → count over the run so far."""
     _unexplained: int = 0
 
     def left(self, policy: Policy | None) -> int:
-        """Restarts that failures may still cost."""
+        """Return the number of restarts that failures may still use; 0 without a policy."""
         spent = sum(self.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
         return max(0, policy.max_restarts - spent) if policy else 0
 
     def learn(self, restarts: Mapping[str, int]) -> None:
-        """What another one knew of the same run."""
+        """Merge the counts that another node has reported of the same run. The larger count wins."""
         causes = restarts.keys() | self.restarts.keys()
         self.restarts = {cause: max(restarts.get(cause, 0), self.restarts.get(cause, 0)) for cause in causes}
 
     def judge(self, first: Failure | None, policy: Policy | None, *, membership_changed: bool) -> Ending:
-        """What became of a group; ``first`` is its first failure."""
+        """Return why a group ended, and whether another one follows.
+
+        Args:
+            first: First failure of the group; None if there was none.
+            policy: Settings of the run.
+            membership_changed: Whether the group ended because of a lost, new or leaving node.
+        """
         cause = RestartCause.MEMBERSHIP if membership_changed or first is None else self._cause_of(first)
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
         if first is None or cause not in exitcodes.CHARGED:
@@ -52,7 +64,7 @@ class Budget:
         return Ending(cause, exitcodes.of_given_up_run(first.exit_code))
 
     def count(self, cause: RestartCause) -> None:
-        """There is a next group."""
+        """Count a restart."""
         self.restarts[cause.value] = self.restarts.get(cause, 0) + 1
 
     def _cause_of(self, first: Failure) -> RestartCause:

@@ -1,4 +1,4 @@
-"""The state machine of the store: which agents form the run's worker groups. It has no socket and no clock of its own.
+"""State machine of the store, which forms the worker groups of one run from its agents.
 
 ::
 
@@ -10,14 +10,16 @@
              └──────────────────────────────STOPPING ── the budget is spent ────────┘
                                     (until every member has stopped, or is gone)
 
-There is one such machine per run. It alone makes generations, and it makes one only when no member of the last is
-known to run, so there are never two worlds. A generation's number only grows, also over a store without memory, because
-agents report their last one; its fence grows with the nodes' clocks even when no agent is left to report. Whoever
-drives the machine watches its deadlines (:meth:`Membership.deadline`).
+There is one :class:`Membership` per run. It has no socket, and its clock is a parameter. Its driver passes messages to
+it, and calls :meth:`Membership.tick` at :meth:`Membership.deadline`.
 
-Every agent holds the secret of the run, and may still be wrong: it speaks for itself alone. A message counts only for
-the agent of its connection; failures and looks only for that agent's ranks, and from a member of the newest group; a
-name belongs to the connection that has it until that agent is lost.
+Only this machine makes generations. It makes one only when no member of the last one is known to run, so two groups
+never run together. The number of a generation only grows, even over a store without state, because agents report their
+last one. The fence of a generation grows with the nodes' clocks even when no agent is left to report.
+
+Every agent holds the secret of the run but may still be wrong. A message therefore counts only for the agent of its
+connection. Failures and looks count only for that agent's ranks, and only from a member of the newest group. A name
+belongs to its connection until that agent is lost.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ _NAME_IS_TAKEN: Final = (
 
 
 class Phase(Enum):
-    """Where the run stands."""
+    """Phase of the run."""
 
     FORMING = auto()
     RUNNING = auto()
@@ -87,7 +89,7 @@ class Phase(Enum):
 
 
 class Membership:
-    """One run. ``send(peer, message)`` must not call back into this object."""
+    """State of one run. ``send(peer, message)`` must not call back into this object."""
 
     def __init__(
         self,
@@ -98,14 +100,14 @@ class Membership:
         patience: Patience = PATIENCE,
     ) -> None:
         self.run_id = run_id
-        """Empty until the first agent names it."""
+        """Id of the run; empty until the first agent has sent it."""
         self.phase = Phase.FORMING
         self.roster = NodeRegistry()
         self.over: Over | None = None
         self.has_parted = False
-        """The run is over, and no member of its last group has anything left to do."""
+        """The run is over, and all members of its last group are done."""
         self._arrived: list[Agent] = []
-        """Those that have just joined, and get an answer once it is clear whether they are in a group."""
+        """Agents that have just joined. They get a reply once it is clear whether they are in a group."""
         self._said_goodbye: set[str] = set()
         self._send = send
         self._clock = clock
@@ -120,7 +122,7 @@ class Membership:
         self._forget_the_group()
 
     def _forget_the_group(self) -> None:
-        """What is known about one group, before it begins."""
+        """Reset the state of one group before the next one begins."""
         self._succeeded: set[str] = set()
         self._first: Failure | None = None
         self._membership_changed = False
@@ -128,15 +130,15 @@ class Membership:
         self._candidates.first_at = math.inf
         self._judge = HangJudge()
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ events
 
     def receive(self, peer: int, message: FromAgent) -> None:
-        """Take a message and do what is due. Messages before Hello are ignored."""
+        """Process a message, then do what is due. Messages before Hello are ignored."""
         self.hear(peer, message)
         self.tick()
 
     def hear(self, peer: int, message: FromAgent) -> None:
-        """Take a message; :meth:`tick`, which may serve many of them, does what is due."""
+        """Process a message without :meth:`tick`, so that one tick can serve many messages."""
         agent = self.roster.of_peer(peer)
         if isinstance(message, Hello):
             self._hello(peer, message)
@@ -167,19 +169,19 @@ class Membership:
                 pass
 
     def lost(self, peer: int) -> None:
-        """The connection of a peer ended, or it has been silent too long."""
+        """Process the loss of a connection, then do what is due."""
         self.drop(peer)
         self.tick()
 
     def drop(self, peer: int) -> None:
-        """As :meth:`lost`; :meth:`tick` does what is due."""
+        """Process the loss of a connection without :meth:`tick`."""
         if agent := self.roster.of_peer(peer):
             patience = 0 if agent.leaving else self._patience.reconnect
             self.roster.disconnect(agent)
             self.roster.expire(agent, self._clock() + patience)
 
     def tick(self) -> None:
-        """Time has passed: do what is due."""
+        """Do what is due at the current time."""
         steps = {
             Phase.FORMING: self._form_if_due,
             Phase.RUNNING: self._complete_or_grow,
@@ -197,7 +199,7 @@ class Membership:
         self._announce()
 
     def deadline(self) -> float | None:
-        """When :meth:`tick` is due next, if nothing happens before."""
+        """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
         questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._grow_at}
         due = questions.get(self.phase, lambda: math.inf)()
         soonest = min(self._inspection.deadline(), self.roster.next_loss(), due)
@@ -232,10 +234,10 @@ class Membership:
             self._resume(agent, hello)
 
     def _claim_name(self, agent: Agent) -> None:
-        """A pod that was created again has the name of the former one, and waits until that one is lost or leaves."""
+        """Let a recreated pod wait for its name until the former pod is lost or leaves."""
         known = self.roster.agents.get(agent.node.token)
         if known and not known.waits_for_name:
-            return  # it has the name already, and its connection has broken
+            return  # it already has the name and reconnects
         namesakes = self.roster.namesakes(agent.node)
         if not all(namesake.leaving for namesake in namesakes):
             agent.waits_for_name = True
@@ -248,24 +250,25 @@ class Membership:
         self._forget_the_lost()
 
     def _learn(self, hello: Hello, last: Assignment) -> None:
-        """Adopt a generation that this store does not have: it is younger than the run."""
+        """Adopt a generation that this store does not have, because the store is younger than the run."""
         for agent in self.roster.members():
             if agent.port is None:
-                self._tell(agent, Stop(graceful=False))  # of a lesser group, formed while this one was out of sight
+                # This group has a lower fence. It formed while the reported one had no connection.
+                self._tell(agent, Stop(graceful=False))
         self._budget.learn(last.restarts)
         has_ended = hello.standing is Standing.IDLE
         patience = self._patience.ended if has_ended else self._patience.adopt
         self.roster.adopt(last, hello.node, self._clock() + patience)
         self._forget_the_group()
         self._inspection.review(self.roster)
-        # An agent without workers has seen the group end; the others are still to stop, or to report that they have.
+        # An agent without workers has seen the group end. The others must still stop, or report that they have.
         self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
         for intruder, why in intruders(hello, self.roster):
             self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             self.roster.remove(intruder.node.token)
 
     def _resume(self, agent: Agent, hello: Hello) -> None:
-        """It reconnects with workers of the current generation, or of one that is over."""
+        """Process a reconnect with workers of the current generation, or of one that is over."""
         is_member = self.roster.is_member(agent.node.token)
         is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
         if not is_current or self.phase is not Phase.RUNNING:
@@ -276,12 +279,12 @@ class Membership:
     def _joined(self, agent: Agent, join: Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
         if self._is_busy(agent):
-            self._change(graceful=False)  # its workers ended and we never heard why
+            self._change(graceful=False)  # its workers ended without a report of the reason
         elif not self._inspection.holds_up(agent, self.roster):
             self._comes(agent)
 
     def _comes(self, agent: Agent) -> None:
-        """It may be taken in."""
+        """Handle a node that a group may accept."""
         if self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
             agent.port, agent.was_asked_to_prepare = None, True
             self._tell(agent, Prepare())
@@ -310,13 +313,13 @@ class Membership:
             self._stop(graceful=agreed)
 
     def _steps_aside(self, agent: Agent) -> None:
-        """The next group may be formed without it; it joins when it can be taken in without a wait."""
+        """Allow the next group to form without a node. The node joins when that needs no wait."""
         if self._is_busy(agent):
-            self._change(graceful=False)  # its workers ended and we never heard why
+            self._change(graceful=False)  # its workers ended without a report of the reason
         agent.is_prepared, agent.is_aside = False, True
 
     def _change(self, *, graceful: bool) -> None:
-        """The membership changes, which is nobody's fault."""
+        """Stop the group for a change of membership, which does not use up the restart budget."""
         self._membership_changed = True
         self._stop(graceful=graceful)
 
@@ -340,9 +343,9 @@ class Membership:
                 self._change(graceful=False)
 
     def _pass_on_name(self, lost: Agent) -> None:
-        """The name of a lost agent goes to the one that has waited for it longest."""
+        """Give the name of a lost agent to the agent that has waited for it longest."""
         if lost.waits_for_name:
-            return  # it had none
+            return  # it had no name
         heir = min((each for each in self.roster.namesakes(lost.node) if each.waits_for_name), key=_age, default=None)
         if heir is not None:
             heir.waits_for_name = False
@@ -350,7 +353,7 @@ class Membership:
                 self._comes(heir)
 
     def _settle_if_stopped(self) -> None:
-        """When nothing of the group runs any more, say why it ended and whether there is a next one."""
+        """After all workers of the group have stopped, end the run or start to form the next group."""
         if not all(agent.has_stopped for agent in self.roster.members()):
             return
         cause, code = self._budget.judge(self._first, self._policy, membership_changed=self._membership_changed)
@@ -372,7 +375,7 @@ class Membership:
         self.phase = Phase.OVER
 
     def _part_if_all_may(self) -> None:
-        """See :mod:`~ddp_trainer.launch.agent.exit_barrier`."""
+        """Release all agents when all members are done. See :mod:`~ddp_trainer.launch.agent.exit_barrier`."""
         waited_for = [agent for agent in self.roster.members() if agent.peer is not None]
         if not self.has_parted and all(agent.leaving for agent in waited_for):
             self.has_parted = True
@@ -380,7 +383,7 @@ class Membership:
                 self._tell(agent, Part())
 
     def _hear_of_hang(self, agent: Agent, message: Alarm | Looks) -> None:
-        """A rank makes no progress; a worker that its agent kills for it then fails as any other."""
+        """Process a report of a rank without progress. A worker that its agent kills for it fails like any other."""
         if isinstance(message, Looks):
             own = tuple(replace(look, node=agent.node.name) for look in message.ranks if agent.has_rank(look.rank))
             message = replace(message, ranks=own)
@@ -400,11 +403,10 @@ class Membership:
             self._change(graceful=True)
 
     def _grow_at(self) -> float:
-        """When the group is stopped for newcomers; never while it completes."""
+        """Return the time at which the group stops for newcomers; never while it completes."""
         return math.inf if self._succeeded else self._candidates.grow_at(self.roster, self._policy, self._room())
 
     def _form_at(self) -> float:
-        """When those that are ready become a group."""
         return self._candidates.form_at(self.roster, self._policy, self._may_form_at)
 
     def _form_if_due(self) -> None:
@@ -423,7 +425,7 @@ class Membership:
             restarts_left=self._budget.left(self._policy),
         )
         starts = {node.token: Start(assignment=assignment) for node, assignment in generation.assignments()}
-        encode(starts[nodes[0].token])  # what cannot be sent must not become the state
+        encode(starts[nodes[0].token])  # an unsendable message must not become the state
         self._highest_number = generation.number
         self.roster.begin(generation)
         self._forget_the_group()
@@ -449,25 +451,28 @@ class Membership:
         for agent, waiting in self._roll_call.news(self.roster.ready() if self._is_short() else {}, self._policy):
             self._tell(agent, waiting)
 
-    # ------------------------------------------------------------------ small questions
+    # ------------------------------------------------------------------ queries
 
     @property
     def misses_a_member(self) -> bool:
-        """The run has succeeded, and a node went away before it could say so: its next pod will ask."""
+        """True if the run has succeeded but a node left before it reported the end.
+
+        The pod that replaces the node will connect.
+        """
         nodes = self.roster.generation.nodes if self.roster.generation else ()
         has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
         return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
 
     def _is_own(self, agent: Agent, failure: Failure) -> bool:
-        """True if a member of the newest group reports a failure of one of its own ranks."""
+        """Return whether a member of the newest group reports a failure of one of its ranks."""
         return self.roster.is_member(agent.node.token) and agent.has_rank(failure.rank)
 
     def _now_ms(self, agents: Sequence[Agent]) -> float:
-        """Milliseconds since the epoch by the median of the agents' clocks, so that one wrong clock does not count."""
+        """Return milliseconds since the epoch by the median of the agents' clocks, which ignores one wrong clock."""
         return 1000 * (self._clock() + statistics.median_low(agent.clock_offset for agent in agents))
 
     def _is_short(self) -> bool:
-        """True if a group is wanted and there are too few nodes for one."""
+        """Return whether a group is wanted but there are too few nodes."""
         least = self._policy.min_nodes if self._policy else 1
         return self.phase is Phase.FORMING and len(self.roster.ready()) < least
 
@@ -476,16 +481,16 @@ class Membership:
             self._send(agent.peer, message)
 
     def _is_busy(self, agent: Agent) -> bool:
-        """Its workers run for the group, as far as we know."""
+        """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
         return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._succeeded
 
     def _room(self) -> int:
-        """How many more nodes the group could have."""
+        """Return the number of nodes that the group can still take."""
         group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
         return self._policy.max_nodes - len(group) if self._policy else 0
 
 
 def _age(agent: Agent) -> int:
-    """Connections are numbered in the order in which they came."""
+    """Sort key. Connections are numbered in the order in which they came."""
     return agent.peer or 0

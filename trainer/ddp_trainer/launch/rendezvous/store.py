@@ -1,9 +1,7 @@
 """The store: a small process that forms the worker groups of a run. ``python -m ddp_trainer store --port 29400``.
 
-It holds no training data and can be restarted at any time: running workers do not notice, and their agents report what
-it has forgotten. It ends by itself some seconds after the run is over. :class:`Store` connects the state machine of
-:mod:`ddp_trainer.launch.rendezvous.state_machine` to sockets; each connection is an :class:`AgentConnection`, which
-authenticates before anything else.
+It holds no training data and can be restarted at any time. Running workers are not affected, and their agents send the
+lost state again. The store exits some seconds after the run is over.
 """
 
 from __future__ import annotations
@@ -42,27 +40,32 @@ from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, 
 from ddp_trainer.net.run_secret import RunSecret
 
 LINGER_SECONDS: Final = 3.0
-"""How long late comers of a finished run still get an answer, once its nodes have gone."""
+"""Time for which the store still answers late agents of a finished run, after its nodes have gone."""
 
 _LINGER_FACTOR: Final = 100
-"""Factor for a run that lost a node at its very end: Kubernetes creates the pod again, and it needs its answer."""
+"""Factor for a run that lost a node at its very end. Kubernetes recreates that pod, and it needs the result of the run.
+"""
 
 MOST_CONNECTIONS: Final = 8192
 MOST_CONNECTIONS_PER_ADDRESS: Final = 256
-"""At most, and a quarter of all; one pod needs one connection. Loopback has no such limit."""
+"""Limit per address, which is also at most a quarter of all. One pod needs one connection. Loopback has no such limit.
+"""
 MOST_UNSENT_BYTES: Final = 2 * LINE_BYTES
-"""A peer that leaves so much unread counts as lost."""
+"""Unread data above which a peer counts as lost."""
 LOG_LINES_PER_MINUTE: Final = 20
 _TICK_FACTOR: Final = 2.0
-"""A tick that took long is not followed by another one before so many times as long: messages are taken together."""
+"""Least pause after a tick, as a multiple of its duration. After a slow tick, messages are thus processed together."""
 
 
 class PortTaken(LaunchError):
-    """Another process listens there."""
+    """Another process listens on the port."""
 
 
 class Store:
-    """The server around a :class:`Membership`."""
+    """Server that connects the state machine :class:`Membership` to sockets.
+
+    Each connection is an :class:`AgentConnection`, which authenticates before anything else.
+    """
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class Store:
         limits = ConnectionLimits(total=total, per_address=per_address)
         self.acceptor = Acceptor(limits, lambda address: AgentConnection(self, address), self.log)
         self.refused = 0
-        """Connections that failed the handshake."""
+        """Number of connections that failed the handshake."""
         self._log = RateLimitedLog(lines_per_minute=LOG_LINES_PER_MINUTE, write=_print)
         self._loop = loop
         self._linger = linger
@@ -98,7 +101,12 @@ class Store:
         self._sweep = loop.call_later(heartbeat.interval, self._drop_silent)
 
     def listen(self, host: str, port: int) -> int:
-        """Serve; return the port. Raises LaunchError when the port is taken or the address is not ours."""
+        """Listen on an address and return the port.
+
+        Raises:
+            PortTaken: If another process uses the port.
+            LaunchError: If the address or port cannot be used.
+        """
         try:
             return self.acceptor.listen(host, port)
         except OSError as error:
@@ -118,21 +126,21 @@ class Store:
                 timer.cancel()
         self._log.flush()
 
-    # ------------------------------------------------------------------ what connections report
+    # ------------------------------------------------------------------ called by connections
 
     def authenticated(self, connection: AgentConnection) -> int:
-        """A connection has proved that it holds the secret; return its number."""
+        """Register a connection that has authenticated, and return its number."""
         self._next_peer += 1
         self._connections[self._next_peer] = connection
         return self._next_peer
 
     def refuse(self, address: str, why: str) -> None:
-        """A connection failed the handshake."""
+        """Count a connection that failed the handshake."""
         self.refused += 1
         self._log.write(f"refused a connection from {address}: {why}")
 
     def hear(self, peer: int, message: FromAgent) -> None:
-        """A message of an agent."""
+        """Process a message of an agent."""
         if isinstance(message, Ping):
             self._send(peer, Ping(refused=self.refused))
             return
@@ -144,7 +152,7 @@ class Store:
         self._tick_soon()
 
     def lost(self, peer: int) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         if self._connections.pop(peer, None):
             self.membership.drop(peer)
             self._tick_soon()
@@ -153,7 +161,7 @@ class Store:
         """Write a line, at most :data:`LOG_LINES_PER_MINUTE`."""
         self._log.write(line)
 
-    # ------------------------------------------------------------------ what the membership wants
+    # ------------------------------------------------------------------ driving the membership
 
     def _send(self, peer: int, message: FromStore) -> None:
         if connection := self._connections.get(peer):
@@ -164,7 +172,7 @@ class Store:
                 connection.close()
 
     def _tick_soon(self) -> None:
-        """Do what is due, after all messages that are here already; less often where that takes long."""
+        """Schedule a tick after all messages that have arrived; less often if ticks are slow."""
         if self._tick_due is None:
             pause = self._ticked_at + _TICK_FACTOR * self._tick_seconds - self._loop.time()
             self._tick_due = self._loop.call_later(max(0.0, pause), self._tick)
@@ -183,7 +191,7 @@ class Store:
         self._tick_seconds = self._ticked_at - begun
 
     def _watch(self) -> None:
-        """Look at the membership again when it is due, and end when the run has."""
+        """Schedule the next tick, and end the store when the run has ended."""
         if self._timer:
             self._timer.cancel()
         deadline = self.membership.deadline()
@@ -194,7 +202,7 @@ class Store:
             self._loop.call_later(_LINGER_FACTOR * self._linger if is_awaited else self._linger, self.finished.set)
 
     def _drop_silent(self) -> None:
-        """Close connections that have not sent anything for the heartbeat timeout, or not authenticated in time."""
+        """Close connections that were silent for the heartbeat timeout, or did not authenticate in time."""
         now = self._loop.time()
         for connection in [*self._connections.values(), *self.acceptor.pending()]:
             connection.drop_if_silent(now)
@@ -206,9 +214,10 @@ def _print(line: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a store until its run is over or it is told to stop; return its exit code.
+    """Run a store until its run is over or it receives a signal, and return its exit code.
 
-    A store that is told to stop before the run is over has not succeeded, or the Job of its pod would create no other.
+    A store that stops before the run is over returns 128 + signal number. With 0, the Job of its pod would create no
+    other.
     """
     if_free = "--if-free" in argv
     try:
@@ -227,7 +236,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
-    """Return how the run ended, and the signal that ended the store before."""
+    """Return the end of the run, and the number of the signal that stopped the store before it."""
     store = Store(
         required_secret(arguments.secret_file, arguments.run_id),
         run_id=arguments.run_id,
@@ -258,7 +267,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m ddp_trainer store", description=__doc__)
     seconds = partial(parser.add_argument, type=_seconds, metavar="SECONDS")
-    # Two jobs on one machine share its ports, and are told apart by the addresses of their pods alone.
+    # Two jobs on one machine share its ports. Only the addresses of their pods differ.
     address = os.environ.get(Env.POD_IP, "")
     parser.add_argument("--host", default=address, help=f"address to listen on: ${Env.POD_IP}, or all when empty")
     parser.add_argument("--port", type=_port, default=int(Port.RENDEZVOUS))

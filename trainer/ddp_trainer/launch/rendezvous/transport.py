@@ -1,7 +1,9 @@
-"""How an agent speaks to whoever makes generations: a store across the network, or none at all.
+"""Links between an agent and the state machine that makes generations.
 
-A launch on one node needs no store process: :class:`HereLink` asks the same state machine within the agent. A
-static launch knows its group from its flags: :class:`StaticLink` answers by plain arithmetic.
+The agent implements :class:`Listener` and uses a :class:`Link`. :class:`~ddp_trainer.launch.rendezvous.client.TcpLink`
+connects to a store across the network. A launch on one node needs no store process: :class:`HereLink` runs the same
+state machine in the agent. A static launch has its group in its flags: :class:`StaticLink` replies to the agent without
+a state machine.
 """
 
 from __future__ import annotations
@@ -33,40 +35,44 @@ from ddp_trainer.launch.rendezvous.hang_decision import HangJudge
 from ddp_trainer.launch.rendezvous.state_machine import Membership
 
 RESOLVER_SECONDS: Final = 5.0
-"""So long the workers of a static group wait for a name server's answer, which is but the way to better defaults."""
+"""Longest wait of a static group's workers for a name server. The result only improves defaults."""
 
 
 class Listener(Protocol):
-    """The agent, as a link sees it. Calls come on the agent's event loop."""
+    """The agent, as seen by its link. The link calls it on the agent's event loop."""
 
     def opening(self, address: str) -> list[FromAgent]:
-        """The link is up, from this address of ours; what to say first."""
+        """Return the first messages of a new connection.
+
+        Args:
+            address: Address of this node on the connection.
+        """
 
     def link_down(self) -> None:
-        """The link broke; it is being mended."""
+        """Handle a broken connection, which the link reopens."""
 
     def link_trouble(self, why: str) -> None:
-        """A try to connect failed, again and again perhaps; ``why`` ends a sentence."""
+        """Handle a failed attempt to connect, of which there may be many. ``why`` ends a sentence."""
 
     def told(self, message: FromStore) -> None:
-        """A message came."""
+        """Process a message of the store."""
 
 
 class Link(Protocol):
-    """One agent's way to the store."""
+    """Connection of one agent to the store."""
 
     def start(self, listener: Listener) -> None:
-        """Begin to connect; the listener is told from now on."""
+        """Start to connect. The listener receives all further events."""
 
     def send(self, message: FromAgent) -> None:
-        """Say it if the link is up; the agent says again what matters when it comes up."""
+        """Send a message if the link is up. The agent repeats important messages after a reconnect."""
 
     async def close(self) -> None:
-        """Say what is still to be said, and close."""
+        """Send what is still unsent, and close."""
 
 
 class HereLink:
-    """The state machine of the store, in this process: one node, no network."""
+    """Link to a state machine in this process: one node, no network."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         self._loop = loop
@@ -92,7 +98,7 @@ class HereLink:
             self._timer.cancel()
 
     def _answer(self, _peer: int, message: FromStore) -> None:
-        # Later, because neither side expects an answer before it has finished speaking.
+        # Deferred, because neither side expects an answer before its own call has returned.
         if self._listener:
             self._loop.call_soon(self._listener.told, message)
 
@@ -108,7 +114,7 @@ class HereLink:
 
 
 class StaticLink:
-    """A group that the flags name completely: it forms at once, and its first failure is its last."""
+    """Link of a group that the flags define completely. It needs no store, and its first failure ends the run."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, place: Assignment, token: str) -> None:
         self._loop = loop
@@ -136,7 +142,7 @@ class StaticLink:
                 self._answer(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
             case Leave():
                 self._answer(Part())
-            case Alarm() | Looks() if self._place.node_count == 1:  # with more there is nobody to compare them all
+            case Alarm() | Looks() if self._place.node_count == 1:  # with more nodes, none has all looks
                 if told := self._judge.receive(self._token, message, {self._token}, self._loop.time()):
                     self._answer(told)
             case _:
@@ -148,7 +154,10 @@ class StaticLink:
             self._task.cancel()
 
     async def _form(self) -> None:
-        """With the address of rank 0 beside its name, by which its way is found; workers resolve the name anew."""
+        """Start the group, with the resolved address of rank 0 for the choice of the network interface.
+
+        Workers resolve the name themselves.
+        """
         place = self._place
         if place.node_count > 1:
             found = await addresses_of(place.master_address, RESOLVER_SECONDS)

@@ -1,4 +1,4 @@
-"""Sentences for those who wait: who is there, who is missing, and until when."""
+"""Sentences for waiting nodes: ready nodes, missing nodes, and the time limit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from typing import Final
 
 from ddp_trainer.launch.protocol.messages import Waiting
 
-WRONG_SECRET: Final = "what listens there has another secret than this node; give all nodes the run's"  # noqa: S105 - words
+WRONG_SECRET: Final = "what listens there has another secret than this node; give all nodes the run's"  # noqa: S105 - a message
 
 SILENT_SECONDS: Final = 5.0
-"""So long a store that cannot be reached is not worth a word: pods and their names come up one by one."""
+"""Time before an unreachable store is reported, in seconds. Pods and their names start one by one."""
 
 
 def sentence(waiting: Waiting, least: int, patience: str) -> str:
-    """What a node that has joined is told while no group forms; ``patience`` says for how long."""
+    """Return the message for a node that has joined while no group forms.
+
+    Args:
+        waiting: Message of the store.
+        least: Smallest number of nodes of a group.
+        patience: Sentence with the end of the wait, such as the one of :func:`gives_up`.
+    """
     if waiting.namesake:
         return waiting.namesake
     if waiting.spare:
@@ -29,7 +35,7 @@ def sentence(waiting: Waiting, least: int, patience: str) -> str:
 
 
 def who_is_there(waiting: Waiting) -> str:
-    """Who is ready, and who is not.
+    """List the ready and the missing nodes.
 
     >>> who_is_there(Waiting(nodes=1, spare=False, names=("w-0",), missing=("w-1", "w-2"), missing_count=3))
     '1 node ready (w-0), missing: w-1, w-2 and 1 more'
@@ -40,19 +46,24 @@ def who_is_there(waiting: Waiting) -> str:
 
 
 def gives_up(seconds: float, now: float) -> str:
-    """Until when; ``now`` in seconds since the epoch."""
+    """Return the time at which a node gives up, as a sentence.
+
+    Args:
+        seconds: Remaining time, in seconds.
+        now: Seconds since the epoch.
+    """
     when = time.strftime("%H:%M:%S", time.localtime(now + max(0.0, seconds)))
     return f"Gives up at {when}, in {max(0.0, seconds):.0f} s."
 
 
 def unreachable(endpoint: str, seconds: float, trouble: str) -> str:
-    """Why a node gives up that never found its store, or lost it."""
+    """Return the reason why a node gives up that could not reach its store."""
     why = f": {trouble}" if trouble else ""
     return f"The store at {endpoint} could not be reached for {seconds:g} s{why}; is its pod running?"
 
 
 def too_few(endpoint: str, seconds: float, waiting: Waiting | None, least: int) -> str:
-    """Why a node gives up whose store forms no group."""
+    """Return the reason why a node gives up whose store forms no group."""
     there = f", {who_is_there(waiting)}" if waiting else ""
     return (
         f"No group of at least {least} nodes was formed at {endpoint} within {seconds:g} s{there}; "

@@ -1,4 +1,7 @@
-"""Notices to nodes that wait for a group: which others are ready, and which are missing."""
+"""Notices to nodes that wait for a group, with the ready and the missing nodes.
+
+:class:`WaitingNotifier` produces them for the store's state machine.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,25 @@ from ddp_trainer.launch.rendezvous.node_registry import Agent
 from ddp_trainer.launch.rendezvous.ranks import absent, in_order
 
 MOST_TOLD: Final = 64
-"""Up to so many nodes, each receives a notice when another comes. Of more, only the one that comes does: the notices
-would grow with the square of their number."""
+"""Number of waiting nodes up to which each receives a notice when another one joins.
+
+Above it, only the node that joins receives one, because the notices would grow with the square of the nodes.
+"""
 
 
 class WaitingNotifier:
-    """The nodes of the last notice."""
+    """Source of notices, which it produces when the set of ready nodes changes."""
 
     def __init__(self) -> None:
         self._told: frozenset[str] = frozenset()
 
     def news(self, ready: Mapping[str, Agent], policy: Policy | None) -> Iterator[tuple[Agent, Waiting]]:
-        """Yield each agent with its notice; ``ready`` are those that wait, by token."""
+        """Yield each agent with its notice.
+
+        Args:
+            ready: Agents that wait for a group, by token.
+            policy: Settings of the run; None before the first agent.
+        """
         if ready.keys() == self._told:
             return
         before, self._told = self._told, frozenset(ready)
