@@ -1,4 +1,7 @@
-"""The agent of a pod: carries out what :mod:`core` decides, on one event loop and without polling."""
+"""Agent of a pod, on one event loop and without polling. :class:`Agent` passes messages of the store, worker exits,
+signals and timers to :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` and carries out the actions that
+it returns.
+"""
 
 from __future__ import annotations
 
@@ -62,16 +65,23 @@ from ddp_trainer.launch.workers.worker_group import Workers
 from ddp_trainer.process.worker_protocol import Able, Laid, Left, Message
 
 CANNOT_EXECUTE: Final = 126
-"""What a shell exits with when a program cannot be started."""
+"""Exit code of a shell that cannot start a program."""
 
 
 class Agent:
-    """One agent; :meth:`run` is its life. It is the link's listener."""
+    """Agent of one pod and listener of the link to the store. :meth:`run` is its main entry point."""
 
     def __init__(
         self, setup: AgentConfig, link: Link, children: Children, last_words: Callable[[], Awaitable[None]]
     ) -> None:
-        """``last_words`` are waited for when the run is over for good: no other pod goes on with this one's numbers."""
+        """Initialize the agent.
+
+        Args:
+            setup: Configuration of this agent.
+            link: Connection to the store.
+            children: Child processes of this launcher.
+            last_words: Awaited when the run is over for good and no other pod will publish this pod's metrics.
+        """
         self._setup = setup
         self._last_words = last_words
         self._parting = ExitBarrier()
@@ -130,7 +140,9 @@ class Agent:
         self._joining = JoinPreflight(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
 
     async def run(self) -> int:
-        """Until the run is over for this pod; returns the exit code, of contract.Exit."""
+        """Run until the run is over for this pod, and return the exit code
+        (:class:`~ddp_trainer.common.constants.Exit`).
+        """
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._signalled, which)
         checks_health = self._setup.care is not PreflightPolicy.OFF
@@ -153,20 +165,20 @@ class Agent:
         await self._link.close()
         return finish.code
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ events
 
     def opening(self, address: str) -> list[FromAgent]:
-        """The link is up."""
+        """Return the first messages to send when the link to the store is up."""
         first, *others = self._core.opening(address)
         return [replace(first, clock=time.time()) if isinstance(first, Hello) else first, *others]
 
     def link_down(self) -> None:
-        """The link broke."""
+        """Handle a lost link to the store."""
         self._parting.alone()
         self._do(self._core.link_down())
 
     def link_trouble(self, why: str) -> None:
-        """A try to reach the store failed."""
+        """Handle a failed attempt to reach the store."""
         self._core.link_trouble(why)
         self._setup.recorder.rendezvous_failed()
         is_soon = time.monotonic() - self._joined_at < waiting_messages.SILENT_SECONDS
@@ -179,7 +191,7 @@ class Agent:
         return waiting_messages.gives_up(left, time.time())
 
     def told(self, message: FromStore) -> None:
-        """The store said something."""
+        """Handle a message of the store."""
         if isinstance(message, Waiting):
             say(waiting_messages.sentence(message, self._setup.min_nodes, self._patience()))
         if isinstance(message, Show | Hung):
@@ -218,7 +230,7 @@ class Agent:
         self._keep_failure()
 
     def _said(self, local_rank: int, message: Message) -> None:
-        """A worker that can outlive its group speaks."""
+        """Handle a message of a worker that can outlive its group."""
         generation = self._core.generation.number if self._core.generation else 0
         match message:
             case Able():
@@ -246,7 +258,7 @@ class Agent:
         self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
         return failure
 
-    # ------------------------------------------------------------------ what to do
+    # ------------------------------------------------------------------ actions
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -320,7 +332,7 @@ class Agent:
         first = generation.first_rank
         recorder.world(size=size, nodes=nodes, nodes_desired=self._setup.max_nodes, first_rank=first)
         recorder.restarts_remaining(generation.restarts_left)
-        # What happened before this pod came is not this pod's to count.
+        # Other pods have counted the restarts before this pod joined.
         before = generation.restarts if self._restarts is None else self._restarts
         for cause in RestartCause:
             for _ in range(generation.restarts.get(cause, 0) - before.get(cause, 0)):

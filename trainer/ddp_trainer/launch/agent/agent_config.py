@@ -1,4 +1,4 @@
-"""What an agent is given: what it runs, by which rules, and where it reports to."""
+"""Configuration of an agent: :class:`AgentConfig`, which ``ddp-launch`` builds from its flags and environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddp_trainer.process.recorder import AgentRecorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """Everything an agent is given."""
+    """Configuration of one agent."""
 
     core: AgentStateMachine
     program: Program
@@ -32,17 +32,17 @@ class AgentConfig:
     min_nodes: int
     max_nodes: int
     endpoint: str
-    """Of the store, for a sentence."""
+    """Endpoint of the store, for messages."""
     limits: Limits
     environment: Mapping[str, str]
-    """Of this launcher."""
+    """Environment of this launcher."""
     preload: Sequence[str] | None
-    """What the zygote imports besides torch; no zygote when None."""
+    """Modules that the fork server imports besides torch; None for no fork server."""
     zygote_delay: float
-    """Seconds after a start of workers at which it is started."""
+    """Seconds from the start of workers to the start of the fork server."""
     care: PreflightPolicy
-    """Whether the nodes are looked at before the first workers."""
+    """Effect of a preflight on the start of the first workers."""
     hangs: HangPolicy
     pulse_dir: Path
     prepares: bool = False
-    """Workers get ready before there is a generation for them."""
+    """True if workers get ready before there is a generation for them."""

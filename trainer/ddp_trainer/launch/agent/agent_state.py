@@ -1,25 +1,25 @@
-"""What an agent does when something happens: pure decisions, no process, no socket, no clock.
+"""State machine of an agent: :class:`AgentStateMachine` takes events and returns actions. It has no process, no socket
+and no clock; :class:`~ddp_trainer.launch.agent.agent.Agent` carries out the actions.
 
 ::
 
-    PREPARING (only where the program can) ◀── STOPPING, where workers that could have stayed
-       │ workers ready, or gone               have ended, and the group can do without this node
+    PREPARING (only if the program can) ◀── STOPPING, if workers that could have stayed
+       │ workers ready, or exited            have exited and the group can run without this node
        ▼     Start                     all workers exited 0
     JOINING ───────▶ RUNNING ─────────────────────────────────▶ DONE
        ▲                │ a worker failed, Stop, Over, a signal    │ Stop: JOINING
        │                ▼                                          │ Over: OVER
        └──────────── STOPPING ──▶ OVER ◀───────────────────────────┘
-        no worker busy            (what the stop was for decides)
-        (after a fault of a GPU, and with --preflight after any failure of a worker of this node: once the GPUs are
-        checked; OVER where one is not fit)
+        no worker busy            (the cause of the stop decides)
+        (After a GPU fault, and with --preflight after any failure of a worker of this node, the agent first
+        checks the GPUs. It enters OVER if one is not fit.)
 
-A worker is *busy* from its start until it exits. One that is *able* to outlive its group is so only until it has left
-it: then it is idle, and goes on in the next generation, or *parting*, if it was itself told to end and only saves yet.
-Whoever is not able, or does not leave in time, is stopped.
+A worker is *busy* from its start until it exits. A worker that is *able* to outlive its group is busy only until it has
+left the group. Then it is *idle* and joins the next generation, or it is *parting*: it was told to end and is still
+saving. The agent stops workers that are not able, or do not leave in time.
 
-The link to the store may be down at any time. While workers run that changes nothing; whatever the store must
-know is said again when the link is up (:meth:`AgentStateMachine.opening`), so nothing is queued and nothing is said
-twice in vain.
+The link to the store may be down at any time, which has no effect on running workers. :meth:`AgentStateMachine.opening`
+sends again what the store must have received. Messages are not queued.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from ddp_trainer.launch.rendezvous import waiting_messages
 
 
 class State(Enum):
-    """What the agent is about."""
+    """State of the agent."""
 
     PREPARING = auto()
     JOINING = auto()
@@ -90,38 +90,47 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long the agent waits; seconds."""
+    """Time limits of the agent, in seconds."""
 
     join: float = 600.0
-    """For a generation, the store being reachable or not."""
+    """Limit of the wait for a generation, whether the store is reachable or not."""
     shutdown: float = 30.0
-    """Between SIGTERM and SIGKILL when everybody is alive: the workers finish their step and save."""
+    """Time between SIGTERM and SIGKILL if no peer is lost: the workers finish their step and save."""
     failure: float = 3.0
-    """The same when a peer is dead: what still runs is stuck in a collective, or about to fail. Workers that could stay
-    have longer, if they may be busy with a step that takes longer."""
+    """Time between SIGTERM and SIGKILL if a peer is dead: the remaining workers are stuck in a collective or about to
+    fail. Surviving workers get longer if they may be busy with a longer step.
+    """
     prepare: float = 60.0
-    """For workers that get ready before they have a generation; after that they are started when they have one."""
+    """Limit for workers that get ready before they have a generation. After it, they start with their generation."""
 
 
 TOLD_TO_STOP: Final = Finish(Exit.TERMINATED)
 
 
 class AgentStateMachine:
-    """One agent. Every method takes what happened and returns what to do, in order."""
+    """State machine of one agent. Every method takes an event and returns the resulting actions, in order."""
 
     def __init__(self, *, hello: Hello, limits: Limits, endpoint: str) -> None:
-        """``hello`` is what this agent says first, as long as nothing has happened."""
+        """Initialize the state machine.
+
+        Args:
+            hello: First message of this agent, before any event.
+            limits: Time limits.
+            endpoint: Endpoint of the store, for messages.
+        """
         self.state = State.JOINING
         self.node = hello.node
         self.generation: Assignment | None = None
         self.failure: Failure | None = None
-        """The first of this agent's workers in this generation."""
+        """First failure of this agent's workers in this generation."""
         self.unfit = ""
-        """What the preflight of this node's joining has found, where it may not join for that."""
+        """Finding of the join preflight that keeps this node out of the run; empty if there is none."""
         self.longest_step: Callable[[AbstractSet[int]], float] = lambda _: limits.failure
-        """Seconds that these local ranks may be busy with what nobody can interrupt, as far as their watch knows."""
+        """Return the seconds that these local ranks may be busy with work that cannot be interrupted, from the hang
+        watchdog.
+        """
         self.stuck: Callable[[AbstractSet[int]], AbstractSet[int]] = lambda _: frozenset()
-        """Those of these local ranks that will not go on by themselves."""
+        """Return those of these local ranks that cannot continue without help."""
         self._finished_first: Failure | None = None
         self._hello = hello
         self._policy = hello.policy
@@ -134,17 +143,17 @@ class AgentStateMachine:
         self._parting: set[int] = set()
         self._publishing: set[int] = set()
         self._ending: Finish | None = None
-        """What follows when the workers are gone; to join again when None."""
+        """What to do when the workers are gone; None to join again."""
         self._outlives = False
-        """Its workers could outlive their group, those that have ended since too."""
+        """True if its workers can outlive their group, including those that have exited since."""
         self._prepares = self._checks_health = False
         self._is_probing = False
-        """The GPUs of this node are being checked; it joins afterwards."""
+        """True while the GPUs of this node are checked; the node joins afterwards."""
         self._is_graceful = True
         self._hurry = limits.failure
-        """Seconds from a loss until what still runs is killed: a survivor that computes notices after its step."""
+        """Seconds from a loss to SIGKILL. A surviving worker that computes notices the loss only after its step."""
         self._patience = 0.0
-        """Seconds until what still runs is killed, from when the timer was last armed."""
+        """Seconds to SIGKILL, from when the timer was last armed."""
         self._link_up = False
         self._waiting: Waiting | None = None
         self._trouble = ""
@@ -152,7 +161,11 @@ class AgentStateMachine:
     # ------------------------------------------------------------------ the store
 
     def opening(self, address: str) -> list[FromAgent]:
-        """The link is up, from this local address: who we are, and whatever the store may have missed."""
+        """Return the messages to send when the link is up: Hello, and everything that the store may have missed.
+
+        Args:
+            address: Local address of the connection.
+        """
         self._link_up = True
         if not self.node.address:
             self.node = replace(self.node, address=address)
@@ -176,19 +189,19 @@ class AgentStateMachine:
         return messages
 
     def link_down(self) -> list[Action]:
-        """The store went away; it will be looked for."""
+        """Handle a lost link: limit the time to reach the store again if this node is joining."""
         if not self._link_up:
-            return []  # what was there was no store of this run, and gives this agent no more time
+            return []  # the peer was not a store of this run and must not extend the time limit
         self._link_up = False
         self._waiting = None
         return [Arm(Timer.JOIN, self._limits.join)] if self.state is State.JOINING else []
 
     def link_trouble(self, why: str) -> None:
-        """A try to reach the store failed."""
+        """Record why an attempt to reach the store failed."""
         self._trouble = why
 
     def told(self, message: FromStore) -> list[Action]:
-        """The store said something."""
+        """Handle a message of the store."""
         self._trouble = ""
         match message:
             case Start():
@@ -205,11 +218,11 @@ class AgentStateMachine:
                 return []
 
     def _wait(self, message: Waiting | Prepare) -> list[Action]:
-        """There is no place for this node yet."""
+        """Handle that the store has no place for this node yet."""
         if self._is_probing:
             return []
         if isinstance(message, Prepare):
-            # The store waits for another Join: also of a node whose workers, some or all, have got ready meanwhile.
+            # The store waits for another Join, also if some or all workers of this node got ready meanwhile.
             is_ready = self._join().is_prepared
             return [] if self.state is not State.JOINING else [Send(self._join())] if is_ready else self.prepare()
         self._waiting = message
@@ -218,18 +231,20 @@ class AgentStateMachine:
     # ------------------------------------------------------------------ joining
 
     def prepare(self) -> list[Action]:
-        """Where the program can wait for its generation: let it get ready before this node is waited for."""
+        """Start workers that get ready for a generation before this node joins, so that the group does not wait for
+        them.
+        """
         self.state = State.PREPARING
         self._alive = set(range(self.node.local_world_size))
         return [Enter(GroupState.STARTING), PrepareWorkers(), Arm(Timer.KILL, self._limits.prepare)]
 
     def begin(self, *, prepares: bool, is_suspect: bool, checks_health: bool = False) -> list[Action]:
-        """The agent starts; on a node whose GPUs are suspect by a look at them.
+        """Return the first actions of the agent. On a suspect node it checks the GPUs first.
 
         Args:
             prepares: Workers can get ready before there is a generation.
-            is_suspect: A worker has failed here before, in a container that is gone.
-            checks_health: GPUs are suspect after any failure of a worker of this node, not only after a fault of a GPU.
+            is_suspect: A worker failed in an earlier container of this pod.
+            checks_health: GPUs are suspect after any failure of a worker of this node, not only after a GPU fault.
         """
         self._prepares, self._checks_health = prepares, checks_health
         return self._probe() if is_suspect else self._begin()
@@ -238,12 +253,16 @@ class AgentStateMachine:
         return self.prepare() if self._prepares else [Rejoin()]
 
     def _probe(self) -> list[Action]:
-        """Neither an order of the store nor a signal finds anything to stop meanwhile, as while it joins."""
+        """Check the GPUs in state JOINING: as during a join, a Stop or a signal finds no worker to stop."""
         self.state, self._is_probing = State.JOINING, True
         return [ProbeGpus()]
 
     def probed(self, trouble: str) -> list[Action]:
-        """The GPUs have been checked: join, or leave the run for ``trouble``, a sentence about one of them."""
+        """Handle the end of the GPU checks: join, or leave the run.
+
+        Args:
+            trouble: Sentence about a GPU that does not work; empty if all work.
+        """
         if not self._is_probing or self.state is State.OVER:
             return []
         self._is_probing = False
@@ -253,7 +272,11 @@ class AgentStateMachine:
         return [Send(Leave()), *self._end_with(Finish(Exit.GPU_FAULT, "" if failure else trouble, failure))]
 
     def join(self, port: int) -> list[Action]:
-        """No worker is busy, and ``port`` is held for the next generation."""
+        """Join the rendezvous, when no worker is busy.
+
+        Args:
+            port: Port reserved for the next generation.
+        """
         self.state = State.JOINING
         self._port = port
         self._waiting = None
@@ -280,7 +303,7 @@ class AgentStateMachine:
         return self._alive - self._idle - self._parting
 
     def able(self, local_rank: int, *, able: bool = True) -> list[Action]:
-        """A worker can outlive its group from now on, or can no longer."""
+        """Handle a worker that can outlive its group from now on, or can no longer."""
         self._outlives = able
         could = self._all_able()
         actions: list[Action] = []
@@ -298,8 +321,13 @@ class AgentStateMachine:
     def left(
         self, local_rank: int, failure: Failure | None, *, stays: bool = True, publishes: bool = False
     ) -> list[Action]:
-        """A worker has left its group and ``stays``, or has yet to save, and perhaps ``publishes`` what others need;
-        ``failure`` is what it would have ended with, None of a first one.
+        """Handle a worker that has left its group.
+
+        Args:
+            local_rank: Local rank of the worker.
+            failure: What the process would have ended with; None if it was in no group yet.
+            stays: The worker waits for the next group; False if it ends and is still saving.
+            publishes: Other nodes need what the worker saves.
         """
         if local_rank not in self._able:
             return []
@@ -313,18 +341,23 @@ class AgentStateMachine:
         return self._no_longer_busy(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
 
     def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
-        """A worker is gone. A failure with exit code 0 counts only if others fail without this worker."""
+        """Handle a worker that has exited.
+
+        Args:
+            local_rank: Local rank of the worker.
+            failure: How it failed. A failure with exit code 0 counts only if others fail without this worker.
+        """
         if failure and failure.exit_code == Exit.SUCCESS:
             self._finished_first, failure = self._finished_first or failure, None
         could = self._all_able()
         for group in (self._alive, self._able, self._idle, self._parting, self._publishing):
             group.discard(local_rank)
-        # Whoever comes in its place says for itself what it can.
+        # The worker that replaces it reports by itself whether it can outlive a group.
         lost: list[Action] = [Send(Outlive(able=False))] if could else []
         return [*lost, *self._no_longer_busy(failure)]
 
     def _no_longer_busy(self, failure: Failure | None, *, agreed: bool = False) -> list[Action]:
-        """``agreed``: all ranks ended their group together, and none of them is stuck."""
+        """Handle a worker that left its group or exited; ``agreed`` if all ranks ended their group together."""
         if self.state in {State.PREPARING, State.JOINING}:
             return self._no_longer_preparing()
         actions: list[Action] = []
@@ -344,7 +377,7 @@ class AgentStateMachine:
         return actions
 
     def _no_longer_preparing(self) -> list[Action]:
-        """A worker that ended while it got ready will be started in its generation, and fail there if it must."""
+        """Join when no worker is getting ready. One that exited meanwhile starts again with its generation."""
         if self.state is State.PREPARING and not self._busy:
             return [Disarm(Timer.KILL), Rejoin()]
         return []
@@ -363,12 +396,12 @@ class AgentStateMachine:
         return self.longest_step(survivors) if survivors else 0.0
 
     def _give(self, patience: float) -> Arm:
-        """Give workers so many seconds to stop, and look on the way for those that never will."""
+        """Give workers this many seconds to stop, and check for stuck workers on the way."""
         self._patience = patience
         return Arm(Timer.KILL, min(patience, self._limits.failure))
 
     def _ask(self, *, graceful: bool) -> list[Action]:
-        """Have workers stop: those that stay for the next group only leave this one."""
+        """Request all workers to stop. Workers that stay for the next group only leave the current one."""
         staying = frozenset(self._able & self._busy) if self._ending is None else frozenset()
         actions: list[Action] = [RegroupWorkers(staying, graceful)] if staying else []
         if not staying:
@@ -381,7 +414,7 @@ class AgentStateMachine:
         return not (self._busy | self._parting if self._ending is None else self._alive)
 
     def _stopped(self) -> list[Action]:
-        """No worker is busy, or none is left: on to what the stop was for."""
+        """Continue with the purpose of the stop, when no worker is busy or none is left."""
         if self._ending is not None:
             return [Disarm(Timer.KILL), *self._over(self._ending)]
         self._prepares = self.generation is not None and self._can_be_spared(self.generation)
@@ -391,11 +424,15 @@ class AgentStateMachine:
     def _is_suspect(self) -> bool:
         failure = self.failure
         if failure is None or failure.exit_code == Exit.NOT_FIT:
-            return False  # a preflight has looked already
+            return False  # a preflight has checked the node already
         return is_of_a_gpu(failure) or (self._checks_health and is_own(failure.reason))
 
     def _can_be_spared(self, generation: Assignment) -> bool:
-        """Workers have ended that could have stayed: those of other nodes, which stay, need not wait for new ones."""
+        """Return whether the group can run without this node.
+
+        This is so if workers exited that could have stayed. The surviving workers of other nodes need not wait for new
+        ones.
+        """
         are_enough = generation.node_count > self._policy.min_nodes
         return self._outlives and are_enough and len(self._idle) < self.node.local_world_size
 
@@ -409,7 +446,7 @@ class AgentStateMachine:
         if self.state is State.DONE or self.state is State.RUNNING:
             early = [Send(Failed(failure=self._finished_first))] if self._finished_first and not graceful else []
             return [*early, *self._stop(graceful=graceful)]
-        # Those that only save yet are stuck in nothing: what hurries the others must not tear their checkpoint.
+        # Workers that are only saving are not stuck: a shorter limit must not interrupt their checkpoint.
         if self.state is State.STOPPING and self._is_graceful and not graceful and self._busy:
             self._is_graceful = False
             hurry: list[Action] = [RegroupWorkers(frozenset(self._able & self._busy), graceful=False)]
@@ -417,7 +454,7 @@ class AgentStateMachine:
         return []
 
     def _end_with(self, ending: Finish) -> list[Action]:
-        """The store has closed the run to us."""
+        """Handle that the store has ended the run for this agent."""
         if self.state is State.OVER:
             return []
         self._ending = ending if self._ending is None else self._ending
@@ -427,11 +464,11 @@ class AgentStateMachine:
         return self._stop(graceful=False) if self._alive else self._over(self._ending)
 
     def _end_those_that_stayed(self) -> list[Action]:
-        """They were not asked to end before."""
+        """Send SIGTERM to surviving workers, which were only asked to leave their group."""
         return [SignalWorkers(signal.SIGTERM, frozenset(self._able))] if self._able else []
 
     def signalled(self, which: signal.Signals) -> list[Action]:
-        """Somebody told this agent to stop; the second time, at once."""
+        """Handle a signal that stops this agent. The second signal kills the workers."""
         if self.state is State.OVER:
             return []
         if self._ending is TOLD_TO_STOP:
@@ -446,7 +483,7 @@ class AgentStateMachine:
         return [Send(Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
 
     def fired(self, timer: Timer) -> list[Action]:
-        """A timer ran out."""
+        """Handle a timer that has run out."""
         if timer is Timer.KILL:
             return self._kill()
         if self.state is not State.JOINING:
@@ -462,7 +499,7 @@ class AgentStateMachine:
         return self._stop(graceful=True) if self._alive else self._over(self._ending)
 
     def _kill(self) -> list[Action]:
-        """What is still busy has had its time; where the run goes on, those that have left their group stay."""
+        """Kill the workers that are still busy. If the run continues, workers that have left their group stay."""
         if self.state not in {State.PREPARING, State.STOPPING}:
             return []
         if self.state is State.STOPPING and self._ending is None:

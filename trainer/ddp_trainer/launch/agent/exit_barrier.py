@@ -1,8 +1,7 @@
-"""The end of a run: its nodes exit together.
-
-The first pod that ends well, or badly for good, tells Kubernetes that the job is over, and what still runs is deleted:
-with its log, and with the numbers that nobody has scraped yet. So an agent that has said its last words says Leave, and
-exits when the store says Part, which is when all have said theirs.
+"""Exit barrier at the end of a run: its nodes exit together. The first pod that exits for good ends the job in
+Kubernetes. Kubernetes then deletes the running pods, with their logs and with metrics that were not scraped yet. So
+:class:`ExitBarrier` sends Leave after the agent's final reports, and waits for the store's Part. The store sends Part
+when all agents have sent Leave.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ from typing import Final
 from ddp_trainer.launch.protocol.messages import FromAgent, FromStore, Leave, Over, Part
 
 PART_SECONDS: Final = 620.0
-"""More than the last words of any other node may take."""
+"""Seconds to wait for Part; more than the final reports of any other node take."""
 
 
 class ExitBarrier:
-    """One agent's side of it."""
+    """Exit barrier of one agent."""
 
     def __init__(self) -> None:
         self._is_over = False
         self._may_go = asyncio.Event()
 
     def told(self, message: FromStore) -> None:
-        """The store said something."""
+        """Handle a message of the store."""
         if isinstance(message, Over):
             self._is_over = True
         elif isinstance(message, Part):
             self._may_go.set()
 
     def alone(self) -> None:
-        """The store is gone, or this agent is told to stop: it need not wait for the others any more."""
+        """Stop waiting for the other nodes: the store is gone, or this agent received a signal to stop."""
         if self._is_over:
             self._may_go.set()
 
     async def wait(self, send: Callable[[FromAgent], None]) -> None:
-        """Until all may go; not at all where the run goes on for others."""
+        """Wait until all nodes may exit; do not wait if the run continues on other nodes."""
         if self._is_over:
             send(Leave())
             with contextlib.suppress(TimeoutError):

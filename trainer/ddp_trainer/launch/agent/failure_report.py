@@ -1,4 +1,6 @@
-"""What the agent saw of a worker that ended, or left its group, as a failure that it can tell the store of."""
+"""Failure reports for the store. :class:`FailureBuilder` describes a worker that exited or left its group, from its
+exit code, its error file, its stderr and the kernel's OOM counter.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,21 @@ from ddp_trainer.process.worker_protocol import Left
 
 @dataclass(slots=True)
 class FailureBuilder:
-    """That of one agent."""
+    """Builder of the failure reports of one agent."""
 
     core: AgentStateMachine
     environment: Mapping[str, str]
-    """Of this launcher."""
+    """Environment of this launcher."""
     error_file: Callable[[int, int], Path]
-    """Generation and local rank → torch's error file."""
+    """Generation and local rank → path of torch's error file."""
     last_lines: Callable[[int], str] = lambda _: ""
     """Local rank → the end of its stderr."""
     parallel: str = ""
-    """The layouts that its workers say they train by; else those of the environment are taken."""
+    """Parallel layouts that the workers report; if empty, those of the environment apply."""
     _oom_kills: int = field(default_factory=failure_reason.oom_kills)
 
     def ended(self, local_rank: int, exit_code: int) -> Failure:
-        """A worker is gone."""
+        """Return the failure of a worker that has exited."""
         number = self.core.generation.number if self.core.generation else 0
         note = failure_reason.read_error_file(self.error_file(number, local_rank))
         kills, self._oom_kills = self._oom_kills, failure_reason.oom_kills()
@@ -49,7 +51,7 @@ class FailureBuilder:
         )
 
     def finished(self, local_rank: int) -> Failure:
-        """Return what the exit of a worker with 0 counts as if another rank fails without it."""
+        """Return the failure that counts for a worker that exited with 0, if another rank fails without it."""
         return self._failure(
             local_rank,
             exit_code=0,
@@ -59,7 +61,7 @@ class FailureBuilder:
         )
 
     def left(self, local_rank: int, left: Left) -> Failure:
-        """What a worker that stayed says of the end of its group."""
+        """Return the failure of a worker that left its group and keeps its process."""
         message = failure_reason.quoted(left.why, failure_reason.MESSAGE_CHARACTERS)
         reason = failure_reason.reason_of(left.exit_code, left.why, oom_killed=False)
         return self._failure(
@@ -89,5 +91,5 @@ class FailureBuilder:
         try:
             parallel = self.parallel or self.environment.get(Env.PARALLEL, "")
             return LayoutRange.parse(parallel).choose(world_size).told(rank)
-        except LayoutError:  # there is none, or one that does not fit, as whoever trains by it says
+        except LayoutError:  # there is no layout, or it does not fit; the workers report the latter
             return ""

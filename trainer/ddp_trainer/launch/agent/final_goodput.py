@@ -1,7 +1,8 @@
-"""What the time of a job went into that ends here: what its ranks told of it, and what its launcher saw since.
+"""Time breakdown of a job that ends in this pod: what its ranks reported, and what its launcher measured since.
 
-The states are those of the ledger (:mod:`ddp_trainer.train.config.goodput_account`), and time goes to them by the same
-moments. What only a rank can tell apart, as reading a checkpoint and making a model ready, is ``startup`` here.
+The states are those of the ledger (:mod:`ddp_trainer.train.config.goodput_account`), with the same moments between
+them. States that only a rank can separate, such as reading a checkpoint and preparing a model, are ``startup`` here.
+The main entry point is :func:`last_account`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def last_account(setup: AgentConfig, moments: Moments, failure: Failure | None) -> Mapping[str, object]:
-    """What the end of a run that failed tells of its time and steps; nothing where nobody can know.
+    """Return the time breakdown and the steps of a run that failed; empty where they are unknown.
 
-    Ranks that train and keep no ledger leave it open what their time went into; that no step was ever taken a launcher
-    knows that has been in every group: it listens to all programs of Python's, unless it was told not to.
+    The time breakdown is unknown for ranks that train without a ledger. A launcher that was in every group can find
+    that no step was ever taken: it counts the steps of all Python programs, unless the environment turns this off.
     """
     told, step = setup.recorder.job_account() or setup.report.account(), setup.recorder.highest_step()
     hears = setup.program.kind != "command" and setup.environment.get(Env.METRICS_HOOKS) != "0"
@@ -34,19 +35,19 @@ def last_account(setup: AgentConfig, moments: Moments, failure: Failure | None) 
         return _steps(setup.recorder, step)
     ending = JobTime.HANG if failure is not None and failure.reason == FailureReason.HANG else JobTime.RESTART
     account = account_at_the_end(told, moments.times, time.time(), ending)
-    # Of ranks that went on from a checkpoint, and took no step, nobody has told how many there were before.
+    # Ranks that resumed from a checkpoint and took no step have not reported the number of earlier steps.
     steps = _steps(setup.recorder, step) or ({"steps": 0} if told is None else {})
     return {**steps, "started": round(account.started, 3), **account.summary()}
 
 
 def last_step(recorder: AgentRecorder) -> dict[str, int]:
-    """Return the last step that a rank has reported, for the summary of a program that writes none itself."""
+    """Return the last step that a rank has reported, for a program that writes no summary."""
     step = recorder.highest_step()
     return {"steps": step} if step else {}
 
 
 def _steps(recorder: AgentRecorder, step: int | None) -> dict[str, int]:
-    """The steps of a run that took some, and how many it was to take where that is known."""
+    """Return the steps of a run, and the planned steps if known; empty for a run without steps."""
     if not step:
         return {}
     planned = recorder.steps_planned()
@@ -56,13 +57,13 @@ def _steps(recorder: AgentRecorder, step: int | None) -> dict[str, int]:
 def account_at_the_end(
     told: JobAccount | None, times: Mapping[Moment, float], now: float, ending: JobTime
 ) -> JobAccount:
-    """The account of a job up to its end.
+    """Return the time breakdown of a job up to its end.
 
     Args:
-        told: what ranks told last; None where none has taken a step, and none found that another did before.
-        times: Unix times of this launcher; that at which it was launched is among them.
-        now: Unix time of the end.
-        ending: what the time since a step went into, that led to the end.
+        told: Last time breakdown that ranks reported; None if no rank took a step or found an earlier one.
+        times: Unix times of this launcher in seconds, which include the time of its launch.
+        now: Unix time of the end, in seconds.
+        ending: State that led to the end; it gets the time since the last step.
     """
     launched = times[Moment.LAUNCHED]
     account = JobAccount.begun(launched) if told is None else told

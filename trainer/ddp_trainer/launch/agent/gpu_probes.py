@@ -1,7 +1,7 @@
-"""Checks of this node's GPUs before it joins again, in child processes, side by side.
+"""Checks of this node's GPUs before it joins again, in parallel child processes.
 
-One process probes each GPU that no worker holds, by CUDA. With ``--preflight`` another one reads the health of all GPUs
-by NVML.
+:class:`GpuProbes` starts one CUDA probe for each GPU that no worker holds. With ``--preflight``, another process reads
+the health of all GPUs by NVML.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ddp_trainer.process.gpu_devices import visible_gpus
 from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, trouble_of
 
 _HEALTH = "health"
-"""Key of the health check, beside the devices of the probes."""
+"""Key of the health check in the same dictionary as the devices of the probes."""
 
 
 class GpuProbes:
-    """Those of one agent."""
+    """GPU probes of one agent."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class GpuProbes:
         library: str = LIBRARY,
         seconds: float = PROBE_SECONDS,
     ) -> None:
-        """Make what probes.
+        """Initialize the probes.
 
         Args:
-            setup: What the agent was given.
-            children: Of this launcher.
-            environment: That all workers have in common.
-            preflight: What reads the health of GPUs.
-            ended: Called once after each :meth:`start`: with a sentence where a GPU keeps this node out of the run,
-                else with none.
-            library: The driver's, by name or path.
+            setup: Configuration of the agent.
+            children: Child processes of this launcher.
+            environment: Environment that all workers have in common.
+            preflight: Preflight that reads the health of GPUs.
+            ended: Called once after each :meth:`start`, with a sentence if a GPU keeps this node out of the run, else
+                with an empty string.
+            library: Name or path of the CUDA driver library.
             seconds: Time limit of a probe.
         """
         self._launch = setup.launch
@@ -67,7 +67,7 @@ class GpuProbes:
         self._health = Verdict(may_start=True)
 
     def start(self, busy: Collection[int]) -> None:
-        """Probe the GPU of every local rank but the ``busy`` ones, whose workers live and hold theirs."""
+        """Probe the GPU of every local rank, except the ``busy`` ones, whose workers hold their GPUs."""
         self._found.clear()
         self._health = Verdict(may_start=True)
         devices = self._devices()
@@ -77,7 +77,7 @@ class GpuProbes:
         if devices and self._preflight.care is not PreflightPolicy.OFF:
             self._look_at_health(devices)
         if not self._waited_for:
-            # An action is done before what it leads to.
+            # The caller must finish its action before the result of the action arrives.
             asyncio.get_running_loop().call_soon(self._ended, "")
 
     def _devices(self) -> list[str]:
@@ -113,7 +113,7 @@ class GpuProbes:
             self._is_over(_HEALTH)
 
     def _one_is_late(self, device: str, pid: int) -> None:
-        kill(pid, signal.SIGKILL)  # the kernel may hold it for good, so its end is not waited for
+        kill(pid, signal.SIGKILL)  # the kernel may hold it forever, so do not wait for its exit
         self._one_said(device, trouble_of(None, ""))
 
     def _one_ended(self, device: str, output: Path, returncode: int) -> None:

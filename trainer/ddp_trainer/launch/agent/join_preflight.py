@@ -1,6 +1,7 @@
-"""The preflights that an agent takes part in when a node joins: its own before it is taken in, and those of others.
+"""Preflights that an agent takes part in when a node joins: its own before it may join, and those of other nodes.
 
-See :mod:`ddp_trainer.launch.rendezvous.join_checks` for who is to meet with whom.
+:class:`JoinPreflight` handles the store's Meet messages. See :mod:`ddp_trainer.launch.rendezvous.join_checks` for the
+choice of the nodes that meet.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS
 from ddp_trainer.launch.workers.children import kill
 
 LONGEST_SECONDS: Final = 120.0
-"""Of one preflight, whose own limits are shorter: a file system that does not answer must not keep a node out."""
+"""Limit of one preflight. Its own limits are shorter, but a file system that does not answer must not keep a node out.
+"""
 
 
 class JoinPreflight:
-    """Those of one agent."""
+    """Join preflights of one agent."""
 
     def __init__(
         self,
@@ -32,18 +34,26 @@ class JoinPreflight:
         send: Callable[[FromAgent], None],
         say: Callable[[str], None],
     ) -> None:
-        """``sockets_in`` tells what workers in a group would be told of interfaces."""
+        """Initialize the join preflights.
+
+        Args:
+            core: State machine of the agent.
+            preflight: Starts the processes.
+            sockets_in: Returns the environment variables for network interfaces that workers of a group would get.
+            send: Sends a message to the store.
+            say: Prints a line.
+        """
         self._core = core
         self._preflight = preflight
         self._sockets_in = sockets_in
         self._send = send
         self._say = say
         self._count = 0
-        """Of our own: a store that was restarted numbers from one again."""
+        """Number of own preflights. The number of the store is not enough: a restarted store counts from one again."""
         self._pid: int | None = None
 
     def told(self, meet: Meet) -> None:
-        """The store asks this node to take part."""
+        """Take part in a preflight, as the store requests."""
         *members, newcomer = meet.names
         if meet.place.node_rank == meet.place.node_count - 1:
             others = ", ".join(members)
@@ -53,7 +63,9 @@ class JoinPreflight:
             self._start(meet, partial(self._saw, newcomer, meet.place.node_rank == 0))
 
     def end(self) -> None:
-        """Hold ours no longer: the store has forgotten it, since the connection broke, and it has our port."""
+        """Kill this node's own preflight: after a lost connection the store has forgotten it, and it holds the port of
+        the node.
+        """
         self._count += 1
         if self._pid is not None:
             kill(self._pid, signal.SIGKILL)
@@ -78,7 +90,7 @@ class JoinPreflight:
         return pid
 
     def _ended(self, count: int, number: int, verdict: Verdict) -> None:
-        """Our own is over."""
+        """Report the result of this node's own preflight."""
         if count != self._count:
             return
         self._pid = None
@@ -90,6 +102,6 @@ class JoinPreflight:
         self._send(Met(number=number, fit=verdict.may_start))
 
     def _saw(self, newcomer: str, is_first: bool, verdict: Verdict) -> None:
-        """That of another; one of those that took part says so."""
+        """Print the result of another node's preflight, on the first of the nodes that took part."""
         if is_first and not verdict.may_start:
             self._say(f"{newcomer} wants to join, and stays out of the run. {verdict.sentence}.")

@@ -1,10 +1,10 @@
-"""A preflight of all nodes between a rendezvous and the first workers: a child process, since it is another room.
+"""Preflight of all nodes between a rendezvous and the first workers, in a child process.
 
-It is held where the ranks will meet: at the address and the port of rank 0, which its agent holds but does not use yet.
-The first group of a run is looked at as a whole. Those who run wait for nobody, so a node that joins them holds one
-with some of them before it is taken in (:meth:`Preflight.meet`); where the store knows of nobody who would, it looks at
-itself alone, beside its workers, and a doubt about it is no reason to end the run. A node whose worker failed checks
-the health of its GPUs before it joins again (:meth:`Preflight.look_at_gpus`).
+:meth:`Preflight.start` checks the first group of a run as a whole, at the address and port of rank 0, which its agent
+reserves but does not use yet. Running nodes do not wait for a joining node: it holds a preflight with some of them
+before it may join (:meth:`Preflight.meet`). If the store knows no such nodes, it checks itself alone, beside its
+workers, and a finding does not end the run. A node whose worker failed checks the health of its GPUs before it joins
+again (:meth:`Preflight.look_at_gpus`).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
 
 _STDERR: Final = 2
 MEET_SECONDS: Final = 30.0
-"""So long a node that joins waits for the members' processes."""
+"""Time that a joining node waits for the processes of the members."""
 
 
 class PreflightPolicy(StrEnum):
-    """What a preflight is for."""
+    """Effect of a preflight on the start of workers."""
 
     OFF = "off"
     WARN = "warn"
-    """Print what is found, and start."""
+    """Print the findings, and start."""
     STRICT = "strict"
-    """Start only where nothing fails."""
+    """Start only if no check fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of it."""
+    """Result of a preflight."""
 
     may_start: bool
     sentence: str = ""
 
 
 class Preflight:
-    """Those of one agent: its own, which happens once, and those of nodes that join."""
+    """Preflights of one agent: its own, which runs once, and those of nodes that join."""
 
     def __init__(
         self,
@@ -63,7 +63,16 @@ class Preflight:
         log_dir: Path,
         environ: Mapping[str, str],
     ) -> None:
-        """``local_world_size`` is this node's; ``script`` is the file to compare, empty for none."""
+        """Initialize the preflights.
+
+        Args:
+            children: Child processes of this launcher.
+            care: Effect of a preflight on the start of workers.
+            local_world_size: Number of workers of this node.
+            script: File to compare between nodes; empty for none.
+            log_dir: Folder of the result files.
+            environ: Environment of the preflight processes.
+        """
         self._children = children
         self._local_world_size = local_world_size
         self._script = script
@@ -72,14 +81,23 @@ class Preflight:
         self.care = care
         self._pid: int | None = None
         self.is_due = care is not PreflightPolicy.OFF
-        """Before the first workers of this agent."""
+        """True until this agent's own preflight has started, before its first workers."""
 
     def holds_up(self, generation: Assignment) -> bool:
-        """Whether workers are to wait for it: where others train already, nobody waits."""
+        """Return whether workers must wait for the preflight. They wait only in the first group."""
         return generation.number == 1
 
     def start(self, generation: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
-        """Look at what workers will find, ``more`` included; ``ended`` is called once. Raises OSError."""
+        """Start the preflight of a generation.
+
+        Args:
+            generation: Place of this node.
+            ended: Called once with the result.
+            more: Environment variables that workers get in addition.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
         self.is_due = False
         is_first = self.holds_up(generation)
         care = self.care if is_first else PreflightPolicy.WARN
@@ -92,9 +110,20 @@ class Preflight:
         self._pid = self._run(flags, document, partial(self._ended, care, document, ended), more)
 
     def meet(self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> int:
-        """Take part in that of a node that joins, which has the last rank, as it or as one of the others.
+        """Take part in the preflight of a joining node, as that node or as one of the others. The others print and
+        leave nothing.
 
-        The others print and leave nothing; ``ended`` is called once. Returns the process id. Raises OSError.
+        Args:
+            number: Number of this preflight.
+            place: Place of this node; the joining node has the last rank.
+            ended: Called once with the result.
+            more: Environment variables that workers get in addition.
+
+        Returns:
+            The process id.
+
+        Raises:
+            OSError: The process cannot be started.
         """
         last = place.node_count - 1
         is_ours = place.node_rank == last
@@ -105,16 +134,24 @@ class Preflight:
         return self._run(flags, document, partial(self._met, document, ended, is_ours), more, stdout)
 
     def look_at_gpus(self, devices: Sequence[str], ended: Callable[[Verdict], None]) -> int:
-        """Check the health of GPUs of this node before it joins again; ``ended`` is called once.
+        """Check the health of GPUs of this node before it joins again.
 
-        Returns the process id. Raises OSError.
+        Args:
+            devices: GPUs to check.
+            ended: Called once with the result.
+
+        Returns:
+            The process id.
+
+        Raises:
+            OSError: The process cannot be started.
         """
         document = self._folder / "gpu-health.json"
         target = ["-m", "ddp_trainer.preflight.gpu_health", ",".join(devices), str(document)]
         return self._start(target, document, partial(self._looked_at_gpus, document, ended), {})
 
     def stop(self) -> None:
-        """Look no further, if it is being looked."""
+        """Kill this agent's own preflight, if it runs."""
         if self._pid is not None:
             kill(self._pid, signal.SIGKILL)
 
@@ -178,7 +215,7 @@ def _sentence(document: Path, returncode: int) -> str:
 
 
 def write_error(file: Path, sentence: str) -> None:
-    """As torch's error file of a worker, where the first error of a run is looked for."""
+    """Write a sentence in the format of a worker's torch error file, where the first error of a run is looked up."""
     extra = {"timestamp_ns": str(time.time_ns()), "py_callstack": ""}
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

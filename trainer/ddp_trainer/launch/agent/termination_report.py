@@ -1,4 +1,6 @@
-"""What stays when the pod is gone: the first error or the summary, in files that a controller reads."""
+"""Files that remain when the pod is gone: the first error or the summary, for controllers. :class:`Report` writes
+``error.json``, ``summary.json`` and the termination message.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _SUCCEEDED: Final = "succeeded"
 
 
 class Report:
-    """The run directory and the termination message of this pod."""
+    """Run directory and termination message of this pod."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         run_dir = environ.get(Env.RUN_DIR, "")
@@ -30,17 +32,21 @@ class Report:
         self._pod = environ.get(Env.POD_NAME, "")
         named = environ.get(Env.TERMINATION_LOG, "")
         self._termination_log = Path(named or constants.Path.TERMINATION_LOG)
-        # Without the name, only a file that is already there is one: the kubelet makes it.
+        # Without a configured path, write only to an existing file, which the kubelet has created.
         self._may_create = bool(named)
         if self._run_dir:
-            (self._run_dir / File.SUMMARY).unlink(missing_ok=True)  # of a container that was here before
+            (self._run_dir / File.SUMMARY).unlink(missing_ok=True)  # of an earlier container of this pod
 
     def failed(
         self, failure: Failure, exit_code: int, restarts: Mapping[str, int], account: Mapping[str, object] | None = None
     ) -> None:
-        """Keep the first error of the run: in ``error.json`` whole, in the termination message shortened.
+        """Write the first error of the run: complete in ``error.json``, shortened in the termination message.
 
-        ``account`` is what the job's time went into, see :mod:`ddp_trainer.launch.agent.final_goodput`.
+        Args:
+            failure: First failure of the run.
+            exit_code: Exit code of the pod.
+            restarts: Cause → number of restarts.
+            account: Time breakdown of the job, see :mod:`ddp_trainer.launch.agent.final_goodput`.
         """
         error = self._error(failure)
         self.keep(failure)
@@ -48,18 +54,18 @@ class Report:
         self._terminate(fit({**error, **ending, **(account or {})}))
 
     def keep(self, failure: Failure) -> None:
-        """Keep an error in ``error.json``; the run may go on."""
+        """Write an error to ``error.json``. The run may continue."""
         if self._run_dir:
             _replace(self._run_dir / File.FIRST_ERROR, json.dumps(self._error(failure), indent=1))
 
     def ended(self, exit_code: int, sentence: str, account: Mapping[str, object] | None = None) -> None:
-        """The pod ends for a reason that is no worker's."""
+        """Write the termination message of a pod that ends for a reason other than a failed worker."""
         reason = {"reason": FailureReason.GPU_FAULT} if exit_code == Exit.GPU_FAULT else {}
         ending = {"result": "failed", "pod_exit_code": exit_code, **reason, "message": sentence, "pod": self._pod}
         self._terminate(fit({**ending, **(account or {})}))
 
     def had_failure(self, *, of_any_kind: bool) -> bool:
-        """Return whether a worker has failed in a container of this pod that was here before: of a GPU, or at all."""
+        """Return whether a worker failed in an earlier container of this pod: by a GPU fault, or ``of_any_kind``."""
         if self._run_dir:
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 reason = json.loads((self._run_dir / File.FIRST_ERROR).read_text()).get("reason", "")
@@ -67,14 +73,14 @@ class Report:
         return False
 
     def account(self) -> JobAccount | None:
-        """What rank 0 found of the job's time when it came to this pod; None where it found nothing."""
+        """Return the time breakdown that rank 0 stored when it started in this pod; None if there is none."""
         if self._run_dir:
             with contextlib.suppress(OSError, ValueError):
                 return JobAccount.from_json((self._run_dir / File.ACCOUNT).read_text())
         return None
 
     def succeeded(self, restarts: Mapping[str, int], **known: object) -> None:
-        """Merge what the launcher knows into the summary that the program wrote, or write one in its place."""
+        """Merge the launcher's values into the summary of the program, or write a summary if there is none."""
         summary: Json = {"result": _SUCCEEDED, **known, **self._summary(), "restarts": dict(restarts)}
         if self._run_dir:
             _replace(self._run_dir / File.SUMMARY, json.dumps(summary, indent=1))
@@ -111,9 +117,10 @@ class Report:
 
 
 def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
-    """As JSON of at most ``limit`` bytes: the longest texts are cut in the middle, and lists left out, until it fits.
+    """Return the message as JSON of at most ``limit`` bytes. The longest texts are cut in the middle and lists removed
+    until it fits.
 
-    Secrets are hidden, and terminal controls escaped: operators repeat a termination message in events.
+    Secrets are hidden and terminal control characters escaped: operators repeat a termination message in events.
 
     >>> fit({"rank": 1, "stack": "abcdefgh" * 9}, 40)
     '{"rank":1,"stack":"abcdefgh…abcdefgh"}'
@@ -124,7 +131,7 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
         value = message[name]
         excess = len(text.encode()) - limit
         if isinstance(value, str) and len(value) > 16:
-            # JSON may need six bytes for a character, so this may take more than one turn.
+            # JSON may need six bytes for a character, so this may take more than one pass.
             message[name] = shorten(value, max(16, len(value) - max(1, excess // 6), len(value) // 2))
         else:
             del message[name]
@@ -136,7 +143,7 @@ def _compact(value: object) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """All of it or none; a full disk must not hide the error that is being reported."""
+    """Replace a file completely or not at all. A full disk must not hide the error that is being reported."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft_of(path) as draft:

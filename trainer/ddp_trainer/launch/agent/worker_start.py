@@ -1,4 +1,6 @@
-"""How the workers of a generation come to run in this pod: at once, or when a preflight has found the node fit."""
+"""Start of a generation's workers in this pod, immediately or after a preflight has found the node fit.
+:class:`Starting` also starts the preflight, the hang watchdog of the workers and the watch for their fork server.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from ddp_trainer.launch.workers.worker_group import Workers
 
 
 class Starting:
-    """Those of one agent, generation after generation."""
+    """Starter of the workers of one agent, for one generation after the other."""
 
     def __init__(
         self,
@@ -34,17 +36,17 @@ class Starting:
         exited: Callable[[int, int], None],
         give_up: Callable[[str], None],
     ) -> None:
-        """Make what starts ``workers``.
+        """Initialize the starter.
 
         Args:
-            setup: what the agent was given.
-            children: of this launcher.
-            workers: what is to be started.
-            guard: told of those that run.
-            moments: told to each worker.
-            environment: that all of them have in common.
-            exited: told of a local rank that does not start as if it had ended so.
-            give_up: told why none can be started at all.
+            setup: Configuration of the agent.
+            children: Child processes of this launcher.
+            workers: Workers to start.
+            guard: Hang watchdog of the running workers.
+            moments: Times that each worker gets.
+            environment: Environment that all workers have in common.
+            exited: Called with local rank and return code for workers that do not start, as if they had exited.
+            give_up: Called with the reason if no worker can be started.
         """
         self._core = setup.core
         self._local_world_size = setup.launch.local_world_size
@@ -60,24 +62,24 @@ class Starting:
         script = setup.program.target if setup.program.kind == "script" else ""
         workers_here = setup.launch.local_world_size
         self.preflight = Preflight(children, setup.care, workers_here, script, setup.log_dir, environment)
-        """By which this node is looked at."""
+        """Preflight of this node."""
 
     def prepare(self) -> None:
-        """Have workers get ready that have no generation yet."""
+        """Start workers that get ready without a generation."""
         self._try(self._workers.prepare)
 
     def start(self, generation: Assignment) -> None:
-        """Start the workers of this pod; where the preflight holds them up, when it is over."""
+        """Start the workers of this pod, after the preflight if they must wait for it."""
         self._sockets = self.sockets_in(generation)
         is_looked_at = self.preflight.is_due and self.preflight.holds_up(generation)
         self._try(partial(self._look if is_looked_at else self._start_now, generation))
         if self.preflight.is_due:
-            # The others train already: they wait for our ranks, and must not wait for a look at this machine too.
+            # The other nodes train already and wait for these ranks. They must not wait for a check of this node too.
             with contextlib.suppress(OSError):
                 self.preflight.start(generation, lambda _: None, self._sockets)
 
     def sockets_in(self, generation: Assignment) -> Mapping[str, str]:
-        """What workers in a group are told of the interfaces to the others; the first time in words, too."""
+        """Return the environment variables for the network interfaces to other nodes, and print the first choice."""
         if generation.node_count == 1:
             return {}
         from ddp_trainer.launch.host.network_interface import sockets_of  # noqa: PLC0415 - one node alone does without ctypes
@@ -89,7 +91,7 @@ class Starting:
         return sockets.environment
 
     def end(self) -> None:
-        """No more will start."""
+        """Stop the start of fork servers."""
         self._zygote_watch.end()
 
     def _try(self, start: Callable[[], None]) -> None:
@@ -109,7 +111,7 @@ class Starting:
         self.preflight.start(generation, partial(self._looked, generation), self._sockets)
 
     def _looked(self, generation: Assignment, verdict: Verdict) -> None:
-        """The preflight is over; the core knows of workers by now, which start, or count as ended."""
+        """Start the workers after the preflight, or report them as exited: the state machine counts them as started."""
         number, stopped = generation.number, self._core.state is not State.RUNNING
         if verdict.may_start and not stopped:
             self._try(partial(self._start_now, generation))

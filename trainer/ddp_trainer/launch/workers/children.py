@@ -1,7 +1,8 @@
-"""Child processes of an agent, and everybody else's: an agent is often process 1 of its container.
+"""Child processes of an agent and orphans of its container, where the agent is often process 1.
 
-One handler of SIGCHLD reaps whatever has ended. As the reaper of its descendants (PR_SET_CHILD_SUBREAPER) the agent
-also gets the orphans of its workers, which nobody else in a container would ever wait for.
+:class:`Children` starts processes, calls their owners when they end, and kills orphans. One SIGCHLD handler reaps every
+process that has ended. The agent is the reaper of its descendants (PR_SET_CHILD_SUBREAPER), so it also gets the orphans
+of its workers, which no other process of a container would reap.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Children:
-    """Starts processes and tells their owners when they end. Belongs to the main thread and its event loop."""
+    """Child processes of this launcher, with a callback for the end of each. Belongs to the main thread and its event
+    loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -41,10 +44,22 @@ class Children:
         stderr: int | IO[bytes] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> int:
-        """Start a process in a session of its own and return its id; ``ended`` gets its return code.
+        """Start a process in a new session and return its process id.
 
-        A session of its own keeps a terminal's Ctrl-C from it, which the agent forwards in its own time, and makes
-        it the head of a process group that can be killed whole. Raises OSError.
+        The new session keeps a terminal's Ctrl-C from the process; the agent forwards it at its own time. The process
+        also becomes the leader of a process group that can be killed as a whole.
+
+        Args:
+            command: Program and arguments.
+            environment: Complete environment of the process.
+            ended: Called with the return code, negative for a signal.
+            stdin: Descriptor of its stdin.
+            stdout: Descriptor or file of its stdout; None to inherit it.
+            stderr: Descriptor or file of its stderr; None to inherit it.
+            pass_fds: Descriptors that the process inherits.
+
+        Raises:
+            OSError: The process cannot be started.
         """
         process = subprocess.Popen(
             command,
@@ -60,12 +75,12 @@ class Children:
         return process.pid
 
     def adopt(self, pid: int, ended: Callable[[int], None]) -> None:
-        """Tell ``ended`` when this descendant ends."""
+        """Call ``ended`` with the return code when this descendant ends."""
         self._owners[pid] = ended
 
     def kill_strays(self) -> None:
-        """Kill what workers left behind and no group of ours holds: a daemon that forked twice has become our child,
-        and may keep a GPU or a port that the next workers need.
+        """Kill processes that workers left behind outside the groups of this launcher. A daemon that forked twice has
+        become a child of the agent. It may hold a GPU or a port that the next workers need.
         """
         strays = [pid for pid in _children_of(os.getpid()) if pid not in self._owners]
         while strays:
@@ -74,7 +89,7 @@ class Children:
             kill(pid, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Wait for everything that has ended. One SIGCHLD may stand for many."""
+        """Reap every process that has ended, since one SIGCHLD may stand for many."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -85,8 +100,7 @@ class Children:
             pid = ended.si_pid
             owner = self._owners.pop(pid, None)
             if owner and (ended.si_code, ended.si_status) != (os.CLD_EXITED, 0):
-                # While it is a zombie its group id cannot be taken by another, so this hits only what it left behind:
-                # loader processes of a dead rank hold its memory. What a program leaves when it ends well, it meant.
+                # The group id of a zombie cannot be reused, so this kills only what the process left behind: loader
                 kill_group(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             returncode = os.waitstatus_to_exitcode(status)
@@ -97,7 +111,7 @@ class Children:
 
 
 def _children_of(parent: int) -> list[int]:
-    """Process ids; by the kernel's own list where it keeps one."""
+    """Return the process ids of the children, from the kernel's list if it keeps one."""
     tasks = list(Path(f"/proc/{parent}/task").glob("*/children"))
     with contextlib.suppress(OSError):
         if tasks:
@@ -113,12 +127,15 @@ def _parent_in(stat: Path) -> int:
 
 
 def kill(pid: int, which: signal.Signals) -> None:
-    """Send a signal to one process, if it is still there."""
+    """Send a signal to a process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, which)
 
 
 def kill_group(pid: int, which: signal.Signals) -> None:
-    """Send a signal to the whole group of a process, if any of it is still there."""
+    """Send a signal to the whole process group of a process, if any member still exists.
+    # processes of a dead rank hold its memory. A program that exits with 0 may leave processes on
+    purpose.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, which)

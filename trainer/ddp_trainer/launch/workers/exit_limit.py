@@ -15,21 +15,21 @@ from ddp_trainer.launch.protocol.console import say
 from ddp_trainer.launch.workers.children import kill
 
 EXIT_SECONDS: Final = 8.0
-"""Between the end of a program and SIGKILL for its process."""
+"""Seconds from the end of a program to SIGKILL for its process."""
 MOST_THREADS: Final = 32
-"""Threads that the report lists."""
+"""Maximum number of threads in the report."""
 
 
 class ExitLimit:
-    """That of one worker. Belongs to the launcher's event loop."""
+    """Exit time limit of one worker. Belongs to the launcher's event loop."""
 
     def __init__(self, pid: int, rank: int | None, exit_code: int) -> None:
-        """Start the clock.
+        """Start the timer.
 
         Args:
-            pid: Process of the worker.
-            rank: Its rank; None before its first generation.
-            exit_code: Of its program.
+            pid: Process id of the worker.
+            rank: Rank of the worker; None before its first generation.
+            exit_code: Exit code of its program.
         """
         self._pid = pid
         self._who = "A worker without a rank" if rank is None else f"Rank {rank}"
@@ -38,11 +38,11 @@ class ExitLimit:
         self._timer = asyncio.get_running_loop().call_later(EXIT_SECONDS, self._kill)
 
     def exited(self, returncode: int) -> int:
-        """Stop the clock; return the program's exit code where a signal ended its process."""
+        """Stop the timer, and return the program's exit code if a signal ended its process, else ``returncode``."""
         self._timer.cancel()
         if returncode >= 0:
             return returncode
-        if not self._has_killed and returncode != -signal.SIGTERM:  # which the launcher sends where a peer has failed
+        if not self._has_killed and returncode != -signal.SIGTERM:  # which the launcher sends after a peer has failed
             say(
                 f"{self._who} died of signal {-returncode} while it exited. Its program had ended with code "
                 f"{self._exit_code}, which counts."
@@ -59,7 +59,7 @@ class ExitLimit:
 
 
 def threads_of(pid: int) -> str:
-    """Return a line per thread of a process: id, name, state, and where the kernel holds it."""
+    """Return one line per thread of a process: id, name, state, wait channel and system call."""
     tasks = sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda task: int(task.name))
     lines = [_line_of(task) for task in tasks[:MOST_THREADS]]
     return "\n".join([*lines, f"  and {len(tasks) - MOST_THREADS} more"] if len(tasks) > MOST_THREADS else lines)

@@ -1,9 +1,8 @@
-"""The agent's side of the zygote: start it when nothing is lost by it, and have it fork workers.
+"""Agent's side of the fork server (zygote): :class:`ForkServer` starts its process and has it fork workers.
 
-It is started some seconds after the first workers, and only when these have torch in their memory, so a first start
-never waits for it and a script without torch never pays for it. It imports what they have imported, as far as that is
-the same for all ranks. Whatever goes wrong, workers are started the usual way: the zygote saves seconds and nothing
-depends on it.
+It starts some seconds after the first workers, and only if these have loaded torch. So the first start of workers does
+not wait for it, and a script without torch does not pay for it. It imports those of the workers' imports that are the
+same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
 """
 
 from __future__ import annotations
@@ -30,21 +29,23 @@ MODULES: Final = (
     "torch.utils.data",
     "torch.distributed.optim",
 )
-"""What nearly every distributed script imports first; the flags name more."""
+"""Modules that nearly every distributed script imports first; ``--preload`` adds more."""
 
 _LENGTH: Final = struct.Struct("!Q")
 _GO: Final = b"g"
 _REPLY_SECONDS: Final = 2.0
 _MOST_STARTS: Final = 3
-"""A zygote that keeps dying is not started again."""
+"""Number of starts after which a fork server that keeps dying is not started again."""
 
 
 NVML_CHECK: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
-"""With it ``torch.cuda.is_available()`` asks NVML, after which forks can still use CUDA. Workers do not inherit it."""
+"""Variable that makes ``torch.cuda.is_available()`` use NVML, so that forks can still use CUDA. Workers do not inherit
+it.
+"""
 
 
 class ForkServer:
-    """At most one zygote process. :meth:`fork` is None whenever there is none to fork from."""
+    """Fork server of one agent, with at most one process. :meth:`fork` returns None while no process is ready."""
 
     def __init__(self, children: Children, python: str, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         self._children = children
@@ -58,10 +59,14 @@ class ForkServer:
         self._starts = 0
         self._has_given_way = False
         self._learns = True
-        """What workers have imported is imported too: unless something of it is nothing to fork with."""
+        """True to import what workers have imported; False once such an import has made forks unsafe."""
 
     def start(self, imports: Path | None = None) -> None:
-        """Start it in the background, unless there is one; ``imports`` is what a worker left of what it imported."""
+        """Start the process in the background, if there is none.
+
+        Args:
+            imports: File with the names of the modules that a worker has imported.
+        """
         if self._control or self._starts >= _MOST_STARTS:
             return
         self._starts += 1
@@ -77,7 +82,7 @@ class ForkServer:
                     self._environment,
                     lambda returncode: self._ended(ours, returncode, has_learnt=bool(learnt)),
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,  # a warning of an import is the workers' to print, and they have
+                    stderr=subprocess.DEVNULL,  # the workers have already printed the warnings of imports
                     pass_fds=(theirs.fileno(),),
                 )
             except OSError:
@@ -86,9 +91,9 @@ class ForkServer:
         self._control = ours
 
     def hurry(self, *, has_time: bool) -> None:
-        """Workers are to start now: one that is still importing would only be in their way, unless it ``has_time``.
+        """Stop a process that is still importing, since workers start now and it would slow them down.
 
-        The second time it goes on: workers that start so often need it most.
+        It continues if it ``has_time``, and from the second time on: workers that start so often need it most.
         """
         if self._control and not self._is_usable() and not has_time and not self._has_given_way:
             self._has_given_way = True
@@ -96,7 +101,14 @@ class ForkServer:
             self._starts -= 1
 
     def fork(self, request: Mapping[str, object], stdout: int, stderr: int, channel: int) -> int | None:
-        """Process id of a new child that waits for :meth:`release` at a gate, or None."""
+        """Return the process id of a new child that waits for :meth:`release`; None without a usable fork server.
+
+        Args:
+            request: Program, arguments, environment and working directory of the worker.
+            stdout: Descriptor of its stdout.
+            stderr: Descriptor of its stderr.
+            channel: Descriptor of its channel to the agent.
+        """
         if self._control is None or not self._is_ready:
             return None
         gate, self._gate = os.pipe()
@@ -119,13 +131,13 @@ class ForkServer:
         os.close(self._gate)
 
     def stop(self) -> None:
-        """End it; its forks live on."""
+        """Kill the fork server. Its forks continue."""
         if self._control:
             kill(self._pid, signal.SIGKILL)
             self._forget(self._control)
 
     def _is_usable(self) -> bool:
-        """Whether it has imported everything; asked without waiting."""
+        """Return, without waiting, whether the process has imported everything."""
         if self._control and not self._is_ready:
             self._control.setblocking(False)
             try:
@@ -146,7 +158,9 @@ class ForkServer:
         return data
 
     def _ended(self, control: socket.socket, returncode: int, *, has_learnt: bool) -> None:
-        """One that gave up by itself may have learnt something that starts threads: another does without."""
+        """Start a process without the workers' imports if this one exited by itself: an import may have started
+        threads.
+        """
         gave_up = control is self._control and not self._is_usable() and returncode >= 0
         self._forget(control)
         if gave_up and has_learnt:
@@ -160,7 +174,7 @@ class ForkServer:
 
 
 def has_torch(pid: int) -> bool:
-    """Whether a process has torch in its memory."""
+    """Return whether a process has loaded torch."""
     try:
         return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
     except OSError:

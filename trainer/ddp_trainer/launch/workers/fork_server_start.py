@@ -1,7 +1,7 @@
-"""When the agent starts its zygote: as soon as workers have imported what they need, and not while they do.
+"""Start time of the agent's fork server: after workers have imported what they need, and not while they import.
 
-Where workers have to start again before that, the zygote starts beside them. Else a job whose workers keep failing
-while they import would never have one.
+:class:`ZygoteWatch` looks at the workers and starts the fork server. If workers restart before that, the fork server
+starts beside them. Otherwise a job whose workers keep failing during imports would never get one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from typing import Final
 from ddp_trainer.launch.workers.worker_group import Workers
 
 MOST_LOOKS: Final = 5
-"""So many looks wait for what a worker tells of its imports; one without a group tells nothing."""
+"""Number of looks that wait for a worker's list of imports. A worker without a process group writes none."""
 SOON: Final = 0.1
-"""Part of the pause after which workers are looked at that have started again without a zygote."""
+"""Fraction of the pause before the first look at workers that have restarted without a fork server."""
 
 
 class ZygoteWatch:
-    """Looks at the workers now and then. Survivors of a group have torch already, and so the watch goes on over it."""
+    """Periodic look at the workers. Surviving workers already have torch, so it continues when the group re-forms."""
 
     def __init__(self, workers: Workers, pause: float, imports: Callable[[], Path | None]) -> None:
-        """``pause`` in seconds between two looks; ``imports`` see :meth:`HangGuard.imports`."""
+        """Initialize the watch.
+
+        Args:
+            workers: Workers to look at.
+            pause: Seconds between two looks.
+            imports: See :meth:`HangGuard.imports`.
+        """
         self._loop = asyncio.get_running_loop()
         self._workers = workers
         self._pause = pause
@@ -31,17 +37,17 @@ class ZygoteWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0
         self._begins = 0
-        """How often all workers have started."""
+        """Number of times that all workers have started."""
 
     def begin(self, *, anew: bool) -> None:
-        """Workers have started: all of them ``anew``, or some beside others that go on."""
+        """Start the watch after a start of workers: of all of them if ``anew``, else of some beside surviving ones."""
         if self._workers.can_be_forked and (anew or self._timer is None):
             self.end()
             self._begins += anew
             self._again(self._pause if self._begins < 2 else SOON * self._pause)
 
     def end(self) -> None:
-        """No zygote is wanted any more, or workers will begin again."""
+        """Stop the watch: no fork server is needed, or workers are about to start."""
         if self._timer:
             self._timer.cancel()
         self._timer, self._seen = None, 0
@@ -50,9 +56,10 @@ class ZygoteWatch:
         self._timer = self._loop.call_later(pause, self._look, pause)
 
     def _look(self, pause: float) -> None:
-        """Start one at the second look that finds torch in the workers, by when they have imported it, or later.
+        """Start the fork server at the second or a later look that finds torch, when workers have imported it
+        completely.
 
-        Where they have started again, at the first.
+        After a restart of the workers, the first such look starts it.
         """
         if not self._workers.have_torch():
             self._again(2 * pause)

@@ -1,7 +1,7 @@
-"""What workers print: to the console with a prefix, to files, or both; never mixed within a line.
+"""Output of workers: to the console with a prefix, to files, or both, without mixing lines.
 
-One thread reads the workers' pipes and writes. It is a thread because a console may block, and then only the
-printing may wait for it, not the agent's word with the store.
+:class:`LogSpec` holds the routes. :class:`LogPump` is a thread that reads the workers' pipes and writes the lines. The
+thread lets a console block without blocking the agent's connection to the store.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Final
 from ddp_trainer.launch.protocol.errors import LaunchError
 
 LINE_BYTES: Final = 64 * 1024
-"""A longer line is broken, so that output without line ends does not fill the memory."""
+"""Maximum bytes of a line; longer lines are split, so that output without line ends does not fill the memory."""
 
 TAIL_LINES: Final = 256
-"""Kept of each stderr: an abort of torch prints some hundred lines after its cause."""
+"""Lines kept of each stderr. An abort of torch prints some hundred lines after its cause."""
 TAIL_LINE_BYTES: Final = 1000
 CATCH_UP_SECONDS: Final = 0.5
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
-"""A progress bar's carriage return ends a line too, else it would be seen only when it is complete."""
+"""Line ends. A progress bar's carriage return is one, so that the bar is visible before it is complete."""
 
 
 class Std(IntFlag):
-    """Which streams, in torchrun's numbers."""
+    """Set of output streams, with torchrun's numbers."""
 
     NONE = 0
     OUT = 1
@@ -43,10 +43,13 @@ class Std(IntFlag):
 
 
 def parse_std(text: str, flag: str) -> dict[int, Std] | Std:
-    """``3``, or ``0:3,1:2`` per local rank. Raises LaunchError.
+    """Parse ``3``, or ``0:3,1:2`` per local rank.
 
     >>> parse_std("0:3,1:2", "--tee")
     {0: <Std.ALL: 3>, 1: <Std.ERR: 2>}
+
+    Raises:
+        LaunchError: If the text has neither form.
     """
     if re.fullmatch(r"[0-3]", text):
         return Std(int(text))
@@ -57,19 +60,19 @@ def parse_std(text: str, flag: str) -> dict[int, Std] | Std:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpec:
-    """Where the output of workers goes."""
+    """Routes of the workers' output."""
 
     redirects: dict[int, Std] | Std = Std.NONE
     tee: dict[int, Std] | Std = Std.NONE
     shown: frozenset[int] | None = None
-    """Local ranks whose output reaches the console; all when None."""
+    """Local ranks with output on the console; None for all."""
     prefix: str = "[${role_name}${local_rank}]:"
     stdout_filters: tuple[str, ...] = ()
-    """Lines of stdout with one of these words are copied to ``filtered_stdout.log``."""
+    """Words; stdout lines that contain one are copied to ``filtered_stdout.log``."""
     stderr_filters: tuple[str, ...] = ()
 
     def of(self, local_rank: int, stream: Std) -> tuple[bool, bool]:
-        """Whether a stream goes to a file, and whether to the console."""
+        """Return whether a stream goes to a file, and whether it goes to the console."""
         redirected, teed = (bool(_of_rank(spec, local_rank) & stream) for spec in (self.redirects, self.tee))
         on_console = teed or not redirected
         return redirected or teed, on_console and (self.shown is None or local_rank in self.shown)
@@ -81,36 +84,36 @@ def _of_rank(spec: dict[int, Std] | Std, local_rank: int) -> Std:
 
 @dataclass(slots=True)
 class Prefix:
-    """What stands before each line on the console; the rank in it may change while the worker lives."""
+    """Prefix of each line on the console. Its rank may change while the worker lives."""
 
     template: str
-    """With ``${rank}``."""
+    """Template with ``${rank}``."""
     rank: int | None
-    """None before the first group."""
+    """Current rank; None before the first group."""
 
     def __bytes__(self) -> bytes:
-        """As it is now."""
+        """Return the prefix with the current rank."""
         return Template(self.template).safe_substitute(rank="?" if self.rank is None else self.rank).encode()
 
 
 @dataclass(slots=True)
 class Tail:
-    """The last lines of one stream."""
+    """Last lines of one stream."""
 
     _lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Keep these lines, and drop the oldest ones."""
+        """Add these lines and drop the oldest ones."""
         self._lines.extend(line[:TAIL_LINE_BYTES] for line in lines)
 
     def __str__(self) -> str:
-        """Return the lines; a copy, since another thread adds to them."""
+        """Return the lines, from a copy, since another thread adds to them."""
         return b"\n".join(tuple(self._lines)).decode(errors="replace")
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One pipe and where its lines go."""
+    """One pipe and the targets of its lines."""
 
     source: int
     console: int | None
@@ -155,7 +158,7 @@ class _Stream:
 
 
 class LogPump:
-    """The thread that carries lines. Use :meth:`add` from one other thread."""
+    """Thread that copies the workers' output. Call :meth:`add` from one other thread."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -179,7 +182,7 @@ class LogPump:
         filtered: Path | None = None,
         tail: Tail | None = None,
     ) -> int:
-        """Return a pipe's writing end for a worker; the caller closes its copy.
+        """Return the write end of a new pipe for a worker; the caller closes its copy.
 
         Args:
             console: Descriptor that lines are written to.
@@ -187,7 +190,7 @@ class LogPump:
             file: File that everything is written to.
             filters: Words of the lines that go to ``filtered``.
             filtered: File of these lines.
-            tail: Receives the lines, for somebody who asks for the last ones.
+            tail: Receives the lines, for later reports.
 
         Raises:
             OSError: The file or a pipe cannot be opened.
@@ -201,14 +204,19 @@ class LogPump:
         return sink
 
     def catch_up(self, seconds: float = CATCH_UP_SECONDS) -> None:
-        """Wait until what workers have written by now is carried, at most so many seconds."""
+        """Wait, for at most ``seconds``, until everything that workers have written by now is copied."""
         with self._lock:
             awaited = self._awaited = threading.Event()
         os.write(self._wake_write, b".")
         awaited.wait(seconds)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write what has arrived, and end. Does not wait for processes that outlived their worker."""
+        """Write the output that has arrived, and end the thread, without waiting for processes that outlived their
+        worker.
+
+        Args:
+            timeout: Maximum wait for the thread, in seconds.
+        """
         with self._lock:
             self._closing = True
         os.write(self._wake_write, b".")
@@ -231,7 +239,7 @@ class LogPump:
             awaited.set()
 
     def _pump(self, timeout: float | None) -> bool:
-        """Carry what there is; whether there was something."""
+        """Copy the available output, and return whether there was any."""
         carried = False
         for key, _ in self._selector.select(timeout):
             if not isinstance(key.data, _Stream):
@@ -257,7 +265,7 @@ class LogPump:
 
 
 def _write(target: int, data: bytes) -> None:
-    """All of it, in as few writes as the kernel allows; a console that is gone is no reason to stop training."""
+    """Write all bytes in as few writes as possible. A closed console must not stop training."""
     view = memoryview(data)
     with contextlib.suppress(OSError):
         while view:

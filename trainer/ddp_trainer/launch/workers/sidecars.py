@@ -1,4 +1,6 @@
-"""Processes that accompany an agent: the aggregator of its metrics, and sometimes the store."""
+"""Sidecar processes of an agent: the aggregator of its metrics, and sometimes the store. :class:`Companion` runs one of
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,14 @@ from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _LAST_WORDS_SECONDS: Final = 1.0
-"""How long the agent's end may wait for that of a companion."""
+"""Seconds that the agent waits for the exit of a sidecar that it has stopped."""
 
 
 class Companion:
-    """``python -m ddp_trainer COMMAND``, started again when something kills it.
+    """Sidecar process ``python -m ddp_trainer COMMAND``, restarted when a signal kills it.
 
-    When it ends by its own will it stays ended: its exit code means that it cannot do its work here, which it has
-    said itself, or that its work is done. It dies with the agent. A command that cannot be started is not worth the
-    training, so that too is only said.
+    It is not restarted after an exit: then its work is done, or it has printed why it cannot work here. It dies with
+    the agent.
     """
 
     def __init__(
@@ -47,18 +48,18 @@ class Companion:
         self._start()
 
     def stop(self) -> None:
-        """End it, and let it stay so."""
+        """Stop the process, and do not restart it."""
         self._is_wanted = False
         if self._pid is not None:
             kill(self._pid, signal.SIGTERM)
 
     async def stopped(self) -> None:
-        """End it, and give it the time to say its last words: in a container nothing outlives the agent."""
+        """Stop the process, and give it a second for its last output: in a container, it cannot outlive the agent."""
         self.stop()
         await self._gone(_LAST_WORDS_SECONDS)
 
     async def finished(self, seconds: float) -> None:
-        """Let it end by itself, since the work is done, and end it where it takes longer."""
+        """Request the process to finish its work, wait for its exit, and stop it after ``seconds``."""
         self._is_wanted = False
         if self._pid is not None:
             kill(self._pid, signal.SIGUSR1)

@@ -1,4 +1,6 @@
-"""The agent's ends of the channels to its workers; see :mod:`ddp_trainer.process.worker_protocol`."""
+"""Agent's ends of the channels to its workers. :class:`Channel` sends and receives the messages of
+:mod:`ddp_trainer.process.worker_protocol`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from ddp_trainer.process.worker_protocol import Lines, Message, encode
 
 
 class Channel:
-    """One worker's. A worker that says what none of ours would is not listened to any more."""
+    """Channel to one worker. After an invalid message, nothing more is read from the worker."""
 
     def __init__(self, heard: Callable[[Message], None]) -> None:
-        """``heard`` is called on the event loop of the caller."""
+        """Open the channel; ``heard`` is called for each message, on the event loop of the caller."""
         self._loop = asyncio.get_running_loop()
         self._heard = heard
         self._lines = Lines()
@@ -23,16 +25,16 @@ class Channel:
         self._loop.add_reader(self._ours, self._read)
 
     def send(self, message: Message) -> None:
-        """Say it; a worker that does not listen is found out by what it does not do."""
+        """Send a message. A failure is ignored: time limits detect a worker that does not react."""
         with contextlib.suppress(OSError):
             self._ours.send(encode(message))
 
     def started(self) -> None:
-        """The worker has its end."""
+        """Close the agent's copy of the worker's end, after the worker has started."""
         self.theirs.close()
 
     def close(self) -> None:
-        """Read what the worker sent last, and close: the worker is gone."""
+        """Read the last messages of a worker that has exited, and close the channel."""
         self._read()
         self._loop.remove_reader(self._ours)
         self._ours.close()

@@ -1,4 +1,7 @@
-"""The worker processes on this node: started for a generation, kept for the next one where they can, or prepared."""
+"""Worker processes of this node. :class:`Workers` starts them for a generation or in advance, keeps surviving ones for
+the next generation, routes their output, and sends them signals. It uses
+:class:`~ddp_trainer.launch.workers.children.Children` and :class:`~ddp_trainer.launch.workers.fork_server.ForkServer`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ BOOTSTRAP = Path(__file__).parents[1] / "in_worker" / "bootstrap.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What every worker runs."""
+    """Program that every worker runs."""
 
     kind: str
     """``script``, ``module`` or ``command``."""
@@ -40,28 +43,28 @@ class Program:
     python: str = sys.executable
 
     def command(self, local_rank: int) -> list[str]:
-        """The command line of one worker, by way of the bootstrap, which ties its life to ours."""
+        """Return the command line of one worker, with the bootstrap, which makes the worker die with the launcher."""
         arguments = with_local_rank(self.arguments, local_rank)
         return [self.python, "-u", str(BOOTSTRAP), str(os.getpid()), self.kind, self.target, *arguments]
 
 
 @dataclass(slots=True)
 class _Worker:
-    """One process."""
+    """One worker process."""
 
     pid: int = 0
     channel: Channel | None = None
-    """None for a command, which is none of Python's."""
+    """Channel to the worker; None for a command, which need not be Python."""
     rank: int | None = None
-    """None before its first generation."""
+    """Global rank; None before its first generation."""
     prefixes: list[Prefix] = field(default_factory=list)
-    """Of what it prints; they name its rank."""
+    """Prefixes of its output, which contain its rank."""
     exit_limit: ExitLimit | None = None
     """Set when its program is over."""
 
 
 class Workers:
-    """Starts a worker per local rank, tells what becomes of them, and signals those that live."""
+    """Worker processes of this node, one per local rank."""
 
     def __init__(
         self,
@@ -77,9 +80,20 @@ class Workers:
         said: Callable[[int, Message], None],
         pulse_of: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """``exited`` is called with a local rank and a return code, negative for a signal; ``said`` with what the
-        worker of a local rank says over its channel; ``pulse_of`` makes the pulse of a worker that is about to start,
-        see :mod:`ddp_trainer.launch.hang.watchdog`, and returns its path.
+        """Initialize without workers.
+
+        Args:
+            children: Child processes of this launcher.
+            program: Program that every worker runs.
+            launch: Values of the launch that workers get in their environment.
+            logs: Routes of the workers' output.
+            log_dir: Folder of the generations' folders.
+            environment: Environment that all workers have in common.
+            zygote: Fork server; None for none.
+            exited: Called with a local rank and a return code, negative for a signal.
+            said: Called with a local rank and a message of its worker.
+            pulse_of: Creates the heartbeat page of a local rank whose worker is about to start, and returns its path.
+                See :mod:`ddp_trainer.launch.hang.watchdog`.
         """
         self._children = children
         self._program = program
@@ -93,16 +107,22 @@ class Workers:
         self._said = said
         self._pump: LogPump | None = None
         self._number = 0
-        """Of the last generation that was started here."""
+        """Number of the last generation that was started here."""
         self._folders: set[Path] = set()
-        """Those that this launcher made; what others left is removed."""
+        """Folders that this launcher made. Existing folders of other launchers are removed."""
         self._living: dict[int, _Worker] = {}
         self._tails: dict[int, Tail] = {}
 
     def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
-        """One for each local rank: those that live go on, the others are started; ``more`` is for their environment.
+        """Start a worker for each local rank that has none, and send the others their new place.
 
-        Raises OSError, LaunchError.
+        Args:
+            generation: Place of this node.
+            more: Additional environment variables.
+
+        Raises:
+            OSError: A process or a file cannot be created.
+            LaunchError: Each worker must have a GPU, and this node has too few.
         """
         if self._zygote:
             self._zygote.hurry(has_time=bool(self._living))
@@ -119,7 +139,12 @@ class Workers:
                 self._start_one(local_rank, rank, {**self._environment, **place}, folder)
 
     def prepare(self) -> None:
-        """Start one that belongs to no generation yet for each local rank without. Raises OSError, LaunchError."""
+        """Start a worker without a generation for each local rank that has none.
+
+        Raises:
+            OSError: A process or a file cannot be created.
+            LaunchError: Each worker must have a GPU, and this node has too few.
+        """
         if self._zygote:
             self._zygote.hurry(has_time=bool(self._living))
         folder = self._made_folder(self._number + 1)
@@ -128,17 +153,22 @@ class Workers:
             self._start_one(local_rank, None, environment, folder)
 
     def regroup(self, local_ranks: Collection[int], generation: int, *, graceful: bool) -> None:
-        """Have these leave their group and stay."""
+        """Request workers to leave their group and keep their process."""
         for local_rank in local_ranks:
             worker = self._living.get(local_rank)
             if worker and worker.channel:
                 worker.channel.send(Regroup(generation=generation, graceful=graceful))
 
     def signal(self, which: signal.Signals, local_ranks: Collection[int] | None = None) -> None:
-        """SIGKILL goes to everything a worker started, other signals to the worker: a trainer that is to finish its
-        step still needs its loader processes. A command may be a shell that passes nothing on, so it is not spared.
+        """Send a signal to workers.
 
-        All of them get it where ``local_ranks`` is None.
+        SIGKILL goes to the whole process group of a worker, other signals to the worker alone: to finish its step, a
+        trainer needs its data loader processes. A command may be a shell that does not forward signals, so its whole
+        process group gets every signal.
+
+        Args:
+            which: Signal to send.
+            local_ranks: Local ranks that get it; None for all.
         """
         whole_group = which is signal.SIGKILL or self._program.kind == "command"
         for local_rank, worker in self._living.items():
@@ -147,16 +177,17 @@ class Workers:
 
     @property
     def alive(self) -> list[int]:
-        """Local ranks that run."""
+        """Local ranks with a running worker."""
         return sorted(self._living)
 
     @property
     def pids(self) -> Mapping[int, int]:
-        """Process ids of those that live, by local rank."""
+        """Local rank → process id of its running worker."""
         return {local_rank: worker.pid for local_rank, worker in self._living.items()}
 
     def last_lines(self, local_rank: int) -> str:
-        """Return what a worker has printed last on stderr; empty where stderr does not pass through the launcher.
+        """Return the last lines that a worker printed on stderr; empty if its stderr does not pass through the
+        launcher.
 
         It does with ``--tee`` and with ``--duplicate-stderr-filters``, and so in every pod.
         """
@@ -166,40 +197,40 @@ class Workers:
         return str(self._tails[local_rank])
 
     def kill(self, local_rank: int) -> None:
-        """End one of them, with all that it started."""
+        """Kill the worker of a local rank and its whole process group."""
         if worker := self._living.get(local_rank):
             kill_group(worker.pid, signal.SIGKILL)
 
     @property
     def can_be_forked(self) -> bool:
-        """Whether a zygote is wanted at all."""
+        """Whether a fork server can start workers of this program."""
         return self._zygote is not None and self._program.kind != "command"
 
     def have_torch(self) -> bool:
-        """Whether a zygote would save them anything."""
+        """Return whether a fork server would save time: it is enabled, and a worker has loaded torch."""
         return self.can_be_forked and any(has_torch(worker.pid) for worker in self._living.values())
 
     def prepare_restart(self, imports: Path | None) -> None:
-        """Have a zygote ready; see :meth:`ForkServer.start`."""
+        """Start the fork server; see :meth:`ForkServer.start`."""
         if self._zygote:
             self._zygote.start(imports)
 
     def close(self) -> None:
-        """Print what is left to print."""
+        """Stop the fork server, and print the remaining output."""
         if self._zygote:
             self._zygote.stop()
         if self._pump:
             self._pump.close()
 
     def folder(self, generation: int) -> Path:
-        """Return the folder of a generation's files, which torchrun counts from 0.
+        """Return the folder of a generation's files, in torchrun's numbering from 0.
 
         torchrun empties and reuses a folder when the membership changes. Here each generation has its own.
         """
         return self._log_dir / f"attempt_{generation - 1}"
 
     def _made_folder(self, generation: int) -> Path:
-        """Return the folder of a generation, which workers that got ready for it may have written to already."""
+        """Create and return the folder of a generation. Workers that got ready for it may have written to it."""
         folder = self.folder(generation)
         if folder not in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -209,7 +240,7 @@ class Workers:
         return folder
 
     def error_file(self, generation: int, local_rank: int) -> Path:
-        """Torch's error file of a worker."""
+        """Return the path of a worker's torch error file."""
         return self.folder(generation) / str(local_rank) / "error.json"
 
     def _go_on(self, worker: _Worker, rank: int, place: dict[str, str]) -> None:
@@ -239,7 +270,7 @@ class Workers:
             self._bind(worker.pid, local_rank)
 
     def _bind(self, pid: int, local_rank: int) -> None:
-        """At once, while the process has but one thread, for later ones inherit it."""
+        """Bind a worker to its processors while it has one thread, since later threads inherit the binding."""
         if self._launch.cpus:
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(pid, self._launch.cpus[local_rank])
@@ -283,7 +314,7 @@ class Workers:
     def _sink(
         self, worker: _Worker, local_rank: int, rank: int | None, stream: Std, folder: Path, ours: ExitStack
     ) -> int | None:
-        """Where a worker writes a stream; None for where we write ours."""
+        """Return the descriptor that a worker writes a stream to; None for the launcher's own."""
         is_out = stream is Std.OUT
         to_file, to_console = self._logs.of(local_rank, stream)
         file = folder / str(local_rank) / ("stdout.log" if is_out else "stderr.log")
