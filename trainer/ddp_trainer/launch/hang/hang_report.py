@@ -1,8 +1,9 @@
-"""``python -m ddp_trainer hang``: prints the page with stacks of this pod's launcher, see :mod:`.hang_page`.
+"""``python -m ddp_trainer hang``: print the page with stacks of this pod's launcher, see
+:mod:`~ddp_trainer.launch.hang.status_socket`.
 
 ``kubectl ddp hang`` runs it in a pod by exec. Standard library only.
 
-Exit codes: 0 the page was printed; 1 there is none; 2 usage.
+Exit codes: 0 the page was printed; 1 no launcher answered; 2 usage.
 """
 
 from __future__ import annotations
@@ -20,24 +21,28 @@ from ddp_trainer.common.constants import Path as PodPath
 from ddp_trainer.process import heartbeat_page
 
 ANSWER_SECONDS: Final = 10.0
-"""Stacks of a rank that cannot answer, and NCCL's report, take some seconds."""
+"""Time limit of one request. The stack of a rank that cannot answer, and NCCL's report, take some seconds."""
 MOST_BYTES: Final = 1 << 24
 
 
 def folder_of(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the launcher's socket in the pod whose environment this is."""
+    """Return the folder of the launcher's socket, from the environment of the pod."""
     run_dir = environ.get(Env.RUN_DIR, "")
     default = Path(run_dir) / File.METRICS if run_dir else Path(PodPath.METRICS_DIR)
     return Path(environ.get(Env.METRICS_DIR) or default)
 
 
 def page_in(folder: Path) -> bytes:
-    """Return the page with stacks of the launcher that uses this folder. Raises OSError."""
+    """Return the page with stacks from the launcher that uses this folder.
+
+    Raises:
+        OSError: No launcher answers in this folder.
+    """
     descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_SECONDS)
-            # The address of a socket has 107 bytes, and a path may have more.
+            # A socket address is limited to 107 bytes, which a path may exceed.
             connection.connect(f"/proc/self/fd/{descriptor}/{heartbeat_page.LAUNCHER}")
             connection.sendall(heartbeat_page.STACKS)
             page = b""
@@ -49,7 +54,7 @@ def page_in(folder: Path) -> bytes:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the page; returns the exit code."""
+    """Print the page, and return the exit code."""
     parser = argparse.ArgumentParser(prog="ddp_trainer hang", description="Print how the ranks of this pod look now.")
     parser.parse_args(argv)
     folder = folder_of(os.environ)

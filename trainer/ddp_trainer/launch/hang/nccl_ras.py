@@ -1,7 +1,6 @@
-"""NCCL's own word on who is missing: its RAS subsystem (2.24 and later), asked over its client socket of this host.
-
-RAS is of NCCL, and so is its port, which only processes of this host (of this pod's network) reach. It knows of all
-ranks of the job, so one answer of one pod is enough.
+"""Report of NCCL's RAS subsystem (2.24 and later) about missing ranks. :func:`report` reads it from the RAS client
+socket of this host. NCCL opens this port, which only processes of this host (of this pod's network) can reach. RAS
+covers all ranks of the job, so the report of one pod is enough.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ ADDRESS_VARIABLE: Final = "NCCL_RAS_ADDR"
 HOST: Final = "localhost"
 PORT: Final = 28028
 PROTOCOL: Final = 2
-"""Of the client; RAS serves others than its own, too."""
+"""Protocol version of this client; RAS also serves clients of other versions."""
 COLLECT_SECONDS: Final = 2
-"""RAS asks every process of the job, and waits so long for those that do not answer."""
+"""Seconds that RAS waits for the processes of the job to answer."""
 ANSWER_SECONDS: Final = 3.0
 MOST_CHARACTERS: Final = 16_000
 
 
 def report(environment: Mapping[str, str]) -> str:
-    """What RAS says of the job in its own words; empty where there is none."""
+    """Return RAS's status of the job as text, at most ``MOST_CHARACTERS`` bytes of it; empty if RAS does not answer."""
     try:
         with socket.create_connection(address_of(environment), timeout=0.5) as connection:
             connection.settimeout(ANSWER_SECONDS)
@@ -30,7 +29,7 @@ def report(environment: Mapping[str, str]) -> str:
                 talk.write(f"CLIENT PROTOCOL {PROTOCOL}\n".encode())
                 talk.flush()
                 if not talk.readline(200).startswith(b"SERVER PROTOCOL "):
-                    return ""  # somebody else listens there
+                    return ""  # another program uses this port
                 talk.write(f"TIMEOUT {COLLECT_SECONDS}\n".encode())
                 talk.flush()
                 if talk.readline(200) != b"OK\n":
@@ -43,10 +42,13 @@ def report(environment: Mapping[str, str]) -> str:
 
 
 def address_of(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Where RAS listens, by what NCCL itself is told. Raises ValueError for what is no address.
+    """Return host and port of RAS, from the variable that NCCL reads.
 
     >>> address_of({}), address_of({"NCCL_RAS_ADDR": "[::1]:4000"})
     (('localhost', 28028), ('::1', 4000))
+
+    Raises:
+        ValueError: If the variable holds no address.
     """
     host, colon, port = environment.get(ADDRESS_VARIABLE, "").rpartition(":")
     return (host.strip("[]") or HOST, int(port)) if colon else (HOST, PORT)

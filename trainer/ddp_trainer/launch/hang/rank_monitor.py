@@ -1,4 +1,6 @@
-"""The agent's eyes: how each of its ranks looks, by its pulse and by what the kernel says of its process."""
+"""State of one local rank, from its heartbeat page and from ``/proc``. :class:`RankWatch` is used by the watchdog and
+by the snapshots of :mod:`ddp_trainer.launch.hang.rank_snapshot`.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,31 @@ from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHi
 from ddp_trainer.process import heartbeat_page
 
 SECTIONS: Final = ("", *Section)
-"""By the number that a rank marks."""
+"""Section names, indexed by the number that a rank writes to its heartbeat page."""
 
 DEAF_SECONDS: Final = 1.0
-"""The thread of a rank wants a turn four times a second; silence is judged only of a rank that does not move."""
+"""Minimum seconds without a heartbeat after which a rank without progress counts as deaf. Heartbeats are due every
+0.25 s.
+"""
 
 MOST_STACK_CHARACTERS: Final = 4000
 MOST_SHAPE_CHARACTERS: Final = 160
-"""Of one collective: those over lists of tensors have many shapes, and a line of the protocol has a limit."""
+"""Limit for one collective. Those over lists of tensors have many shapes, and a protocol line has a maximum length."""
 
 
 @dataclass(slots=True)
 class RankWatch:
-    """One local rank of one generation."""
+    """Observation of one local rank in one generation."""
 
     rank: int
     local_rank: int
     node: str
     pid: int
     page: Path
-    """Its pulse."""
+    """Path of its heartbeat page."""
     cells: memoryview[float]
     folder: Path
-    """Where the worker leaves its answers."""
+    """Folder in which the worker writes its answers."""
     pace: StepTimeHistory
     moved_at: float
     _position: tuple[float, ...] = ()
@@ -43,7 +47,11 @@ class RankWatch:
     _may_hang: bool = False
 
     def observe(self, now: float) -> Look:
-        """How it looks now, by what costs nothing; the rest is asked for when it matters."""
+        """Return the current state of the rank, from sources that cost the worker nothing.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
         cells = self.cells
         section = (
             SECTIONS[int(cells[heartbeat_page.SECTION])] if 0 <= cells[heartbeat_page.SECTION] < len(SECTIONS) else ""
@@ -55,13 +63,13 @@ class RankWatch:
             cells[heartbeat_page.HAS_GROUP],
         )
         if position != self._position:
-            if self._may_hang:  # else nothing is learned from it: it was waiting for peers, or importing
+            if self._may_hang:  # else the stay was a wait for peers, or imports
                 self.pace.moved(self._section, now - self.moved_at)
             self._position, self._section, self.moved_at = position, section, now
             self._may_hang = bool(section) or bool(cells[heartbeat_page.HAS_GROUP] and cells[heartbeat_page.TOTAL] > 0)
         seconds = now - self.moved_at
         state = self._state(now, seconds)
-        is_stopped = state is RankState.STOPPED  # and so not busy with imports, nor with anything else
+        is_stopped = state is RankState.STOPPED  # so it is not busy with imports or other work
         limit = self.pace.limit(section, is_stopped=is_stopped) if self._may_hang or is_stopped else None
         return Look(
             rank=self.rank,
@@ -81,30 +89,32 @@ class RankWatch:
         return bool(self.cells[heartbeat_page.HAS_GROUP])
 
     def _notice(self, section: str) -> float | None:
-        """Before its first collective a script may load for as long as it likes, and others may wait for it."""
+        """Return the seconds until the rank is reported. Before its first collective, a script may load for any
+        time.
+        """
         if self._may_hang:
             return self.pace.notice(section)
         return NOTICE_SECONDS if self.cells[heartbeat_page.HAS_GROUP] else None
 
     def ask(self) -> None:
-        """Have the worker's thread write where it is."""
+        """Request the worker's thread to write its stacks and collectives."""
         self.cells[heartbeat_page.ASKED] += 1.0
 
     @property
     def has_answered(self) -> bool:
-        """Whether it has answered the last question."""
+        """True if the worker has answered the last request."""
         return (
             bool(self.cells[heartbeat_page.HAS_GROUP])
             and self.cells[heartbeat_page.ANSWERED] == self.cells[heartbeat_page.ASKED]
         )
 
     def may_answer(self, now: float) -> bool:
-        """Whether it has not, and is worth waiting for."""
+        """Return whether an answer to the last request is missing and can still come."""
         can = self.cells[heartbeat_page.HAS_GROUP] and now - self.cells[heartbeat_page.BEAT] < DEAF_SECONDS
         return bool(can) and not self.has_answered
 
     def examine(self, now: float) -> Look:
-        """As :meth:`observe`, with what the worker has answered."""
+        """Return :meth:`observe` with the worker's answer, if there is one."""
         look = self.observe(now)
         return with_answer(look, self.folder / "answer.json") if self.has_answered else look
 
@@ -120,14 +130,14 @@ class RankWatch:
         return RankState.ALIVE
 
     def catches_stack_signal(self) -> int:
-        """The signal at which it writes its stacks, if it still would and would not die of it; else 0."""
+        """Return the signal at which the worker writes its stacks, if it still handles this signal; else 0."""
         number = int(self.cells[heartbeat_page.SIGNAL])
         caught = int(status_of(self.pid).get("SigCgt", "0"), 16)
         return number if number and caught >> (number - 1) & 1 else 0
 
 
 def with_answer(look: Look, path: Path) -> Look:
-    """The look, with what its worker has written; unchanged where that cannot be read."""
+    """Return the look with the worker's answer added; unchanged if the answer cannot be read."""
     try:
         answer: dict[str, Any] = json.loads(path.read_text())
         told = [
@@ -135,7 +145,7 @@ def with_answer(look: Look, path: Path) -> Look:
             for group, _, name, sizes, over in answer["collectives"]
         ]
         begun = [what for group, what, _ in told if group == "0"]
-        # A GPU takes collectives in their order: of those that are not over, the oldest is the one that is waited in.
+        # A GPU runs collectives in order: the rank waits in the oldest one that is not over.
         waits_in = next((what for _, what, over in told if not over), "")
         return replace(
             look,
@@ -149,13 +159,15 @@ def with_answer(look: Look, path: Path) -> Look:
 
 
 def kernel_state(pid: int) -> tuple[str, int]:
-    """State of a process as in ``/proc/PID/status``, and who traces it; empty for one that is gone."""
+    """Return the state of a process as in ``/proc/PID/status``, and the process id of its tracer; empty and 0 if it is
+    gone.
+    """
     status = status_of(pid)
     return status.get("State", "")[:1], int(status.get("TracerPid", "0"))
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """``/proc/PID/status``; empty for a process that is gone."""
+    """Return the fields of ``/proc/PID/status``; empty if the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
@@ -164,13 +176,15 @@ def status_of(pid: int) -> dict[str, str]:
 
 
 def kernel_stack(pid: int) -> str:
-    """What the kernel says of a process that cannot speak for itself."""
+    """Return status, wait channel, system call and kernel stack of a process from ``/proc``, as far as they are
+    readable.
+    """
     parts = []
     for name in ("status", "wchan", "syscall", "stack"):
         try:
             text = Path(f"/proc/{pid}/{name}").read_text(errors="replace")
         except OSError:
-            continue  # stack is root's
+            continue  # only root can read the stack
         lines = [line for line in text.splitlines() if name != "status" or line.startswith(("Name", "State", "Tracer"))]
         parts.append(f"/proc/{pid}/{name}: " + "; ".join(lines))
     return "\n".join(parts)

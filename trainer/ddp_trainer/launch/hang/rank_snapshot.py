@@ -1,8 +1,8 @@
-"""How the ranks of one agent look when somebody asks, with all that can be had of those that cannot speak.
+"""Snapshots of the ranks of one agent, also of ranks that cannot answer.
 
-Nothing is done to a rank here: no signal, since one ends a sleep in C and with it perhaps the hang, and no stop.
-:func:`sights` gets stacks, which costs each rank some work. :class:`RankOutlines` reads shared memory, and torch's own
-record of ranks that do not move, at a bounded rate: it may be offered to readers of metrics.
+No snapshot sends a signal to a rank or stops it: a signal ends a sleep in C and could end the hang. :func:`sights`
+returns stacks, which costs each rank some work. :class:`RankOutlines` reads shared memory, and at a bounded rate
+torch's flight recorder of ranks without progress. So it can serve readers of metrics.
 """
 
 from __future__ import annotations
@@ -23,52 +23,54 @@ from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatc
 from ddp_trainer.process import flight_recorder
 
 ANSWER_SECONDS: Final = 1.5
-"""A worker that can answers within a quarter of a second, and a loaded machine is slow."""
+"""Limit of the wait for answers. A worker answers within 0.25 s, or later on a loaded machine."""
 POLL_SECONDS: Final = 0.02
 RECORDER_SECONDS: Final = 0.5
 PY_SPY_SECONDS: Final = 2.0
 STILL_SECONDS: Final = 2.5
-"""An outline reads torch's record of a rank that has not moved for so long."""
+"""Seconds without progress after which an outline reads the flight recorder of a rank."""
 RECORD_SECONDS: Final = 5.0
-"""Seconds between two reads of one rank's record for outlines; a read takes a thread of the rank some 30 ms."""
+"""Seconds between two reads of one rank's flight recorder for outlines. A read takes a thread of the rank for about
+30 ms.
+"""
 
 
 RECORD_FILE: Final = "flight_recorder.json"
-"""In the folder of a rank's attempt."""
+"""File name in the folder of a rank's attempt."""
 
 
 class StackSource(StrEnum):
-    """Where a stack comes from."""
+    """Source of a stack."""
 
     PYTHON = "python"
     """The rank's own thread."""
     PY_SPY = "py-spy"
     KERNEL = "/proc"
-    """What the kernel says of the process, for want of a stack."""
+    """State of the process in ``/proc``, if no stack can be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSnapshot:
-    """One rank, as somebody is shown it."""
+    """State of one rank, with stack and process id."""
 
     look: Look
     pid: int
     usual: float | None
-    """Seconds of its longest recent stay in such a place; None where nothing has been learned."""
+    """Seconds of its longest recent stay in the same section; None if nothing has been learned."""
     told_by: StackSource
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the fields for JSON."""
         return {**asdict(self.look), "pid": self.pid, "usual": self.usual, "stack_from": str(self.told_by)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """One rank without stacks, lines of code, processes and addresses."""
+    """State of one rank without stacks, lines of code, processes and addresses."""
 
     look: Look
     usual: float | None
-    """As :attr:`RankSnapshot.usual`."""
+    """See :attr:`RankSnapshot.usual`."""
 
     def plain(self) -> dict[str, Any]:
         """Return the fields for JSON; a subset of those of :meth:`RankSnapshot.plain`."""
@@ -81,13 +83,13 @@ _PRIVATE: Final = frozenset({"place", "stack"})
 
 @dataclass(slots=True)
 class RankOutlines:
-    """Outlines of ranks; remembers their records between two looks."""
+    """Outlines of the local ranks. Keeps their flight recorder positions between two calls."""
 
     _read: dict[int, tuple[RankWatch, float, Look]] = field(default_factory=dict)
-    """Local rank → the watch, when its record was read, and the look with what the record has."""
+    """Local rank → watch, monotonic time at which its flight recorder was read, and the look with its contents."""
 
     async def of(self, watches: Sequence[RankWatch]) -> list[Outline]:
-        """Return an outline of every rank. No worker has to do anything in Python for it."""
+        """Return an outline of every rank, without any work for Python in the workers."""
         now = time.monotonic()
         looks = await asyncio.gather(*(self._look(watch, now) for watch in watches))
         return [
@@ -113,12 +115,12 @@ class RankOutlines:
 
 
 async def answers(watches: Sequence[RankWatch]) -> list[Look]:
-    """Ask each worker where it is, and wait for those that can say."""
+    """Request an answer of each worker, and return their states with the answers that arrived in time."""
     for watch in watches:
         watch.ask()
     now = time.monotonic()
     deadline = now + ANSWER_SECONDS
-    # Workers answer in shared memory, which wakes nobody.
+    # Poll: workers answer in shared memory, which sends no event.
     while now < deadline and any(watch.may_answer(now) for watch in watches):
         await asyncio.sleep(POLL_SECONDS)
         now = time.monotonic()
@@ -127,13 +129,13 @@ async def answers(watches: Sequence[RankWatch]) -> list[Look]:
 
 
 async def _with_record(watch: RankWatch, look: Look) -> Look:
-    """Return the look with its positions in groups; of a rank whose Python gets no turn with its collectives, too."""
+    """Add its positions in groups to the look, and its collectives if its Python did not answer."""
     recorded = await asyncio.to_thread(recorded_by_torch, watch, look)
     return replace(look, positions=recorded.positions) if look.stack else recorded
 
 
 async def sights(watches: Sequence[RankWatch]) -> list[RankSnapshot]:
-    """All of them, and of those that do not answer what others say: torch's threads, py-spy, the kernel."""
+    """Return snapshots of all ranks. If a rank does not answer, its stack comes from py-spy or the kernel."""
     looks = await answers(watches)
     return list(await asyncio.gather(*(_sight(watch, look) for watch, look in zip(watches, looks, strict=True))))
 
@@ -149,7 +151,9 @@ async def _sight(watch: RankWatch, look: Look) -> RankSnapshot:
 
 
 def recorded_by_torch(watch: RankWatch, look: Look) -> Look:
-    """The look, with what threads of torch's tell while Python cannot: which collective it is in."""
+    """Return the look with collectives and positions of torch's flight recorder, which answers even if Python
+    cannot.
+    """
     try:
         record = flight_recorder.ask(flight_recorder.socket_beside(watch.page), RECORDER_SECONDS)
     except flight_recorder.Silent:
@@ -165,7 +169,7 @@ def recorded_by_torch(watch: RankWatch, look: Look) -> Look:
 
 
 def _positions(record: flight_recorder.Record) -> tuple[GroupPosition, ...]:
-    """By torch's names of groups, which are the same on all ranks; a group without one cannot be compared."""
+    """Return positions by torch's group names, which are equal on all ranks. Unnamed groups cannot be compared."""
     named = [
         ("" if name == flight_recorder.DEFAULT else place.name, name, place) for name, place in record.groups.items()
     ]
@@ -177,7 +181,7 @@ def _positions(record: flight_recorder.Record) -> tuple[GroupPosition, ...]:
 
 
 def write_record(watch: RankWatch) -> None:
-    """Write torch's record of a rank to its folder, in place of the one before; nothing where there is none.
+    """Replace the flight recorder file in a rank's folder; do nothing if the recorder does not answer.
 
     torch writes a file by itself only for the first NCCL group of a process, and only with its watchdog on.
     """
@@ -187,13 +191,13 @@ def write_record(watch: RankWatch) -> None:
 
 
 def stack_by_py_spy(pid: int) -> str:
-    """Python's stack as py-spy reads it from outside; empty where it is not installed, or may not."""
+    """Return the Python stack that py-spy reads from outside; empty if py-spy is not installed or not permitted."""
     program = shutil.which("py-spy")
     if program is None:
         return ""
     command = [program, "dump", "--nonblocking", "--pid", str(pid)]
     try:
-        # Its code is not looked at: the agent reaps all of its children, this one too.
+        # The exit code is unreliable: the agent's SIGCHLD handler may reap this child first.
         done = subprocess.run(command, capture_output=True, text=True, timeout=PY_SPY_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -1,9 +1,9 @@
-"""Pages about the ranks of one agent, served at a Unix socket beside their pulses.
+"""Pages about the ranks of one agent, served at a Unix socket beside their heartbeat pages.
 
-A client sends the name of a page as one line, and the answer is one JSON document. The aggregator requests
-:data:`~ddp_trainer.process.heartbeat_page.OUTLINE` and serves it at the metrics port: ranks, numbers, pods and
-collectives. ``python -m ddp_trainer hang`` in the same pod, which takes the right to exec, requests
-:data:`~ddp_trainer.process.heartbeat_page.STACKS`: that page adds stacks, lines of code, processes, sentences of the
+A client of :class:`HangPage` sends the name of a page as one line and receives one JSON document. The aggregator
+requests :data:`~ddp_trainer.process.heartbeat_page.OUTLINE` and serves it at the metrics port: ranks, numbers, pods and
+collectives. ``python -m ddp_trainer hang`` in the same pod, which needs the right to exec, requests
+:data:`~ddp_trainer.process.heartbeat_page.STACKS`. That page adds stacks, lines of code, processes, sentences of the
 launcher, and NCCL's own report. Only this user and root can connect.
 """
 
@@ -29,9 +29,9 @@ from ddp_trainer.process import heartbeat_page
 
 VERSION: Final = "ddp.dev/hang/v1"
 MOST_FINDINGS: Final = 8
-"""The last ones, of a run that hangs again and again."""
+"""Number of findings kept, for a run that hangs repeatedly."""
 FRESH_SECONDS: Final = 0.5
-"""A page this young is served again: one with stacks makes every rank write them."""
+"""Age up to which a page is served again. A new page with stacks makes every rank write them."""
 MOST_CONNECTIONS: Final = 16
 MOST_REQUEST_BYTES: Final = 64
 REQUEST_SECONDS: Final = 1.0
@@ -40,45 +40,45 @@ LINES_PER_MINUTE: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Whom the launcher has named by itself, past half of a limit or past all of it."""
+    """Ranks that the launcher has reported at half of their limit, or at all of it."""
 
     time: float
-    """Unix time."""
+    """Unix time in seconds."""
     generation: int
     ranks: tuple[int, ...]
     killed: tuple[int, ...]
     sentences: tuple[str, ...]
 
     def outline(self) -> dict[str, Any]:
-        """Return the fields without the sentences, which name lines of code."""
+        """Return the fields without the sentences, which contain lines of code."""
         return {"time": self.time, "generation": self.generation, "ranks": self.ranks, "killed": self.killed}
 
 
 class Eyes(Protocol):
-    """Who looks at the ranks."""
+    """Source of the ranks' states."""
 
     async def outlines(self) -> list[Outline]:
-        """Look without any work of the ranks."""
+        """Return outlines without any work of the ranks."""
 
     async def sights(self) -> list[RankSnapshot]:
-        """Look with stacks."""
+        """Return snapshots with stacks."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """The last of them."""
+    """Most recent findings."""
 
     last: deque[Finding] = field(default_factory=lambda: deque(maxlen=MOST_FINDINGS))
 
     def add(self, generation: int, ranks: tuple[int, ...], killed: tuple[int, ...], sentences: tuple[str, ...]) -> None:
-        """One more."""
+        """Add a finding with the current time."""
         self.last.append(
             Finding(time=time.time(), generation=generation, ranks=ranks, killed=killed, sentences=sentences)
         )
 
 
 class HangPage:
-    """Serves the pages at a socket."""
+    """Server of the pages of one agent."""
 
     def __init__(
         self,
@@ -89,7 +89,16 @@ class HangPage:
         findings: Findings,
         say: Callable[[str], None],
     ) -> None:
-        """``about`` returns what is known without looking at the ranks; ``say`` takes lines for the log."""
+        """Initialize without listening.
+
+        Args:
+            folder: Folder of the socket.
+            environment: Environment of this launcher.
+            eyes: Source of the ranks' states.
+            about: Returns the fields that need no look at the ranks.
+            findings: Findings that the pages contain.
+            say: Prints a line to the log.
+        """
         self._folder = folder
         self._environment = environment
         self._eyes = eyes
@@ -102,7 +111,7 @@ class HangPage:
         self._server: LimitedServer | None = None
 
     async def start(self) -> None:
-        """Listen. Where that cannot be, nobody is shown anything, and training goes on."""
+        """Listen at the socket. If this fails, no page is served and training continues."""
         with contextlib.suppress(OSError):
             limits = ConnectionLimits(total=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
             self._server = LimitedServer(
@@ -111,7 +120,7 @@ class HangPage:
             self._server.start()
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening, and remove the socket."""
         if self._server:
             (self._folder / heartbeat_page.LAUNCHER).unlink(missing_ok=True)
             await self._server.close()
@@ -146,15 +155,19 @@ class HangPage:
 
 
 def listener_in(folder: Path) -> socket.socket:
-    """A socket of ours alone in this folder, in place of a dead launcher's. Raises OSError."""
+    """Return a socket bound in this folder with mode 0600, in place of the socket of a dead launcher.
+
+    Raises:
+        OSError: The socket cannot be made.
+    """
     (folder / heartbeat_page.LAUNCHER).unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
         descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
         listener = socket.socket(socket.AF_UNIX)
         stack.callback(listener.close)
-        # Before it has a name: the file is made with this mode.
+        # Set before bind, which creates the file with this mode.
         os.fchmod(listener.fileno(), 0o600)
-        # The address of a socket has 107 bytes, and a path may have more.
+        # A socket address is limited to 107 bytes, which a path may exceed.
         listener.bind(f"/proc/self/fd/{descriptor}/{heartbeat_page.LAUNCHER}")
         return socket.socket(fileno=listener.detach())

@@ -1,4 +1,7 @@
-"""The agent's part of the hang watch: look at its ranks, raise the alarm, show them, say and do what was decided."""
+"""Hang watchdog of one agent. :class:`HangGuard` looks at the local ranks, sends alarms and states to the store, and
+carries out the store's decision: print, dump stacks, kill. It also provides the pages of
+:mod:`ddp_trainer.launch.hang.status_socket`.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,18 @@ from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHan
 from ddp_trainer.process import heartbeat_page
 
 DUMP_SECONDS: Final = 0.3
-"""Between the signal for stacks and their reading."""
+"""Seconds from the stack signal to the read of the stacks."""
 LONGEST_ALARM_PAUSE: Final = 15.0
 NO_RANK: Final = -1
 
 FIRST_STEP_SECONDS: Final = 30.0
-"""What a worker may need to notice that its group is over, before anything is known of its steps."""
+"""Seconds that a worker may need to notice the end of its group while no step time is known."""
 STEP_FACTOR: Final = 2.0
-"""From then on it may need so many times its longest step."""
+"""Once step times are known, a worker may need its longest step times this factor."""
 
 
 class HangGuard:
-    """Watches the workers of one agent, from one start to their end. Belongs to the agent's event loop."""
+    """Watchdog of the workers of one agent, from each start to their end. Belongs to the agent's event loop."""
 
     def __init__(
         self,
@@ -48,10 +51,17 @@ class HangGuard:
         say: Callable[[str], None],
         stalled: Callable[[float, int], None] = lambda *_: None,
     ) -> None:
-        """``folder`` is where the pulses are; ``kill`` ends a local rank and all that it started.
+        """Initialize without workers.
 
-        ``stalled`` records the seconds without progress and the rank that others wait for, as
-        :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
+        Args:
+            policy: What to do about a hang, and after how long.
+            folder: Folder of the heartbeat pages.
+            node: Name of this node.
+            send: Sends a message to the store.
+            kill: Kills a local rank with its whole process group.
+            say: Prints a line.
+            stalled: Records the seconds without progress and the rank that others wait for, as
+                :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
         """
         self._policy = policy
         self._folder = folder
@@ -61,20 +71,22 @@ class HangGuard:
         self._say = say
         self._stalled = stalled
         self._waits_for: tuple[float, int] | None = None
-        """When the store's last report came, and the rank that it names, -1 for none; None while ranks move."""
+        """Monotonic time of the store's last report, and the rank that it names, -1 for none; None while ranks make
+        progress.
+        """
         self._loop = asyncio.get_running_loop()
         self._generation = 0
         self._findings = Findings()
         self._outlines = RankOutlines()
         self._is_blind = False
-        """Workers have been started that nobody watches, and that was said."""
+        """True after the message that workers run without a watchdog."""
         self._watches: dict[int, RankWatch] = {}
         self._leaving: dict[int, RankWatch] = {}
-        """Those of the last group, until the next begins: they may still be busy."""
+        """Watches of the last group until the next one begins, since its workers may still be busy."""
         self._longest: dict[int, float] = {}
-        """Seconds of the longest step of a process, of those that have outlived a group."""
+        """Process id → seconds of its longest step, for processes that have outlived a group."""
         self._first: float | None = None
-        """Seconds of the longest stay in the first steps of a group; None before any worker came past them."""
+        """Seconds of the longest stay in the first steps of a group; None before any worker has finished them."""
         self._condemned: dict[int, tuple[str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -82,11 +94,13 @@ class HangGuard:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is watched."""
+        """True if workers are watched."""
         return self._policy.on_hang is not OnHang.OFF
 
     def prepare(self, local_rank: int) -> str:
-        """A blank pulse for a worker that is about to start; its path, or nothing where nobody is watched."""
+        """Create an empty heartbeat page for a worker that is about to start, and return its path; empty if it is not
+        watched.
+        """
         path = str(self._folder / f"rank-{local_rank}.pulse")
         if not self.is_on:
             return ""
@@ -100,14 +114,21 @@ class HangGuard:
         return path
 
     def imports(self) -> Path | None:
-        """What a worker has left of what it imported; None where none has."""
+        """Return a file with the names of the modules that a worker has imported; None if there is none."""
         left = sorted(self._folder.glob(f"rank-*.pulse{heartbeat_page.IMPORTS}"))
         return left[0] if left else None
 
     def begin(self, generation: Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
-        """These workers have started, and leave their files in ``folder``."""
+        """Start to watch the workers of a generation.
+
+        Args:
+            generation: Place of this node.
+            first_rank: Global rank of local rank 0.
+            pids: Local rank → process id.
+            folder: Folder of the generation's files.
+        """
         self.end()
-        # A number that nobody bears any more may be given to another process.
+        # The kernel may reuse the id of a process that has ended.
         self._longest = {pid: seconds for pid, seconds in self._longest.items() if pid in pids.values()}
         self._generation = generation.number
         self._stalled(0.0, NO_RANK)
@@ -130,7 +151,7 @@ class HangGuard:
             self._again()
 
     def end(self) -> None:
-        """They are to stop, or have ended."""
+        """Stop watching: the workers must stop, or have exited."""
         if self._timer:
             self._timer.cancel()
         known = {watch.pid: watch.pace.longest_step() for watch in self._watches.values()}
@@ -143,10 +164,10 @@ class HangGuard:
         self._go_on()
 
     def longest_step(self, local_ranks: AbstractSet[int]) -> float:
-        """Seconds that any of these may be busy with what cannot be interrupted; one that is stopped is not busy.
+        """Return the seconds that any of these local ranks may be busy with work that cannot be interrupted.
 
-        Asked when a group is over: nothing is learned from stays that end from now on, which were waits for what was
-        lost.
+        A stopped rank is not busy. Called when a group is over: from then on, no step times are learned, since stays
+        that end later were waits for the lost peer.
         """
         now = time.monotonic()
         watches = self._watches or self._leaving
@@ -155,7 +176,9 @@ class HangGuard:
         return max((self._step_of(watches.get(each), now) for each in local_ranks), default=0.0)
 
     def stuck(self, local_ranks: AbstractSet[int]) -> frozenset[int]:
-        """Those of these that a signal has stopped, and those that hold the GIL for longer than their limit."""
+        """Return those of these local ranks that a signal has stopped, or that hold the GIL for longer than their
+        limit.
+        """
         now = time.monotonic()
         looks = [watch.observe(now) for watch in (self._watches or self._leaving).values()]
         return frozenset(look.local_rank for look in looks if look.local_rank in local_ranks and _is_stuck(look))
@@ -172,40 +195,40 @@ class HangGuard:
         return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
 
     def gone(self, local_rank: int) -> None:
-        """A worker has ended."""
+        """Stop watching a worker that has exited."""
         self._watches.pop(local_rank, None)
         self._leaving.pop(local_rank, None)
 
     def page(self, environment: Mapping[str, str]) -> HangPage:
-        """Pages about the ranks, served at a socket."""
+        """Return the server of the pages about these ranks."""
         return HangPage(self._folder, environment, self, self._about, self._findings, self._say)
 
     async def outlines(self) -> list[Outline]:
-        """Look at the ranks without any work of theirs."""
+        """Return outlines of the ranks without any work of theirs."""
         return await self._outlines.of(tuple(self._watches.values()))
 
     async def sights(self) -> list[RankSnapshot]:
-        """Look at the ranks with their stacks."""
+        """Return snapshots of the ranks with their stacks."""
         return await sights(tuple(self._watches.values()))
 
     def _about(self) -> dict[str, object]:
         return {"node": self._node, "generation": self._generation, "on_hang": str(self._policy.on_hang)}
 
     def told(self, message: Show | Hung) -> None:
-        """The store asks, or has decided."""
+        """Handle the store's request for states, or its decision."""
         if message.generation == self._generation and self._watches:
             task = self._loop.create_task(self._show() if isinstance(message, Show) else self._obey(message))
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
     def failure_of(self, local_rank: int, failure: Failure) -> Failure:
-        """How a worker failed, when it was killed for its silence; else as it was found."""
+        """Return the failure of a worker, with the hang as its reason if the watchdog killed it."""
         sentence, stack = self._condemned.pop(local_rank, ("", ""))
         if not sentence:
             return failure
         return replace(failure, exit_code=int(Exit.HANG), reason=FailureReason.HANG, message=sentence, stack=stack)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ observation
 
     def _again(self) -> None:
         self._timer = self._loop.call_later(self._policy.look_seconds, self._look)
@@ -222,7 +245,7 @@ class HangGuard:
         self._again()
 
     def _record(self, looks: list[Look]) -> None:
-        """Record for how long no rank here has moved, as long as none has since the store's report."""
+        """Record for how long no local rank has made progress, until the first progress after the store's report."""
         if self._waits_for is None:
             return
         told_at, rank = self._waits_for
@@ -240,7 +263,7 @@ class HangGuard:
         return [watch.observe(now) for watch in self._watches.values()]
 
     async def _show(self) -> None:
-        """Ask each worker where it is, and tell the store."""
+        """Collect the state of each worker and send it to the store."""
         generation = self._generation
         watches = tuple(self._watches.values())
         records = asyncio.gather(*(asyncio.to_thread(write_record, each) for each in watches))
@@ -248,7 +271,7 @@ class HangGuard:
         await records
         self._send(Looks(generation=generation, ranks=tuple(looks)))
 
-    # ------------------------------------------------------------------ acting
+    # ------------------------------------------------------------------ reaction
 
     async def _obey(self, hung: Hung) -> None:
         acts = self._policy.on_hang is OnHang.ACT
@@ -270,7 +293,7 @@ class HangGuard:
             # A signal ends a sleep in C, so a rank that may only be slow gets none.
             stack = await self._stack(watch, by_signal=is_hung)
             if self._watches.get(watch.local_rank) is not watch:
-                continue  # it has ended meanwhile, or left that group and is in the next one
+                continue  # it has exited meanwhile, or is already in the next group
             if not is_doomed:
                 self._say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
                 continue
@@ -282,7 +305,7 @@ class HangGuard:
         return f"{', '.join(sorted(folders))}/*/stacks.txt"
 
     async def _stack(self, watch: RankWatch, *, by_signal: bool) -> str:
-        """Where it stands, by whatever means there are; also written to its file."""
+        """Return the stack of a rank from the best available source, and append it to its file."""
         look = watch.examine(time.monotonic())
         file = watch.folder / "stacks.txt"
         if look.state is RankState.ALIVE and look.stack:

@@ -1,1 +1,1 @@
-"""What runs inside of a worker: bootstrap, heartbeat, fork server, profiler. Loaded by path; standard library only."""
+"""Code that runs in a worker: bootstrap, heartbeat, fork server, profiler. Loaded by path; standard library only."""

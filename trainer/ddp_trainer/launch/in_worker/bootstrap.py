@@ -1,15 +1,16 @@
-"""First code of a worker process: run a script as ``python script`` would, but die with the launcher, and leave a
-note when it raises.
+"""First code of a worker process: run a program as ``python script`` would, die with the launcher, and write torch's
+error file if the program raises.
 
-This file is run by path, by whatever interpreter the user chose, so it imports nothing but the standard library and
-as little of that as it can. ``python bootstrap.py PARENT_PID (script|module|command) TARGET ARGUMENTS...``
+The worker's own interpreter runs this file by path, so it imports only the standard library, and little of it: ``python
+bootstrap.py PARENT_PID (script|module|command) TARGET ARGUMENTS...``. :func:`run` is the main entry point. It reports
+the exit code of the program to the agent through the worker's channel.
 """
 
 from __future__ import annotations
 
 import sys
 
-# The interpreter put our own folder first, where a script must find its own; no import may come before this.
+# The interpreter put this folder first in sys.path, where a script expects its own. No import may come before this.
 SAFE_PATH = getattr(sys.flags, "safe_path", False)
 if not SAFE_PATH:
     sys.path.pop(0)
@@ -26,43 +27,47 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 
 PR_SET_PDEATHSIG = 1
 OWN_FILES = {__file__, "<frozen runpy>"}
-"""Whose frames are not the user's."""
+"""Files whose frames are removed from the user's tracebacks."""
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms
 WATCHERS = {"DDP_PULSE": "heartbeat.py", "DDP_METRICS_DIR": "../../metrics/record/autolog_import.py"}
-"""Files of ours that watch what the script imports, by the variable that asks for each."""
+"""Environment variable → file of this package that watches the script's imports if the variable is set."""
 C10D = "torch.distributed.distributed_c10d"
 
 CHANNEL = "DDP_CHANNEL"
-"""The contract's name, which this file, run by path, cannot import."""
+"""Name of ``Env.CHANNEL``, which this file, run by path, cannot import."""
 STACKS_AFTER_SECONDS = 7
-"""The launcher kills a process whose program is over after 8 s (``workers.EXIT_SECONDS``)."""
+"""Seconds from the end of the program to the stacks. The launcher kills the process after 8 s
+(``exit_limit.EXIT_SECONDS``).
+"""
 FLUSH_FAILED = 120
-"""Python's exit code where it cannot flush stdout."""
+"""Python's exit code if it cannot flush stdout."""
 
 ended: tuple[int, int] | None = None
-"""Which process ran the program to its end, and the code it exits with; None before, and where Python is to say."""
+"""Process id that ran the program to its end, and its exit code; None before the end, and if Python decides the
+code.
+"""
 channel: tuple[int, int] | None = None
-"""Descriptor and inode of the socket to the launcher; the inode shows whether the script closed the descriptor."""
+"""Descriptor and inode of the socket to the launcher. The inode shows whether the script closed the descriptor."""
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, however it ends."""
+    """Have the kernel kill this process when its parent ends."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
-        return  # no Linux: orphans are then the launcher's to kill
+        return  # not Linux: the launcher kills orphans
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)  # it ended before the kernel was asked
+        os.kill(os.getpid(), signal.SIGKILL)  # it ended before the call to prctl
 
 
 def leave() -> None:
-    """Report the program's exit code to the launcher, and exit here where the process has used torch's process groups.
+    """Report the program's exit code to the launcher, and exit here if the process has used torch's process groups.
 
-    Python would take its modules apart next, while threads of torch's groups still need the GIL. torch 2.13 then
-    aborts in about one of three plain gloo scripts, and a program that did all its work would count as failed.
+    Python would next destroy its modules while threads of torch's groups still need the GIL. torch 2.13 then aborts in
+    about one of three plain gloo scripts, and a program that did all its work would count as failed.
 
-    Python's exit functions have run by now. C's exit functions run without the GIL: one of them may join a thread
-    that needs it, as Arrow's thread pool does.
+    Python's exit functions have run by now. C's exit functions run without the GIL: one of them may join a thread that
+    needs it, as Arrow's thread pool does.
     """
     if ended is None or ended[0] != os.getpid():
         return
@@ -80,9 +85,9 @@ def leave() -> None:
 
 
 def report_end(code: int) -> None:
-    """Send the launcher the exit code of the program: from now on it limits the time to exit.
+    """Send the launcher the exit code of the program, which starts the time limit of the exit.
 
-    A process that does not make it prints the stacks of its threads first.
+    A process that does not exit in time prints the stacks of its threads first.
     """
     try:
         if channel and os.fstat(channel[0]).st_ino == channel[1]:
@@ -95,9 +100,10 @@ def report_end(code: int) -> None:
 
 
 def park_threads() -> None:
-    """Let no thread that Python started execute another line: it would use libraries that are already torn down.
+    """Block every thread that Python started, since it would use libraries that are already torn down.
 
-    Python raises an exception in each thread, whose creation blocks forever. Threads of libraries still get the GIL.
+    Python raises an exception in each thread, and the creation of the exception blocks forever. Threads of libraries
+    still get the GIL.
     """
     import threading  # noqa: PLC0415 - torch has imported it
 
@@ -109,25 +115,25 @@ def park_threads() -> None:
             closed.acquire()
 
     for thread in threading.enumerate():
-        # Dummy threads are those of libraries that have called Python.
+        # Dummy threads are library threads that have called Python.
         if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
             ident = ctypes.c_ulong(thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Parked))
 
 
-# Before anything else that registers, so that it is called after all of them.
+# Registered first, so that it is called last.
 atexit.register(leave)
 
 
 def code_of(end: SystemExit) -> int:
-    """What Python makes of it: None is 0, a text is printed and 1."""
+    """Return Python's exit code for this exception: 0 for None, 1 for a text."""
     if end.code is None:
         return 0
     return end.code & 0xFF if isinstance(end.code, int) else 1
 
 
 def keep_channel() -> None:
-    """Keep a descriptor to the launcher: the program may close the one it was given."""
+    """Duplicate the descriptor of the channel to the launcher, since the program may close the original."""
     global channel  # noqa: PLW0603 - what is called at exit takes no arguments
     number = os.environ.get(CHANNEL, "")
     if number.isdecimal():
@@ -139,7 +145,13 @@ def keep_channel() -> None:
 
 
 def run(kind: str, target: str, arguments: list[str]) -> None:
-    """Become the program: ``command`` replaces this process, the others return when the program ends."""
+    """Run the program: ``command`` replaces this process, other kinds return when the program ends.
+
+    Args:
+        kind: ``script``, ``module`` or ``command``.
+        target: Path, module name or program.
+        arguments: Arguments of the program.
+    """
     if kind == "command":
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
     keep_channel()
@@ -164,7 +176,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         raise
     except BaseException as error:
         hide_own_frames()
-        # Python ends itself by SIGINT after Ctrl-C, for shells to see.
+        # After Ctrl-C, Python ends itself by SIGINT, as shells expect.
         ended = None if isinstance(error, KeyboardInterrupt) else (owner, 1)
         if os.getpid() == owner and not isinstance(error, KeyboardInterrupt):
             leave_note(error)
@@ -172,8 +184,9 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
 
 
 def have(paths: list[str]) -> None:
-    """Run ``install`` of other files of ours, unseen by the script: let the launcher see what this worker does once it
-    has a process group, and have its steps counted once it has torch.
+    """Call ``install`` of the given files of this package, invisibly to the script.
+
+    They report what this worker does once it has a process group, and count its steps once it has torch.
     """
     watch = None
     for path in paths:
@@ -185,7 +198,9 @@ def have(paths: list[str]) -> None:
 
 
 def _load(path: str) -> Any:
-    """A module of ours by its path from here: the package need not be installed for this interpreter."""
+    """Return a module by its path relative to this file, since the package may not be installed for this
+    interpreter.
+    """
     from importlib.machinery import SourceFileLoader  # noqa: PLC0415 - only here
 
     path = os.path.normpath(os.path.join(HERE, path))  # noqa: PTH118 - pathlib costs 10 ms
@@ -228,14 +243,14 @@ def _is_zip(path: str) -> bool:
 
 
 def own_frames_hidden(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """The traceback from the user's code on."""
+    """Return the traceback from the first frame of the user's code."""
     while trace and trace.tb_frame.f_code.co_filename in OWN_FILES:
         trace = trace.tb_next
     return trace
 
 
 def hide_own_frames() -> None:
-    """Have the interpreter print the traceback that ``python script`` would, by whatever hook the script has set."""
+    """Make the interpreter print the traceback that ``python script`` would, with any hook that the script has set."""
     hook = sys.excepthook
 
     def hook_of_script(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
@@ -246,7 +261,7 @@ def hide_own_frames() -> None:
 
 
 def leave_note(error: BaseException) -> None:
-    """Write torch's error file, unless the script's own ``@record`` has."""
+    """Write torch's error file, unless the script's own ``@record`` has written it."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if not path or (os.path.exists(path) and os.path.getsize(path)):  # noqa: PTH110, PTH202
         return

@@ -1,8 +1,9 @@
-"""The worker's side of its flight recorder: torch's own server, at a socket of the file system and never at a port.
+"""Worker's side of the flight recorder: torch's own server at a Unix socket, never at a port. :func:`start` is the main
+entry point.
 
-Loaded by path into the processes of other people's scripts, as ``heartbeat.py`` is: standard library only, and what
-torch has once the script has imported it. Threads of C++ answer, so it is there also while something holds the GIL.
-Whatever fails here, training goes on, and the launcher knows less.
+Loaded by path into the processes of user scripts by ``heartbeat.py``: standard library only, and torch only if the
+script has imported it. C++ threads answer, so the server also answers while something holds the GIL. A failure here
+never stops training. The launcher then gets less information.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ OWN_LINES = (b"WorkerServer.cpp",)
 
 
 def start(path: str) -> bool:
-    """Listen at ``path``, in place of whatever a dead worker has left there; whether somebody does now."""
+    """Start the server at ``path``, in place of a dead worker's socket, and return whether it listens."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     make = getattr(c10d, "_WorkerServer", None)
     if make is None:
@@ -32,7 +33,16 @@ def start(path: str) -> bool:
 
 
 def start_at(path: str, make: Any) -> None:
-    """The same. Raises whatever torch does, OSError."""
+    """Start the server at ``path``.
+
+    Args:
+        path: Path of the socket.
+        make: torch's constructor of the server; takes an address.
+
+    Raises:
+        OSError: The socket cannot be made, or the server does not answer.
+        Exception: Any error of torch.
+    """
     import ctypes  # noqa: PLC0415 - a script without a group needs none of this
 
     name = os.path.basename(path)  # noqa: PTH119
@@ -40,21 +50,21 @@ def start_at(path: str, make: Any) -> None:
     try:
         if os.path.lexists(path):
             os.unlink(path)  # noqa: PTH108
-        # The address of a socket has 107 bytes, and a path may have more.
+        # A socket address is limited to 107 bytes, which a path may exceed.
         address = f"/proc/self/fd/{folder}/{name}"
         server = few_threads(lambda: without_its_lines(lambda: make(address)), path, folder)
         os.chmod(address, 0o600)  # noqa: PTH101 - torch makes it with the process's umask
     finally:
         os.close(folder)
-    # For ever: torch would say at the end that it was not shut down, and wait for its threads.
+    # Keep it until the process ends: its destructor would print a warning and wait for its threads.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def few_threads(begin: Any, path: str, folder: int) -> Any:
-    """What ``begin`` makes, with as many threads as a machine of one processor would have it have.
+    """Return the result of ``begin``, run with one processor so that the server starts few threads.
 
-    torch's server takes a thread per processor, which is a thousand of them on a large machine with eight ranks, and
-    the number of threads of a pod may have a limit.
+    torch's server starts one thread per processor. On a large machine with eight ranks this makes about a thousand, and
+    a pod may have a limit on its number of threads.
     """
     before, all_of_us = tasks(), os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(all_of_us)})
@@ -71,12 +81,16 @@ def few_threads(begin: Any, path: str, folder: int) -> Any:
 
 
 def tasks() -> set[int]:
-    """The threads of this process."""
+    """Return the thread ids of this process."""
     return {int(name) for name in os.listdir("/proc/self/task")}  # noqa: PTH208
 
 
 def first_answer(address: str) -> None:
-    """Wait until the server speaks. Raises OSError where it does not."""
+    """Wait until the server answers.
+
+    Raises:
+        OSError: It does not answer in time.
+    """
     import socket  # noqa: PLC0415
 
     with socket.socket(socket.AF_UNIX) as connection:
@@ -87,10 +101,13 @@ def first_answer(address: str) -> None:
 
 
 def without_its_lines(begin: Any) -> Any:
-    """What ``begin`` makes, while torch's lines about it, a warning per rank, are kept from stderr, and no others."""
+    """Return the result of ``begin``, without the warnings that torch prints about this server in each rank.
+
+    Other lines still reach stderr.
+    """
     try:
         stderr = os.dup(2)
-    except OSError:  # it is closed, so nobody reads them
+    except OSError:  # it is closed, so there is nothing to filter
         return begin()
     reader, writer = os.pipe()
     try:
@@ -107,7 +124,7 @@ def without_its_lines(begin: Any) -> Any:
 
 
 def pass_on(reader: int, stderr: int) -> None:
-    """Print what others have written meanwhile."""
+    """Print the lines that do not come from torch's server."""
     os.set_blocking(reader, False)  # a process that was forked meanwhile may hold the other end
     said = b""
     try:

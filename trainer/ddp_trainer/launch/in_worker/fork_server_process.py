@@ -1,10 +1,10 @@
-"""A process that has imported torch, and becomes a worker by forking: a restart without paying for imports again.
+"""Process of the fork server (zygote): it imports torch once and becomes a worker by forking, so that a restart does
+not import again.
 
-Run by path, like ``bootstrap.py``, by the interpreter of the workers and in their environment:
-``python fork_server_process.py AGENT_PID SOCKET_FD MODULES [FILE]``, where the file names more modules, one on each
-line. It forks only while it has a single thread and has not touched CUDA, else it ends, and workers are started the
-usual way. A fork then looks like a fresh process: session, environment, arguments, working directory, streams, random
-state, ``__main__``; its parent is the agent.
+The interpreter of the workers runs it by path in their environment: ``python fork_server_process.py AGENT_PID SOCKET_FD
+MODULES [FILE]``. The file contains more modules, one per line. The process forks only while it has a single thread and
+has not initialized CUDA. Otherwise it exits, and workers start the usual way. A fork looks like a fresh process:
+session, environment, arguments, working directory, streams, random state and ``__main__``. Its parent is the agent.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ import time  # noqa: E402
 
 LENGTH = struct.Struct("!Q")
 READY = LENGTH.pack(0)
-"""Sent once, when everything is imported; later numbers are process ids."""
+"""Sent once, when all modules are imported; later numbers are process ids."""
 
 DESCRIPTORS = 4
-"""A request brings stdout, stderr, the gate that the fork waits at, and the worker's end of its channel."""
+"""Number of descriptors in a request: stdout, stderr, the gate at which the fork waits, and the worker's end of its
+channel.
+"""
 
 CHANNEL = "DDP_CHANNEL"
-"""The contract's name, which this file, run by path, cannot import."""
+"""Name of ``Env.CHANNEL``, which this file, run by path, cannot import."""
 
 GO = b"g"
 PATIENCE_SECONDS = 2.0
 
 
 def load_bootstrap():  # type: ignore[no-untyped-def] # noqa: ANN201 - a module found by path has no type
-    """``bootstrap.py`` beside this file, under no name that a script could import."""
+    """Return the module ``bootstrap.py`` beside this file, under a private name that scripts do not import."""
     path = os.path.join(os.path.dirname(__file__), "bootstrap.py")  # noqa: PTH118, PTH120
     spec = importlib.util.spec_from_file_location("_ddp_bootstrap", path)
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     if not SAFE_PATH:
-        sys.path.insert(0, "")  # what the module takes off again, as when it is run by path
+        sys.path.insert(0, "")  # the module removes this entry, as when it is run by path
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     module.OWN_FILES.add(__file__)
     return module
 
 
 def names_in(files: list[str]) -> list[str]:
-    """What a worker has left in them of what it imported."""
+    """Return the module names in these files, in which workers stored what they imported."""
     names = []
     for path in files:
         try:
@@ -63,20 +65,20 @@ def names_in(files: list[str]) -> list[str]:
 
 
 def preload(names: list[str]) -> None:
-    """Import what workers will; what cannot be imported is theirs to fail at."""
+    """Import these modules. A module that cannot be imported is skipped: the worker reports the error."""
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # noqa: BLE001, S112 - whatever it is, the worker will say so itself
+        except Exception:  # noqa: BLE001, S112 - the worker will fail with the same error
             continue
 
 
 def is_safe_to_fork() -> bool:
     """Return whether a fork loses no thread and can use CUDA.
 
-    OpenBLAS starts threads when numpy is imported, but ends them before every fork and starts them again when it
-    multiplies. So what counts is what is left after a fork. CUDA works in no fork of a process that has started its
-    driver, as ``torch.cuda.is_available()`` does without a context; a fork itself can tell.
+    OpenBLAS starts threads when numpy is imported. It ends them before every fork and starts them again when it
+    multiplies. So only threads that are left after a fork count. CUDA works in no fork of a process that has started
+    its driver, as ``torch.cuda.is_available()`` does without a context. Only a fork can find this out.
     """
     trial = os.fork()
     if not trial:
@@ -94,13 +96,13 @@ def is_cuda_lost() -> bool:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None:
         return False
-    # A private name of torch; without it only a context can be seen.
+    # A private name of torch; without it only a context can be detected.
     in_bad_fork = getattr(cuda, "_is_in_bad_fork", lambda: False)
     return bool(cuda.is_initialized() or in_bad_fork())
 
 
 def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: ANN201 - a generator of JSON
-    """The agent's requests, with their descriptors, until it is gone."""
+    """Yield the agent's requests with their descriptors, until the agent closes the connection."""
     while True:
         head, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, DESCRIPTORS)
         if len(head) < LENGTH.size or len(descriptors) != DESCRIPTORS:
@@ -116,7 +118,7 @@ def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: AN
 
 
 def fork_away(control: socket.socket) -> bool:
-    """Fork a grandchild, which init's stand-in, the agent, inherits; True in the grandchild."""
+    """Fork a grandchild, which the agent inherits as the subreaper. Return True in the grandchild."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -129,7 +131,7 @@ def fork_away(control: socket.socket) -> bool:
 
 
 def reseed() -> None:
-    """Give this process random states of its own. Python's generator does so by itself at a fork."""
+    """Seed numpy and torch with new random states. Python's generator reseeds itself at a fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
@@ -137,11 +139,11 @@ def reseed() -> None:
 
 
 def become_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:  # type: ignore[no-untyped-def, type-arg] # noqa: ANN001
-    """Turn a fork into what a fresh process would be, and run the program."""
+    """Turn a fork into the equivalent of a fresh process, and run the program."""
     os.setsid()
     deadline = time.monotonic() + PATIENCE_SECONDS
     while os.getppid() != agent and time.monotonic() < deadline:
-        time.sleep(0.0002)  # the one between is about to end
+        time.sleep(0.0002)  # the intermediate process is about to exit
     bootstrap.die_with_parent(agent)
     out, err, gate, channel = descriptors
     if os.read(gate, 1) != GO:
@@ -160,7 +162,7 @@ def become_worker(request: dict, descriptors: list, agent: int, bootstrap) -> No
 
 
 def main() -> None:
-    """Serve until the agent is gone; in a fork, run the worker's program."""
+    """Serve requests until the agent is gone; in a fork, run the worker's program."""
     agent = int(sys.argv[1])
     control = socket.socket(fileno=int(sys.argv[2]))
     names = [name for name in sys.argv[3].split(",") if name]
@@ -168,7 +170,7 @@ def main() -> None:
     bootstrap.die_with_parent(agent)
     preload([*names, *names_in(sys.argv[4:])])
     gc.collect()
-    gc.freeze()  # the collector of a fork need not touch, and so copy, what all forks share
+    gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
     if not is_safe_to_fork():
         return
     control.sendall(READY)

@@ -1,8 +1,9 @@
-"""The worker's side of the hang watch: a thread that says over and over that it had its turn, and answers.
+"""Worker's side of the hang watchdog: a thread that writes a heartbeat to the worker's heartbeat page and answers
+requests for stacks. :func:`install` is the main entry point.
 
-Loaded by path into the processes of other people's scripts, by whatever interpreter they chose: standard library only,
-and torch only where the script has imported it. Nothing is started before the script has a process group of more than
-one rank, so a script without one pays nothing, and forks as it always did. Whatever fails here, training goes on.
+Loaded by path into the processes of user scripts, by the interpreter that runs them: standard library only, and torch
+only if the script has imported it. Nothing starts before the script has a process group of more than one rank, so a
+script without one pays nothing and can fork as usual. A failure here never stops training.
 """
 
 from __future__ import annotations
@@ -19,26 +20,28 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 PULSE_VARIABLE = "DDP_PULSE"
 C10D = "torch.distributed.distributed_c10d"
 LEARN_SECONDS = 2.0
-"""So long after its group began a script has built its model, wrapped it and taken a step: what that needs it has."""
+"""Seconds from the first group to the list of imports. By then a script has built its model, wrapped it and taken a
+step.
+"""
 LEARNT = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL"}
     | {"sympy", "mpmath", "networkx", "jinja2", "ddp_trainer"}
 )
-"""Packages that become the same whichever rank imports them. Others, as Lightning, look at the rank meanwhile."""
+"""Packages that import in the same way on every rank. Others, such as Lightning, read the rank while they import."""
 MOST_COLLECTIVES = 64
-"""So many of the last collectives are told of."""
+"""Maximum number of collectives in an answer, the last ones."""
 STACK_SIGNAL_BELOW_LAST = 7
-"""The signal for stacks is the so manieth real-time signal before the last: glibc takes the first two, nobody this."""
+"""Distance of the stack signal below ``SIGRTMAX``. glibc uses the first two real-time signals; this one is unused."""
 
 
 def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
-    """From now on, watch for a process group."""
+    """Watch for a process group, if the launcher has set a heartbeat page."""
     if os.environ.get(PULSE_VARIABLE):
         when_imported(C10D, begin)
 
 
 def begin(c10d: Any) -> None:
-    """Now that torch is there, look for process groups, and answer who wants a trace of a few steps."""
+    """Watch torch's process groups, and accept requests for traces. Called after the import of torch.distributed."""
     follow(c10d)
     try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
         load("ondemand_profiler.py").listen(os.environ[PULSE_VARIABLE])
@@ -47,9 +50,10 @@ def begin(c10d: Any) -> None:
 
 
 def follow(c10d: Any) -> Heartbeat | None:
-    """Have torch tell us when its default group comes and goes; None where it cannot.
+    """Return a heartbeat that follows torch's default group; None if this torch does not allow it.
 
-    ``_update_default_pg`` is private. Where torch has none, no beat begins and the launcher judges no script by it.
+    ``_update_default_pg`` is private. If torch has none, no heartbeat begins and the launcher does not judge the script
+    by it.
     """
     inner = getattr(c10d, "_update_default_pg", None)
     if inner is None:
@@ -67,7 +71,7 @@ def follow(c10d: Any) -> Heartbeat | None:
 
 
 class Heartbeat:
-    """The thread, and what it knows."""
+    """Heartbeat thread of one worker."""
 
     def __init__(self, c10d: Any, path: str) -> None:
         self._c10d = c10d
@@ -81,12 +85,12 @@ class Heartbeat:
         self._pulse = load(os.path.join("..", "..", "process", "heartbeat_page.py"))  # noqa: PTH118
 
     def pause(self) -> None:
-        """The default group goes: there is nothing to wait for any more."""
+        """Mark that there is no default group, and so no wait for peers."""
         if self._cells is not None:
             self._cells[self._pulse.HAS_GROUP] = 0.0
 
     def go_on(self) -> None:
-        """A default group is there."""
+        """Start the heartbeat for a new default group of more than one rank."""
         try:
             if os.getpid() == self._owner and self._group_size() > 1:
                 self._start()
@@ -106,7 +110,7 @@ class Heartbeat:
             self._find_folder()
             self._end = threading.Event()
             self._thread = threading.Thread(target=self._run, name="ddp-beat", daemon=True)
-            # A thread that Python freezes inside of torch while it shuts down would end the process by abort.
+            # A thread that Python freezes inside torch at shutdown would abort the process.
             atexit.register(self.stop)
             self._look()
             self._learn_at = self._cells[self._pulse.BEAT] + LEARN_SECONDS
@@ -117,21 +121,23 @@ class Heartbeat:
         self._cells[self._pulse.HAS_GROUP] = 1.0
 
     def stop(self) -> None:
-        """No beat any more, and no thread."""
+        """End the heartbeat and its thread."""
         self.pause()
         self._end.set()
         if self._thread is not None and os.getpid() == self._owner:
             self._thread.join(1.0)
 
     def _find_folder(self) -> None:
-        """Answers belong where the files of this group are; a process may outlive the group before."""
+        """Use the folder of the current group's files for answers, since a process may outlive its group."""
         folder = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
         if folder != self._folder:
             self._folder = folder
             self._register_signal()
 
     def _register_signal(self) -> None:
-        """Where the script leaves the signal alone, have it write all stacks: in C, so also while the GIL is held."""
+        """Have the stack signal write all stacks, unless the script uses this signal. The handler is in C and needs no
+        GIL.
+        """
         import faulthandler  # noqa: PLC0415
         import signal  # noqa: PLC0415
 
@@ -140,7 +146,7 @@ class Heartbeat:
             if signal.getsignal(number) is not signal.SIG_DFL:
                 return
             path = os.path.join(self._folder, "stacks.txt")  # noqa: PTH118
-            # Kept open: a signal handler cannot open a file.
+            # Kept open, since a signal handler cannot open a file.
             before, self._stacks = self._stacks, open(path, "a")  # noqa: PTH123, SIM115
             faulthandler.register(number, self._stacks, all_threads=True, chain=False)
             if before is not None:
@@ -164,14 +170,14 @@ class Heartbeat:
                 cells[pulse.ANSWERED] = asked
 
     def _serve(self) -> None:
-        """Let torch tell of its collectives also when this thread gets no turn."""
+        """Start torch's flight recorder server, which answers even if this thread cannot run."""
         try:
             load("flight_recorder_server.py").start(os.path.splitext(self._path)[0] + ".sock")  # noqa: PTH122
         except Exception:  # noqa: BLE001 - the launcher then knows less
             return
 
     def _look(self) -> None:
-        """Write what can be seen without anybody's help."""
+        """Write the numbers of collectives and a heartbeat."""
         import time  # noqa: PLC0415
 
         pulse, cells = self._pulse, self._cells
@@ -180,12 +186,12 @@ class Heartbeat:
             numbers = {group: group._get_sequence_number_for_group() for group in list(world.pg_map)}  # noqa: SLF001
             cells[pulse.SEQUENCE] = float(numbers.get(world.default_pg, -1))
             cells[pulse.TOTAL] = float(sum(numbers.values()))
-        except Exception:  # noqa: BLE001 - a backend that does not count, or a torch that tells it otherwise
+        except Exception:  # noqa: BLE001 - a backend that does not count, or another torch API
             cells[pulse.SEQUENCE] = -1.0
         cells[pulse.BEAT] = time.monotonic()
 
     def _answer(self) -> None:
-        """Write where every thread is, and the last collectives."""
+        """Write the stack of every thread and the last collectives."""
         import json  # noqa: PLC0415 - costs 4 ms, and hardly ever is there a question
 
         try:
@@ -205,7 +211,7 @@ class Heartbeat:
 
 
 def write_imports(path: str) -> None:
-    """Leave for the zygote of the next workers what this one has imported."""
+    """Write the names of imported modules for the fork server of the next workers."""
     try:
         known = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in LEARNT]
         with open(f"{path}.new", "w") as file:  # noqa: PTH123
@@ -216,14 +222,16 @@ def write_imports(path: str) -> None:
 
 
 def is_loaded(module: Any) -> bool:
-    """Whether it is a module; one that is loaded when it is first touched is not touched, and counts as none."""
+    """Return whether this is a completely loaded module. Lazy modules are not touched and count as not loaded."""
     kind: Any = type(module)
     is_lazy = kind.__getattribute__ is not type(sys).__getattribute__
     return not is_lazy and getattr(module, "__spec__", None) is not None
 
 
 def load(path: str) -> Any:
-    """A module of ours by its path from here: the package need not be installed for this interpreter."""
+    """Return a module by its path relative to this file, since the package may not be installed for this
+    interpreter.
+    """
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     name = f"_ddp_{os.path.basename(path).removesuffix('.py')}"  # noqa: PTH119
     loader = importlib.machinery.SourceFileLoader(name, os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118
@@ -233,7 +241,7 @@ def load(path: str) -> Any:
 
 
 def stacks_of_threads() -> list[tuple[str, Any]]:
-    """Every thread but this one, the main thread first: its stack as text, and its frames."""
+    """Return stack text and frames of every thread but this one, the main thread first."""
     import threading  # noqa: PLC0415
     import traceback  # noqa: PLC0415
 
@@ -251,30 +259,30 @@ def stacks_of_threads() -> list[tuple[str, Any]]:
 
 
 def place_of(frames: Any) -> str:
-    """The innermost line that is no library's, as ``train.py:41 in step``."""
+    """Return the innermost line outside of libraries, as ``train.py:41 in step``."""
     own = [frame for frame in frames if "site-packages" not in frame.filename and not is_standard(frame.filename)]
     frame = (own or list(frames))[-1]
     return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"  # noqa: PTH119
 
 
 def is_ours(path: str) -> bool:
-    """Whether a file only stands between the interpreter and the script."""
+    """Return whether a file belongs to the frames of this package between interpreter, script and torch."""
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    # Metrics listen to torch from between the script and torch.
+    # Frames of the metrics hooks are between the script and torch.
     metrics = os.path.join(os.path.dirname(os.path.dirname(folder)), "metrics")  # noqa: PTH118, PTH120
     return path == "<frozen runpy>" or path.startswith((folder + os.sep, metrics + os.sep))
 
 
 def is_standard(path: str) -> bool:
-    """Whether a file belongs to Python itself, or is none."""
+    """Return whether a file belongs to Python itself, or is no real file."""
     return path.startswith("<") or path.startswith(os.path.dirname(os.__file__) + os.sep)  # noqa: PTH120, PIE810
 
 
 def collectives() -> list[list[object]]:
-    """Return the last collectives on record, oldest first; an empty list where this torch has no flight recorder.
+    """Return the last collectives on record, oldest first; an empty list if this torch has no flight recorder.
 
-    Each is its group, its number in there, what it is, the shapes of its input, and whether it is over. NCCL has a
-    recorder besides that of the other backends. A group that both know is taken from that of NCCL.
+    Each entry is a list: group, number in the group, name, shapes of the input, and whether it is over. NCCL has a
+    separate recorder. For a group that both recorders know, NCCL's entries count.
     """
     found = []
     known: set[object] = set()
@@ -286,7 +294,12 @@ def collectives() -> list[list[object]]:
 
 
 def recorded_by(dump: str) -> list[tuple[int, list[object]]]:
-    """Return the collectives of one recorder and the times at which they were made; none where there is no such one."""
+    """Return the collectives of one recorder, each with its creation time in nanoseconds; empty if torch lacks the
+    recorder.
+
+    Args:
+        dump: Name of torch's function that dumps the recorder.
+    """
     import json  # noqa: PLC0415
 
     ask = getattr(sys.modules.get("torch._C._distributed_c10d"), dump, None)

@@ -1,6 +1,5 @@
-"""Loaded by path into a worker, before its script: others of ours hear of a module once the script has imported it.
-
-By whatever interpreter the script runs, so standard library only.
+"""Import hook of a worker: :func:`when_imported` calls other files of this package after the script has imported a
+module. Loaded by path before the script, by any interpreter, so standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 
 
 def when_imported(name: str, then: Callable[[Any], None]) -> None:
-    """Call ``then`` with the module of this name: now where the zygote has imported it, else once the script has."""
+    """Call ``then`` with the named module: now if it is already imported (by the fork server), else after the script
+    imports it.
+    """
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -24,7 +25,7 @@ def when_imported(name: str, then: Callable[[Any], None]) -> None:
 
 
 class Finder:
-    """Sees the import of one module, once, and leaves."""
+    """Meta path finder that sees the first import of one module and removes itself."""
 
     def __init__(self, name: str, then: Callable[[Any], None]) -> None:
         self._name = name

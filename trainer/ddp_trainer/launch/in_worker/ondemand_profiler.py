@@ -1,12 +1,12 @@
-"""The worker's side of ``kubectl ddp profile``: torch's profiler for a few steps of a script that runs already.
+"""Worker's side of ``kubectl ddp profile``: torch's profiler for a few steps of a running script. :func:`listen` is the
+main entry point.
 
-A signal asks for it, since a process that is at work reads nothing else. What is asked stands in a file beside the
-worker's pulse. The answer begins and ends where a step does: at the end of ``optimizer.step()``, by the hook that torch
-has for all optimizers. Before that signal nothing is imported and nothing is registered with torch; after the window
-nothing is left.
+A signal starts it, since a busy process reads nothing else. The request is in a file beside the worker's heartbeat
+page. The trace begins and ends at the end of ``optimizer.step()``, by the hook that torch has for all optimizers.
+Before the signal, nothing is imported or registered with torch. After the trace, nothing is left.
 
-Loaded by path into the processes of other people's scripts: standard library only, and torch only where the script has
-imported it. Whatever fails here is told to the one who asked, and training goes on.
+Loaded by path into the processes of user scripts: standard library only, and torch only if the script has imported it.
+A failure is reported to the requesting process and never stops training.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
     from typing import Any
 
 BELOW_LAST = 8
-"""The signal is the so manieth real-time signal before the last; see ``heartbeat.py`` for the one beside it."""
+"""Distance of the profiler's signal below ``SIGRTMAX``; see ``heartbeat.py`` for the signal next to it."""
 ASKED = ".profile.json"
-"""Behind the path of a pulse: what is asked for."""
+"""Suffix of a heartbeat page's path: file with the request."""
 READY = ".profile.signal"
-"""Behind the path of a pulse: at which signal its worker looks there."""
+"""Suffix of a heartbeat page's path: file with the signal number of its worker."""
 TRACE = "trace.json.gz"
 REFUSAL = "refusal.txt"
-"""Names in the directory in which the asker waits: the one or the other."""
+"""Name in the requester's folder of the error message. Either this or the trace is written."""
 COMPILER = "torch._dynamo"
 MOST_SECONDS = 60.0
-"""A window is closed after this time, at the next step, however many steps were asked for."""
+"""Seconds after which a trace ends at the next step, before all requested steps are done."""
 
 
 def listen(path: str) -> None:
-    """From now on, look at what is asked when the signal comes; nothing where the script has the signal for itself."""
+    """Handle the profiler's signal, unless the script uses this signal itself.
+
+    Args:
+        path: Path of the worker's heartbeat page.
+    """
     number = signal.SIGRTMAX - BELOW_LAST
     try:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -45,18 +49,18 @@ def listen(path: str) -> None:
             signal.signal(number, lambda *_: _asked(path) if os.getpid() == owner else None)
             with open(path + READY, "w") as file:  # noqa: PTH123 - pathlib costs a worker 10 ms
                 file.write(str(int(number)))
-    except (OSError, ValueError, AttributeError):  # not the main thread, for one: this worker cannot be profiled
+    except (OSError, ValueError, AttributeError):  # for example not in the main thread: this worker cannot be profiled
         return
 
 
 def _asked(path: str) -> None:
-    """Called by Python between two of the main thread's instructions."""
+    """Handle the signal. Python calls this between two instructions of the main thread."""
     try:
         with open(path + ASKED) as file:  # noqa: PTH123
             wanted = json.load(file)
         folder, steps = str(wanted["folder"]), int(wanted["steps"])
     except (OSError, ValueError, KeyError, TypeError):
-        return  # whoever asked has gone
+        return  # the requester has gone
     try:
         window = Window(folder, steps)
         window.remove = hook()(window.stepped).remove
@@ -65,7 +69,11 @@ def _asked(path: str) -> None:
 
 
 def hook() -> Any:
-    """What calls us after every step of every optimizer. Raises RuntimeError."""
+    """Return torch's function that registers a call after every step of every optimizer.
+
+    Raises:
+        RuntimeError: The script has not imported torch's optimizers.
+    """
     register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
     if register is None:
         raise RuntimeError("the script has imported no optimizer of torch's, by which steps are told")
@@ -73,7 +81,7 @@ def hook() -> Any:
 
 
 class Window:
-    """Told of the end of every step, until it has seen as many as were asked for."""
+    """Profile of a number of steps. Its :meth:`stepped` is called at the end of every step."""
 
     def __init__(self, folder: str, steps: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.remove: Callable[[], None] = lambda: None
@@ -85,7 +93,7 @@ class Window:
         self._until = 0.0
 
     def stepped(self, optimizer: Any, *_: object) -> None:
-        """An optimizer made its step. Of several that take turns, the first one counts."""
+        """Handle a step of an optimizer. Of several alternating optimizers, only the first one counts."""
         if self._optimizer not in (None, optimizer):
             return
         try:
@@ -98,7 +106,7 @@ class Window:
         if self._profile is None:
             if os.path.isdir(self._folder):  # noqa: PTH112
                 self._begin(optimizer)
-            else:  # whoever asked has gone
+            else:  # the requester has gone
                 self._close()
             return
         self._left -= 1
@@ -120,7 +128,7 @@ class Window:
         self._profile, self._optimizer, self._until = found, optimizer, self._clock() + MOST_SECONDS
 
     def _close(self) -> None:
-        """Nothing of it is left with torch."""
+        """Remove the hook and the profiler from torch."""
         self.remove()
         profile, self._profile, self._optimizer = self._profile, None, None
         if profile is not None:
@@ -133,7 +141,9 @@ class Window:
 
 
 def make_way(torch: Any) -> None:
-    """Take away what only stands in for torch's compiler, as in our trainer: the profiler asks the real one."""
+    """Remove the placeholder of torch's compiler, as the reference trainer installs it: the profiler needs the real
+    module.
+    """
     found = sys.modules.get(COMPILER)
     if found is not None and not hasattr(found, "__path__"):
         del sys.modules[COMPILER]
@@ -141,7 +151,7 @@ def make_way(torch: Any) -> None:
 
 
 def refuse(folder: str, error: Exception) -> None:
-    """Say why there is no trace."""
+    """Write why there is no trace."""
     draft = os.path.join(folder, f"draft.{REFUSAL}")  # noqa: PTH118
     try:
         with open(draft, "w") as file:  # noqa: PTH123

@@ -1,9 +1,10 @@
-"""``python -m ddp_trainer profile``: asks a worker of this pod for a trace of its next steps, and writes it to stdout.
+"""``python -m ddp_trainer profile``: request a trace of the next steps from a worker of this pod, and write it to
+stdout.
 
-``kubectl ddp profile`` runs it beside the rank. The trace is gzipped JSON for https://ui.perfetto.dev and
-chrome://tracing. What goes wrong is one sentence on stderr. Standard library only.
+``kubectl ddp profile`` runs it in the pod of the rank. The trace is gzipped JSON for https://ui.perfetto.dev and
+chrome://tracing. An error is one sentence on stderr. Standard library only.
 
-Exit codes: 0 the trace was written; 1 there is none; 2 usage; 75 somebody else profiles this rank; 124 no step ended in
+Exit codes: 0 the trace was written; 1 no trace; 2 usage; 75 another process profiles this rank; 124 no step ended in
 time.
 """
 
@@ -33,7 +34,7 @@ POLL_SECONDS: Final = 0.05
 
 
 class NoTrace(Exception):
-    """Why there is none."""
+    """No trace could be made. The message is a sentence; ``code`` is the exit code."""
 
     def __init__(self, sentence: str, code: int = Exit.FAILURE) -> None:
         super().__init__(sentence)
@@ -42,13 +43,17 @@ class NoTrace(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process of this pod that can be asked."""
+    """Worker process of this pod that can be profiled."""
 
     pid: int
     pulse: str
 
     def signal(self) -> int:
-        """The signal at which it looks what is asked. Raises NoTrace."""
+        """Return the signal at which the worker reads its request.
+
+        Raises:
+            NoTrace: The worker does not handle the signal.
+        """
         try:
             number = int(Path(self.pulse + READY).read_text())
         except (OSError, ValueError):
@@ -63,7 +68,16 @@ class Worker:
 
 
 def worker_of(local_rank: int, environ: dict[str, str], processes: Path = Path("/proc")) -> Worker:
-    """The worker with a local rank in the pod whose environment this is. Raises NoTrace."""
+    """Return the worker with a local rank.
+
+    Args:
+        local_rank: Local rank of the worker.
+        environ: Environment of this pod.
+        processes: Mount point of the proc file system.
+
+    Raises:
+        NoTrace: No such worker runs in this pod.
+    """
     same = {name: environ.get(name, "") for name in (Env.RUN_ID, Env.POD_NAME)}
     found = []
     for each in processes.iterdir():
@@ -74,7 +88,7 @@ def worker_of(local_rank: int, environ: dict[str, str], processes: Path = Path("
                 if is_ours and told.get("LOCAL_RANK") == str(local_rank) and told.get(Env.PULSE):
                     found.append((int(each.name), _parent(each), told[Env.PULSE]))
     numbers = {pid for pid, _, _ in found}
-    # What a worker starts, such as processes that read its data, has its environment.
+    # Child processes of a worker, such as data loaders, inherit its environment.
     for pid, parent, pulse in sorted(found):
         if parent not in numbers:
             return Worker(pid, pulse)
@@ -92,7 +106,11 @@ def _parent(process: Path) -> int:
 
 @contextlib.contextmanager
 def alone(worker: Worker) -> Iterator[None]:
-    """Nobody else profiles this worker meanwhile. Raises NoTrace."""
+    """Hold the lock that lets one process at a time profile a worker.
+
+    Raises:
+        NoTrace: Another process holds the lock.
+    """
     with Path(worker.pulse + LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +120,17 @@ def alone(worker: Worker) -> Iterator[None]:
 
 
 def trace(worker: Worker, steps: int, seconds: float, folder: Path) -> Path:
-    """The trace of its next steps, in ``folder``. Raises NoTrace."""
+    """Return the file with the trace of the worker's next steps.
+
+    Args:
+        worker: Worker to profile.
+        steps: Number of steps.
+        seconds: Limit of the wait for the trace.
+        folder: Empty folder for the trace.
+
+    Raises:
+        NoTrace: The worker refused, exited, took too long, or its trace is too large.
+    """
     number, asked = worker.signal(), Path(worker.pulse + ASKED)
     asked.write_text(json.dumps({"folder": str(folder), "steps": steps}))
     deadline = time.monotonic() + seconds
@@ -132,9 +160,9 @@ def _bounded(file: Path, steps: int) -> Path:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write one trace; see the module for the exit codes."""
+    """Write one trace, and return the exit code that the module describes."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # what is here is tidied up then, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # so that temporary files are removed
     try:
         worker = worker_of(arguments.local_rank, dict(os.environ))
         with alone(worker), tempfile.TemporaryDirectory(prefix="ddp-profile-") as folder:
