@@ -1,4 +1,7 @@
-"""``ddp-launch``: torchrun's command line, on our own agent."""
+"""``ddp-launch``: torchrun's command line with the agent of this package. :func:`main` reads the flags, makes a
+:class:`Plan`, and runs :class:`~ddp_trainer.launch.agent.agent.Agent` with its sidecars: the aggregator of metrics, and
+the store if this node hosts it.
+"""
 
 from __future__ import annotations
 
@@ -55,30 +58,34 @@ from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.process.recorder import AgentRecorder, SilentAgentRecorder
 
 MakeRecorder = Callable[[Path], AgentRecorder]
-"""From a directory of boards to the recorder of this agent."""
+"""Function from a metrics directory to the recorder of this agent."""
 
 NOTHING: Final[Mapping[str, Sequence[str]]] = {}
 
 _LAST_SCRAPE_SECONDS: Final = 610.0
-"""The aggregator has a limit of its own, seconds as a rule, and 600 at most."""
+"""Maximum wait for the last scrape of the aggregator. The aggregator's own limit is usually some seconds, and at
+most 600.
+"""
 _STATIC_PORT: Final = 29500
 _LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How this node takes part in the run."""
+    """Values of this node for the run, from flags and environment."""
 
     arguments: argparse.Namespace
     conf: config.Conf
     policy: Policy
     node: Node
     endpoint: Endpoint | None
-    """Of the store; None when no store is needed."""
+    """Endpoint of the store; None if no store is needed."""
     slices: tuple[str, ...]
     """UUIDs of MIG slices to hand out to workers; empty for whole GPUs."""
     secret: RunSecret | None
-    """By which the nodes of the run authenticate; None where this node meets no other, or in a static launch."""
+    """Secret that authenticates the nodes to each other; None if this node meets no other, or in a static launch
+    without one.
+    """
     is_static: bool
     limits: Limits
     program: Program
@@ -88,7 +95,7 @@ class Plan:
 
     @property
     def where(self) -> str:
-        """The endpoint, for a sentence."""
+        """The endpoint, for messages."""
         return str(self.endpoint or "this node")
 
 
@@ -99,11 +106,13 @@ def main(
     preload: Mapping[str, Sequence[str]] = NOTHING,
     prepares: Callable[[Program], bool] = lambda _: False,
 ) -> int:
-    """Run the launcher; returns the exit code of :mod:`exitcodes`.
+    """Run the launcher, and return its exit code (:mod:`ddp_trainer.launch.protocol.exitcodes`).
 
-    ``recorder`` makes the recorder of this agent when metrics are wanted, which starts an aggregator too. ``preload``
-    names modules, by the script that is known to need them, which a restarted worker shall find imported;
-    ``prepares`` tells programs that can get ready, and wait, before they have a place in a group.
+    Args:
+        argv: Arguments of the command line.
+        recorder: Makes the recorder of this agent if metrics are enabled, which also starts an aggregator.
+        preload: Script → modules that the fork server imports for it.
+        prepares: Returns whether a program can get ready, and wait, before it has a place in a group.
     """
     environ = dict(os.environ)
     try:
@@ -125,7 +134,11 @@ def main(
 
 
 def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
-    """From flags to a plan. Raises LaunchError."""
+    """Return the plan for these flags.
+
+    Raises:
+        LaunchError: A flag or a variable is invalid.
+    """
     config.check_backend(arguments.rdzv_backend)
     conf = config.conf_of(arguments.rdzv_conf)
     policy = config.policy_of(arguments, conf)
@@ -133,7 +146,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     is_alone = policy.max_nodes == 1 and arguments.master_port is None and _meets_nobody(arguments, conf, environ)
     is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
     if arguments.standalone or is_alone:
-        # As torchrun does it: a launch without peers is a run of its own.
+        # As in torchrun, a launch without peers is a separate run.
         arguments.rdzv_id = uuid.uuid4().hex if arguments.rdzv_id == "none" else arguments.rdzv_id
     if arguments.standalone:
         policy = replace(policy, min_nodes=1, max_nodes=1)
@@ -165,8 +178,9 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
 
 
 def _meets_nobody(arguments: argparse.Namespace, conf: config.Conf, environ: Mapping[str, str]) -> bool:
-    """Whether a launch on one node needs no store: it names none, or one on this host that no other node may join.
+    """Return whether a launch on one node needs no store.
 
+    It needs none without an endpoint, or with a c10d endpoint on this host that no other node may join.
     ``torchrun --nnodes 1 --rdzv-backend c10d --rdzv-endpoint localhost:0`` is usual, and has no secret.
     """
     if not arguments.rdzv_endpoint:
@@ -184,7 +198,11 @@ def _secret(
     *,
     is_static: bool,
 ) -> RunSecret | None:
-    """Raises LaunchError without a usable secret where a store needs one. A launch that meets no node needs none."""
+    """Return the secret of the run; None if this node meets no other, or in a static launch without one.
+
+    Raises:
+        LaunchError: A store needs a secret and none is usable.
+    """
     if endpoint is None:
         return None
     path = conf.secret_file or environ.get(Env.SECRET_FILE, "")
@@ -263,7 +281,7 @@ async def _run(
         aggregator = Companion(loop, children, flags, environ)
         recorder = make_recorder(metrics_dir)
         if isinstance(recorder, SilentAgentRecorder):
-            del environ[Env.METRICS_DIR]  # it has said why, and each of its workers would say the same
+            del environ[Env.METRICS_DIR]  # it has printed why, and each worker would print the same
     if plan.conf.secret_file:
         environ[Env.SECRET_FILE] = plan.conf.secret_file
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
@@ -271,7 +289,7 @@ async def _run(
     try:
         modules = config.preload_of(plan.arguments, environ, preload)
         setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)
-        # Alone, or with places that are known, there is nothing to wait for.
+        # Alone, or in a static launch, workers need not wait for a place.
         waits = plan.endpoint is not None and not plan.is_static
         setup = replace(setup, prepares=waits and prepares(plan.program))
 
@@ -355,12 +373,12 @@ def _link(plan: Plan, environ: Mapping[str, str]) -> Link:
         return HereLink(loop, plan.node.address or _LOOPBACK)
     if plan.is_static:
         return StaticLink(loop, _static_assignment(plan, plan.endpoint), plan.node.token)
-    assert plan.secret is not None  # noqa: S101 - make_plan demands one
+    assert plan.secret is not None  # noqa: S101 - make_plan requires one
     return TcpLink(plan.endpoint, plan.secret, source=environ.get(Env.POD_IP, ""), heartbeat=plan.conf.heartbeat)
 
 
 def _static_assignment(plan: Plan, endpoint: Endpoint) -> Assignment:
-    """By arithmetic: every node has as many workers as this one."""
+    """Return the place of this node, computed: every node has as many workers as this one."""
     first_rank = plan.arguments.node_rank * plan.node.local_world_size
     world_size = plan.policy.max_nodes * plan.node.local_world_size
     return Assignment(
@@ -378,7 +396,10 @@ def _static_assignment(plan: Plan, endpoint: Endpoint) -> Assignment:
 
 
 def _hosts_store(plan: Plan) -> bool:
-    """As torchrun decides it: ``is_host`` in --rdzv-conf, else whether the endpoint is this machine."""
+    """Return whether this node hosts the store, by torchrun's rule.
+
+    The rule is ``is_host`` in --rdzv-conf, else whether the c10d endpoint is this host.
+    """
     assert plan.endpoint is not None  # noqa: S101 - asked only then
     if plan.conf.is_host is not None:
         return plan.conf.is_host

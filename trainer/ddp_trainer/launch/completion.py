@@ -1,6 +1,6 @@
-"""Shell completion of ``ddp-launch``: its flags, and files for everything else.
+"""Shell completion of ``ddp-launch``: its flags, and files for everything else. :func:`script` is the main entry point.
 
-torchrun has the same flag since torch 2.14, and asks for a package besides; this needs none.
+torchrun has the same flag since torch 2.14, but needs an extra package; this module needs none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 SHELLS: Final = ("bash", "zsh", "tcsh")
-"""Those that torchrun names."""
+"""Supported shells, as in torchrun."""
 
 _PROGRAM: Final = "ddp-launch"
 
@@ -20,10 +20,14 @@ if [[ $funcstack[1] == _{program} ]]; then _ddp_launch; else compdef _ddp_launch
 
 
 def script(shell: str, flags: Mapping[str, bool]) -> str:
-    """What the shell is to read; ``flags`` says of each whether a value follows.
+    """Return the completion script for a shell.
 
     >>> script("bash", {"--tee": True, "--standalone": False})
     "complete -o default -o bashdefault -W '--tee --standalone' ddp-launch"
+
+    Args:
+        shell: One of :data:`SHELLS`.
+        flags: Flag → whether it takes a value.
     """
     if shell == "zsh":
         arguments = " ".join(f"'{name}{':value:_files' if takes_value else ''}'" for name, takes_value in flags.items())

@@ -1,4 +1,7 @@
-"""From flags to what they mean, checked: numbers of nodes and workers, time limits, the program, its logs."""
+"""Conversion of flags and environment to checked values: numbers of nodes and workers, time limits, the program, its
+logs. Each function returns one value and raises LaunchError if the input is invalid. :mod:`ddp_trainer.launch.cli`
+calls them.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,12 @@ from ddp_trainer.launch.workers.worker_group import Program
 from ddp_trainer.process.gpu_devices import visible_gpus
 
 GRACE_MARGIN_SECONDS: Final = 5.0
-"""Of the grace that the pod was promised, kept for the launcher's own report."""
+"""Seconds of the pod's grace period that are reserved for the launcher's own report."""
 
 ZYGOTE_DELAY_SECONDS: Final = 5.0
-"""By then workers have imported what they need, and are not slowed by a zygote that does."""
+"""Seconds from the start of workers to the fork server. By then workers have finished their imports and are not
+slowed.
+"""
 
 BACKENDS: Final = ("static", "c10d", "ddp")
 
@@ -52,7 +57,7 @@ _CONF_KEYS: Final = {
     "use_libuv": 0.0,
     "cas_backoff_max_seconds": 0.0,
 }
-"""torchrun's keys of ``--rdzv-conf``, and ``settle_timeout``; those the store has no use for are accepted."""
+"""torchrun's keys of ``--rdzv-conf``, and ``settle_timeout``. Keys that the store does not use are accepted."""
 
 _SECRET_FILE: Final = "secret_file"  # noqa: S105 - the name of a key
 
@@ -61,20 +66,24 @@ _WORDS: Final = {"true": "1", "t": "1", "yes": "1", "y": "1", "false": "0", "f":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conf:
-    """Values of ``--rdzv-conf``; times in seconds."""
+    """Values of ``--rdzv-conf``; times are in seconds."""
 
     join: float
     last_call: float
     settle: float
     heartbeat: Heartbeat
     is_host: bool | None
-    """Whether this node hosts the store; found out by its address when None."""
+    """Whether this node hosts the store; None to decide by its address."""
     secret_file: str
-    """File with the secret of the run; that of the environment when empty."""
+    """File with the secret of the run; empty for that of the environment."""
 
 
 def conf_of(text: str) -> Conf:
-    """Parse ``--rdzv-conf``. Raises LaunchError for an unknown key or a bad value."""
+    """Return the values of ``--rdzv-conf``.
+
+    Raises:
+        LaunchError: For an unknown key or an invalid value.
+    """
     given: dict[str, float] = {}
     secret_file = ""
     for pair in filter(None, (part.strip() for part in text.split(","))):
@@ -110,7 +119,11 @@ def _seconds(told: str, text: str) -> float:
 
 
 def policy_of(arguments: argparse.Namespace, conf: Conf) -> Policy:
-    """Raises LaunchError for a range that holds no number."""
+    """Return the numbers of nodes and restarts, and the times of the rendezvous.
+
+    Raises:
+        LaunchError: For an invalid range of nodes or a negative number of restarts.
+    """
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", arguments.nnodes.strip())
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high:
@@ -127,7 +140,11 @@ def policy_of(arguments: argparse.Namespace, conf: Conf) -> Policy:
 
 
 def check_backend(name: str) -> None:
-    """Raises LaunchError for a rendezvous we do not have, with the one to use."""
+    """Check that the rendezvous backend is supported.
+
+    Raises:
+        LaunchError: It is not. The message for etcd names the backend to use.
+    """
     if name.startswith("etcd"):
         raise LaunchError(
             f"--rdzv-backend {name} speaks etcd's v2 API, which etcd 3.6 removed; use --rdzv-backend c10d with "
@@ -138,7 +155,11 @@ def check_backend(name: str) -> None:
 
 
 def limits_of(arguments: argparse.Namespace, conf: Conf, environ: Mapping[str, str]) -> Limits:
-    """Raises LaunchError."""
+    """Return the time limits of the agent.
+
+    Raises:
+        LaunchError: For an invalid or negative ``--shutdown-timeout`` or variable.
+    """
     told = arguments.shutdown_timeout
     grace, stock = environ.get(Env.GRACE_SECONDS, ""), environ.get(_STOCK_SHUTDOWN, "")
     if told is None and grace:
@@ -151,7 +172,11 @@ def limits_of(arguments: argparse.Namespace, conf: Conf, environ: Mapping[str, s
 
 
 def signals_of(text: str) -> list[signal.Signals]:
-    """Raises LaunchError for a name that is no signal, or one that cannot be handled."""
+    """Return the signals of ``--signals-to-handle``.
+
+    Raises:
+        LaunchError: For an unknown signal, or one that cannot be handled.
+    """
     signals: list[signal.Signals] = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         try:
@@ -165,7 +190,11 @@ def signals_of(text: str) -> list[signal.Signals]:
 
 
 def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Program:
-    """What the workers run. Raises LaunchError when there is no such thing."""
+    """Return the program that the workers run.
+
+    Raises:
+        LaunchError: The program does not exist, or the flags contradict each other.
+    """
     target: str = arguments.training_script
     rest = (*_local_rank_argument(arguments.pass_local_rank), *arguments.training_script_args)
     python = environ.get("PYTHON_EXEC") or sys.executable
@@ -187,7 +216,7 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
 
 
 def identity_of(program: Program, environ: Mapping[str, str]) -> Identity:
-    """By what others shall know the job; of a module, which is not looked for, the name alone."""
+    """Return what identifies the job to other nodes. A module is not looked up: its name alone identifies it."""
     if program.kind == "module":
         return Identity(program=program.target)
     found = shutil.which(program.target, path=environ.get("PATH")) if program.kind == "command" else program.target
@@ -196,7 +225,7 @@ def identity_of(program: Program, environ: Mapping[str, str]) -> Identity:
 
 
 def _digest(path: Path) -> str:
-    """Against accidents, not against forgers; a folder is told by the file in it that is run."""
+    """Return size and CRC-32 of a file, or of a folder's ``__main__.py``. It detects accidents, not forgeries."""
     size, check = 0, 0
     try:
         with (path / "__main__.py" if path.is_dir() else path).open("rb") as file:
@@ -208,7 +237,9 @@ def _digest(path: Path) -> str:
 
 
 def _local_rank_argument(spelling: str) -> tuple[str, ...]:
-    """First of all arguments, as torch.distributed.launch gives it; torch 1 wrote it with an underscore."""
+    """Return the local rank argument, in front of all others as in torch.distributed.launch. torch 1 used an
+    underscore.
+    """
     if not spelling:
         return ()
     if spelling.lstrip("-") not in {"local-rank", "local_rank"}:
@@ -217,7 +248,7 @@ def _local_rank_argument(spelling: str) -> tuple[str, ...]:
 
 
 def _has_module(name: str) -> bool:
-    """By its first part: to find the rest, Python would have to import it."""
+    """Return whether the top-level package exists. To find a submodule, Python would have to import the package."""
     top = name.partition(".")[0]
     if top in sys.builtin_module_names or top in sys.stdlib_module_names:
         return True
@@ -225,7 +256,11 @@ def _has_module(name: str) -> bool:
 
 
 def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpec:
-    """Raises LaunchError."""
+    """Return the routes of the workers' output.
+
+    Raises:
+        LaunchError: A flag for logs is invalid.
+    """
     shown: frozenset[int] | None = None
     if arguments.local_ranks_filter:
         if not re.fullmatch(r"\d+(,\d+)*", arguments.local_ranks_filter.replace(" ", "")):
@@ -246,7 +281,11 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
 def preload_of(
     arguments: argparse.Namespace, environ: Mapping[str, str], known: Mapping[str, Sequence[str]]
 ) -> Sequence[str] | None:
-    """What a zygote is to import besides torch; None for no zygote."""
+    """Return the modules that the fork server imports besides torch; None for no fork server.
+
+    Raises:
+        LaunchError: The variable for the fork server's delay is invalid.
+    """
     if arguments.no_zygote or not zygote_delay_of(environ):
         return None
     asked = [name.strip() for name in arguments.preload.split(",") if name.strip()]
@@ -254,7 +293,11 @@ def preload_of(
 
 
 def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:
-    """What ``--preflight`` says, else the environment. Raises LaunchError."""
+    """Return the policy of ``--preflight``, else that of the environment.
+
+    Raises:
+        LaunchError: The environment's value is invalid.
+    """
     text = arguments.preflight or environ.get(Env.PREFLIGHT, "").strip() or PreflightPolicy.OFF
     if text not in list(PreflightPolicy):
         raise LaunchError(f"{Env.PREFLIGHT}={text!r} is none of {', '.join(PreflightPolicy)}.")
@@ -262,7 +305,11 @@ def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Prefli
 
 
 def zygote_delay_of(environ: Mapping[str, str]) -> float:
-    """Raises LaunchError."""
+    """Return the seconds from the start of workers to the fork server; 0 for no fork server.
+
+    Raises:
+        LaunchError: The variable is neither 0 nor a number of seconds.
+    """
     text = environ.get(Env.ZYGOTE, "") or str(ZYGOTE_DELAY_SECONDS)
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
         raise LaunchError(f"{Env.ZYGOTE}={text!r} is neither 0, for no zygote, nor a number of seconds.")
@@ -270,12 +317,16 @@ def zygote_delay_of(environ: Mapping[str, str]) -> float:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Separated by commas; two commas are one that is meant."""
+    """Return the words of a comma-separated list. Two commas stand for a comma in a word."""
     return tuple(word.replace("\0", ",") for word in text.replace(",,", "\0").split(",") if word)
 
 
 def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
-    """Workers on this node. Raises LaunchError."""
+    """Return the number of workers on this node.
+
+    Raises:
+        LaunchError: For an invalid value, or ``gpu`` on a node without GPUs.
+    """
     if text.isdecimal() and int(text) >= 1:
         return int(text)
     found = gpus(environ)
@@ -293,14 +344,19 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
 
 
 def cpus_of(mode: str | None, workers: int, first_gpu: int, environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:
-    """Processors that each worker is bound to; none when nobody asks. Raises LaunchError."""
+    """Return the processors that each worker is bound to; empty without ``--numa-binding``.
+
+    Raises:
+        LaunchError: The binding is not possible on this node.
+    """
     return numa.bindings(mode, workers, numa.this_machine(environ), first_gpu) if mode else ()
 
 
 def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each: bool) -> str:
-    """A sentence when workers outnumber the GPUs, which a script that uses none may mean; else nothing.
+    """Return a warning if workers outnumber the GPUs, else an empty string. A script without GPUs may intend this.
 
-    Raises LaunchError when each worker is to have one.
+    Raises:
+        LaunchError: If each worker must have one.
     """
     found = gpus(environ)
     if not 0 < found < local_world_size:

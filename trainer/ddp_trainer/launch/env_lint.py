@@ -1,5 +1,5 @@
-"""What is doubtful in the launcher's environment, by the rules of :mod:`ddp_trainer.common.lint` and the facts of the
-node.
+"""Checks of the launcher's environment, by the rules of :mod:`ddp_trainer.common.lint` and the facts of the node.
+:func:`doubts` is the main entry point.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _CONCERNED: Final = (
     *("NCCL_", "TORCH", "PYTORCH_", "GLOO_", "TP_", "FI_", "RDMAV_", "UCX_", "CUDA_", "OMP_NUM_THREADS"),
     "LOCAL_RANK",
 )
-"""Beginnings of names that rules are about."""
+"""Prefixes of the variable names that rules are about."""
 
 _ABOUT_PODS: Final = re.compile(r"[Kk]\d\d")
-"""Rules that `kubectl ddp lint` has beside ours; the same variable leaves them out."""
+"""Rules that only `kubectl ddp lint` has. ``$DDP_LINT_IGNORE`` may name them too."""
 
 _RDMA: Final = Path("/sys/class/infiniband")
 
 
 def doubts(environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str = "", rdma: Path = _RDMA) -> list[str]:
-    """One line per error and warning; never an error of its own.
+    """Return one line per error and warning. Findings never raise an error.
 
     Args:
-        environ: the launcher's, which is what workers get.
-        nodes: the most of the run.
-        nproc: workers of this node.
-        endpoint: host that the nodes meet at; empty for none.
-        rdma: where the kernel lists RDMA devices.
+        environ: Environment of the launcher, which the workers inherit.
+        nodes: Maximum number of nodes of the run.
+        nproc: Number of workers of this node.
+        endpoint: Host of the rendezvous; empty for none.
+        rdma: Directory in which the kernel lists RDMA devices.
     """
     if not any(name.startswith(_CONCERNED) for name in environ):
         return []
-    # Most runs have nothing to look at, and must not pay for the rules.
+    # Most runs set no such variable and must not pay for the import of the rules.
     from ddp_trainer.common.lint.catalogue import check, unknown_ids  # noqa: PLC0415
     from ddp_trainer.common.lint.model import Facts, Severity  # noqa: PLC0415
     from ddp_trainer.launch.host.network_interface import interface_to  # noqa: PLC0415

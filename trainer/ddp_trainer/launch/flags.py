@@ -1,8 +1,8 @@
-"""torchrun's command line, flag by flag, and the few that are ours.
+"""Command line of ``ddp-launch``: torchrun's flags, and a few more. :func:`parse` is the main entry point.
 
-A table of torch's flags stands here because importing torch's own parser costs two seconds; a test compares the two.
-Every flag may also be given as ``PET_<NAME>`` in the environment, with dashes or underscores, and as a prefix that is
-unique in torchrun, as there. What ``python -m torch.distributed.launch`` took besides is taken too.
+The table of torch's flags is here because importing torch's parser takes two seconds; a test compares the two. As in
+torchrun, every flag may also be given as ``PET_<NAME>`` in the environment, with dashes or underscores, and as a prefix
+that is unique in torchrun. The other flags of ``python -m torch.distributed.launch`` are accepted too.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from ddp_trainer.launch.protocol.errors import LaunchError
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag; ``kind`` None stands for a switch."""
+    """One flag; a switch has ``kind`` None."""
 
     names: str
-    """Separated by spaces, the long one last; its underscored form is added."""
+    """Names, separated by spaces, the long one last. Its form with underscores is added."""
     default: str | int | float | None
     kind: Callable[[str], object] | None
     help: str
     in_environment: bool = True
     choices: tuple[str, ...] | None = None
     since: str = ""
-    """The torch that brought it; empty for what 2.10 has."""
+    """First torch version with the flag; empty for flags of torch 2.10."""
 
     @property
     def long(self) -> str:
-        """Its long name, as torch's documents write it."""
+        """Long name, as in torch's documentation."""
         return self.names.split()[-1]
 
     @property
     def dest(self) -> str:
-        """Its name as an attribute."""
+        """Attribute name of the parsed value."""
         return self.long.lstrip("-").replace("-", "_")
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Name of the environment variable."""
         return f"PET_{self.dest.upper()}"
 
 
@@ -123,12 +123,12 @@ TORCHRUN: Final = (
         since="2.14",
     ),
 )
-"""The union of torch 2.10 to 2.15."""
+"""Union of the flags of torch 2.10 to 2.15."""
 
 LEGACY: Final = (
     Flag("--use-env", None, None, "accepted, without effect: LOCAL_RANK is always set", in_environment=False),
 )
-"""What ``python -m torch.distributed.launch`` took besides."""
+"""Additional flags of ``python -m torch.distributed.launch``."""
 
 OURS: Final = (
     Flag(
@@ -170,7 +170,7 @@ _UNSUPPORTED: Final = {
 
 
 class UnknownFlag(LaunchError):
-    """A flag that neither torchrun has nor we."""
+    """Error for a flag that neither torchrun nor this launcher has."""
 
     def __init__(self, flag: str, hint: str) -> None:
         super().__init__(f"Unknown flag {flag}; {hint}")
@@ -178,16 +178,20 @@ class UnknownFlag(LaunchError):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports in one sentence."""
+    """Parser that raises LaunchError with one sentence."""
 
     def error(self, message: str) -> NoReturn:
         raise LaunchError(f"{message[:1].upper()}{message[1:]}.")
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    """The flags, the script and its arguments; ``told`` names those that were given, by flag or by ``PET_*``.
+    """Return the flags, the script and its arguments.
 
-    Raises LaunchError; SystemExit for ``--help`` and ``--print-completion``.
+    The attribute ``told`` is the set of flags that were given, on the command line or as ``PET_*``.
+
+    Raises:
+        LaunchError: For an unknown flag, an invalid value, or a missing script.
+        SystemExit: For ``--help`` and ``--print-completion``.
     """
     parser = parser_for(environ)
     own, script, given = _split(parser, argv)
@@ -207,7 +211,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
 
 
 def unclaimed(argv: Sequence[str]) -> list[str]:
-    """The words from the first on that is no flag of ours: a script and its arguments, or a flag we do not know."""
+    """Return the words from the first one that is not a known flag: a script and its arguments, or an unknown flag."""
     try:
         return _split(parser_for({}), argv)[1]
     except UnknownFlag as error:
@@ -215,12 +219,16 @@ def unclaimed(argv: Sequence[str]) -> list[str]:
 
 
 def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    """A parser whose defaults are those of the environment's ``PET_*``."""
+    """Return a parser with the defaults of the environment's ``PET_*``.
+
+    Raises:
+        LaunchError: A variable has an invalid value.
+    """
     parser = _Parser(
         prog="ddp-launch",
         description="Start and restart the workers of a distributed PyTorch script; takes torchrun's flags.",
         usage="ddp-launch [flags] script [arguments of the script]",
-        allow_abbrev=False,  # argparse takes two spellings of one flag for two flags
+        allow_abbrev=False,  # argparse treats two spellings of one flag as two flags
     )
     for flag in ALL:
         _add(parser, flag, environ)
@@ -235,9 +243,9 @@ def _add(parser: argparse.ArgumentParser, flag: Flag, environ: Mapping[str, str]
             *names, dest=flag.dest, action="store_true", default=_switch(flag.dest, told), help=flag.help
         )
         return
-    if told is not None and flag.choices and told not in flag.choices:  # argparse looks at what is typed alone
+    if told is not None and flag.choices and told not in flag.choices:  # argparse checks only what is typed
         raise LaunchError(f"{flag.variable}={told!r} is none of {', '.join(flag.choices)}.")
-    # argparse converts a default that is a string, so what the environment says is checked like a flag.
+    # argparse converts a default that is a string, so values of the environment are checked like flags.
     default = flag.default if told is None else told
     kind: Any = flag.kind
     parser.add_argument(
@@ -246,7 +254,10 @@ def _add(parser: argparse.ArgumentParser, flag: Flag, environ: Mapping[str, str]
 
 
 def _switch(dest: str, told: str | None) -> bool:
-    """PET_STANDALONE=1. The Kubeflow operator sets it to nothing, which crashes torchrun; nothing is not a yes."""
+    """Return the value of a switch's variable, such as PET_STANDALONE=1.
+
+    The Kubeflow operator sets it to an empty string, which crashes torchrun. Here, empty is false.
+    """
     if told is None or told.strip() == "":
         return False
     if not told.strip().isdecimal():
@@ -255,8 +266,9 @@ def _switch(dest: str, told: str | None) -> bool:
 
 
 def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str], set[str]]:
-    """Flags of ours; from the script on what is the script's, whose flags may bear the names of ours; and which were
-    given.
+    """Return the launcher's flags, the script with its arguments, and the names of the given flags.
+
+    Flags after the script belong to the script, even if the launcher has a flag of the same name.
     """
     own: list[str] = []
     given: set[str] = set()
@@ -276,13 +288,13 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
 
 
 def _action(parser: argparse.ArgumentParser, flag: str) -> tuple[str, argparse.Action]:
-    """The full name of a flag that may be a prefix, and its action. Raises UnknownFlag."""
+    """Return the full name of a flag, which may be given as a prefix, and its action. Raises UnknownFlag."""
     name = flag.partition("=")[0] if flag.startswith("--") else flag[:2]
     known = parser._option_string_actions  # noqa: SLF001 - argparse has no public way to ask
     if name in known:
         return name, known[name]
     meant = [option for option in known if name.startswith("--") and option.startswith(name)]
-    # What is unique in torchrun stays so beside the flags of later versions and ours.
+    # A prefix that is unique in torchrun stays valid beside flags of later versions and of this launcher.
     meant = [option for option in meant if _tier(known[option]) == min(_tier(known[each]) for each in meant)]
     longs = list(dict.fromkeys(f"--{known[option].dest.replace('_', '-')}" for option in meant))
     if len(longs) == 1:
@@ -293,6 +305,6 @@ def _action(parser: argparse.ArgumentParser, flag: str) -> tuple[str, argparse.A
 
 
 def _tier(action: argparse.Action) -> int:
-    """0 for flags of every torchrun, 1 for those of later ones, 2 for ours."""
+    """Return 0 for flags of every torchrun, 1 for those of later versions, 2 for other flags."""
     flag = _BY_DEST.get(action.dest)
     return 0 if flag is None else 2 if flag not in TORCHRUN else 1 if flag.since else 0  # only --help is in no table

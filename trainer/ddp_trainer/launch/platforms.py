@@ -1,8 +1,9 @@
-"""What a platform that started this launcher says in variables of its own: defaults for flags that are not given.
+"""Defaults from the environment variables of the platform that started this launcher: Open MPI, Volcengine or Slurm.
+:func:`apply` sets them for flags that were not given.
 
-A flag beats ``PET_*``, which beats the platform. Of several platforms the innermost speaks: mpirun within a Slurm job
-counts processes as Open MPI does. A value that is used is said in one line at the start, and so is one that a flag
-contradicts.
+A flag takes precedence over ``PET_*``, which takes precedence over the platform. Of several platforms, the innermost
+counts: mpirun within a Slurm job counts processes as Open MPI does. At the start, one line lists the values in use, and
+another the values that a flag overrides.
 """
 
 from __future__ import annotations
@@ -19,36 +20,36 @@ from ddp_trainer.launch.protocol.hostlist import first_host
 Environ = Mapping[str, str]
 
 STEP: Final = "SLURM_STEP_ID"
-"""Set by srun: without it this is the batch script itself, which runs on the first node alone."""
+"""Set by srun. Without it, this process is the batch script, which runs on the first node only."""
 
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
-"""Below those that Linux hands out by itself."""
+"""Number of ports; they are below those that Linux assigns by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """The variables that stand in for one flag; the first that is set counts."""
+    """Variables that set the default of one flag; the first one that is set counts."""
 
     flag: str
     variables: tuple[str, ...]
     read: Callable[[str], str | int]
-    """From the variable's text to the flag's value. Raises ValueError."""
+    """Function from the variable's text to the flag's value. Raises ValueError."""
     holds: Callable[[Environ], bool] = lambda _: True
-    """Whether the variables mean this flag here."""
+    """Return whether the variables apply to this flag in this environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """One platform: how it is known, and what it says."""
+    """Platform with its marks and its defaults."""
 
     name: str
     title: str
     marks: tuple[str, ...]
-    """Variables of which one is there when the platform has started us; the first always is."""
+    """Variables that identify the platform: at least one is set in processes that it started. The first always is."""
     defaults: tuple[Default, ...]
     device: str = ""
-    """The variable with the index among the processes of this machine, where each of them has a launcher."""
+    """Variable with the local index of this process, on platforms that may start one launcher per worker."""
 
 
 def _number(text: str) -> int:
@@ -78,7 +79,7 @@ def _port(text: str) -> int:
 
 
 def _port_of_job(text: str) -> int:
-    """The same on all nodes, and another for the next job on them."""
+    """Return a port that is equal on all nodes of a job and differs for the next job."""
     return _FIRST_PORT + _number(text) % _PORTS
 
 
@@ -91,7 +92,7 @@ def _in_step(environ: Environ) -> bool:
 
 
 def _per_process(environ: Environ) -> bool:
-    """Whether each worker is to have a launcher of its own: several were started on this machine."""
+    """Return whether each worker has its own launcher: the platform started several on this machine."""
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "") or environ.get("SLURM_NTASKS", "")
     nodes = environ.get("SLURM_STEP_NUM_NODES", "") or environ.get("SLURM_NNODES", "")
     several = tasks.isdecimal() and nodes.isdecimal() and int(tasks) > int(nodes)
@@ -154,39 +155,43 @@ PLATFORMS: Final = (
         device="SLURM_LOCALID",
     ),
 )
-"""The innermost first."""
+"""All platforms, the innermost first."""
 
 NAMES: Final = ("auto", "none", *(platform.name for platform in PLATFORMS))
 
 _OF_SEVERAL_NODES: Final = {"node_rank", "master_addr", "master_port"}
-"""What a launch on one node has no use for: its group forms, and forms again, without an address."""
+"""Flags that a launch on one node does not use: its group forms, and re-forms, without an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One value of a platform."""
+    """Value of one flag, from a platform."""
 
     flag: str
     value: str | int
     source: str
 
     def __str__(self) -> str:
-        """As it would be given, and where it is from."""
+        """Return the flag with its value and its source."""
         return f"--{self.flag.replace('_', '-')} {self.value} ({self.source})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a platform says."""
+    """Values of the platform that started this launcher."""
 
     title: str
     values: tuple[Value, ...]
     device: int | None
-    """Of the only worker of this launcher; None where the worker may use all."""
+    """Device index of this launcher's only worker; None if its workers may use all devices."""
 
 
 def find(environ: Environ, which: str = "auto") -> Found | None:
-    """The platform that started us. Raises LaunchError for a variable that cannot be meant."""
+    """Return the platform that started this launcher; None if there is none.
+
+    Raises:
+        LaunchError: A variable is invalid, or the requested platform did not start this launcher.
+    """
     platform = next(
         (each for each in PLATFORMS if not environ.keys().isdisjoint(each.marks) and which in {"auto", each.name}),
         None,
@@ -220,7 +225,11 @@ def _values(platform: Platform, environ: Environ) -> Iterable[Value]:
 
 
 def apply(arguments: argparse.Namespace, environ: Environ) -> list[str]:
-    """Fill in what no flag says; returns what is to be said about it. Raises LaunchError."""
+    """Set the flags that were not given from the platform, and return the lines to print about it.
+
+    Raises:
+        LaunchError: A variable of the platform is invalid.
+    """
     arguments.device = None
     found = find(environ, arguments.platform)
     if found is None or arguments.standalone:
@@ -246,7 +255,7 @@ def _differs(arguments: argparse.Namespace, value: Value) -> bool:
 
 
 def _use_store(arguments: argparse.Namespace, taken: Collection[str]) -> None:
-    """An elastic rendezvous meets where a static one would."""
+    """Set the endpoint of an elastic rendezvous to the address of a static one."""
     if "master_addr" in taken and arguments.rdzv_backend != "static" and not arguments.rdzv_endpoint:
         port = "" if arguments.master_port is None else f":{arguments.master_port}"
         arguments.rdzv_endpoint = f"{arguments.master_addr}{port}"

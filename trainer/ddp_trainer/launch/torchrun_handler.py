@@ -1,8 +1,9 @@
-"""The store for stock torchrun: ``torchrun --rdzv-backend ddp --rdzv-endpoint HOST:29400 script.py``.
+"""Rendezvous handler for stock torchrun with this package's store: ``torchrun --rdzv-backend ddp --rdzv-endpoint
+HOST:29400 script.py``.
 
-torch finds :func:`create` by the entry point group ``torchrun.handlers``. Its agent restarts workers by itself and
-reports no failures, so from here the store sees arrivals and departures only: it orders the ranks by pod index and
-re-forms at once when a node is lost, which torch's own rendezvous takes some twenty to forty seconds for.
+torch finds :func:`create` by the entry point group ``torchrun.handlers``. Its agent restarts workers by itself and does
+not report failures, so the store only receives arrivals and departures from :class:`StoreRendezvous`. It orders the
+ranks by pod index, and re-forms the group as soon as a node is lost. torch's own rendezvous needs 20 to 40 s for this.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ _STORE_TIMEOUT: Final = timedelta(seconds=300)
 
 
 def create() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """What torch's registry asks an entry point for: a function from parameters to a handler."""
+    """Return the function from parameters to a handler, which torch's registry expects."""
     return StoreRendezvous
 
 
 class StoreRendezvous(RendezvousHandler):
-    """A node's place in the store's generations. The connection lives on a thread of its own; torch's agent polls."""
+    """Rendezvous handler of one node. The connection to the store has a separate thread; torch's agent polls."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class StoreRendezvous(RendezvousHandler):
             token=uuid.uuid4().hex,
             name=os.environ.get(Env.POD_NAME) or f"{socket.gethostname()}-{os.getpid()}",
             index=node_index(os.environ),
-            local_world_size=1,  # torch numbers its workers by itself
+            local_world_size=1,  # torch assigns the ranks of workers by itself
             address=self._address,
         )
         self._policy = Policy(
@@ -106,7 +107,7 @@ class StoreRendezvous(RendezvousHandler):
         self._changed = threading.Condition()
         self._generation: Assignment | None = None
         self._joining: int | None = None
-        """The port that was offered, while no generation has come of it."""
+        """Port of the last Join; None once a generation has started with it."""
         self._is_stale = False
         self._refusal = ""
         self._link_up = False
@@ -118,19 +119,25 @@ class StoreRendezvous(RendezvousHandler):
         self._link = TcpLink(parse_endpoint(parameters.endpoint), secret, source=os.environ.get(Env.POD_IP, ""))
         self._on_loop(self._start_link())
 
-    # ------------------------------------------------------------------ what torch's agent asks
+    # ------------------------------------------------------------------ called by torch's agent
 
     def get_backend(self) -> str:
-        """The name on torchrun's command line."""
+        """Return the name of the backend on torchrun's command line."""
         return BACKEND
 
     def get_run_id(self) -> str:
-        """As given by ``--rdzv-id``."""
+        """Return the value of ``--rdzv-id``."""
         return self._run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for a generation with this node in it."""
-        # Rank 0 serves the agents' common store, a new one for each generation, so no key of the last is ever seen.
+        """Wait for a generation with this node, and return its store and this node's rank.
+
+        Raises:
+            RendezvousClosedError: The run is over, or the store refused this node.
+            RendezvousConnectionError: The store could not be reached in time.
+            RendezvousTimeoutError: No group formed in time.
+        """
+        # Rank 0 serves a new TCPStore for each generation, so that no key of the last generation is visible.
         self._store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)  # noqa: S104
         port = self._store.port
         with self._changed:
@@ -146,18 +153,18 @@ class StoreRendezvous(RendezvousHandler):
         return self._info(generation)
 
     def num_nodes_waiting(self) -> int:
-        """1 when this generation is over and torch is to come back, else 0."""
+        """Return 1 if this generation is over and torch must rejoin, else 0."""
         return int(self._is_stale)
 
     def is_closed(self) -> bool:
-        """Whether the store has closed the run to us."""
+        """Return whether the run is over for this node."""
         return bool(self._refusal)
 
     def set_closed(self) -> None:
-        """Nothing: one node that gives up does not speak for the others."""
+        """Do nothing: one node that gives up must not end the run of the others."""
 
     def shutdown(self) -> bool:
-        """Leave the run; torch calls this when its agent has succeeded, and while an error of it is on its way up."""
+        """Leave the run. torch calls this when its agent has succeeded, and while an error of the agent propagates."""
         leaving = self._last_words(sys.exception())
         with suppress(RuntimeError, FutureTimeoutError):
             self._on_loop(self._stop_link(leaving))
@@ -165,7 +172,7 @@ class StoreRendezvous(RendezvousHandler):
             self._thread.join(5)
         return True
 
-    # ------------------------------------------------------------------ what the store says, on the thread
+    # ------------------------------------------------------------------ messages of the store, on the thread
 
     def opening(self, address: str) -> list[FromAgent]:
         """See :class:`~ddp_trainer.launch.rendezvous.transport.Listener`."""
@@ -204,11 +211,11 @@ class StoreRendezvous(RendezvousHandler):
                 case Over() | Refused():
                     self._refusal = message.why if isinstance(message, Refused) else f"The run has {message.verdict}."
                     self._is_stale = not isinstance(message, Over) or message.verdict is not Verdict.SUCCEEDED
-                case Waiting() | Show() | Hung() | Ping() | Part():  # torch's agent has no watch for hangs
+                case Waiting() | Show() | Hung() | Ping() | Part():  # torch's agent has no hang watchdog
                     pass
             self._changed.notify_all()
 
-    # ------------------------------------------------------------------ small steps
+    # ------------------------------------------------------------------ helpers
 
     def _info(self, generation: Assignment) -> RendezvousInfo:
         rank = generation.node_rank
