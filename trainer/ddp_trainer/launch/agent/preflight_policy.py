@@ -1,10 +1,10 @@
 """Preflight of all nodes between a rendezvous and the first workers, in a child process.
 
-:meth:`Preflight.start` checks the first group of a run as a whole, at the address and port of rank 0, which its agent
-reserves but does not use yet. Running nodes do not wait for a joining node: it holds a preflight with some of them
-before it may join (:meth:`Preflight.meet`). If the store knows no such nodes, it checks itself alone, beside its
-workers, and a finding does not end the run. A node whose worker failed checks the health of its GPUs before it joins
-again (:meth:`Preflight.look_at_gpus`).
+:meth:`Preflight.start` checks the first group of a run as a whole. It runs at the address and port of rank 0, which its
+agent reserves but does not use yet. Running nodes do not wait for a joining node: it holds a preflight with some of
+them before it may join (:meth:`Preflight.meet`). If no node can take part, the joining node checks itself alone, beside
+its workers, and a finding does not end the run. A node whose worker failed checks the health of its GPUs before it
+joins again (:meth:`Preflight.look_at_gpus`).
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _sentence(document: Path, returncode: int) -> str:
 
 
 def write_error(file: Path, sentence: str) -> None:
-    """Write a sentence in the format of a worker's torch error file, where the first error of a run is looked up."""
+    """Write a sentence in the format of a worker's torch error file, from which the first error of a run is read."""
     extra = {"timestamp_ns": str(time.time_ns()), "py_callstack": ""}
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

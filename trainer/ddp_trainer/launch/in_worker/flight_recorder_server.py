@@ -27,7 +27,7 @@ def start(path: str) -> bool:
         return False
     try:
         start_at(path, make)
-    except Exception:  # noqa: BLE001 - a torch that was built without, no room for a socket: the pulse tells the rest
+    except Exception:  # noqa: BLE001 - a torch without it, or no socket possible: the heartbeat page is enough
         return False
     return True
 

@@ -2,7 +2,7 @@
 requests for stacks. :func:`install` is the main entry point.
 
 Loaded by path into the processes of user scripts, by the interpreter that runs them: standard library only, and torch
-only if the script has imported it. Nothing starts before the script has a process group of more than one rank, so a
+only if the script has imported it. Nothing starts before the script has a process group of more than one rank. So a
 script without one pays nothing and can fork as usual. A failure here never stops training.
 """
 

@@ -64,7 +64,7 @@ def _asked(path: str) -> None:
     try:
         window = Window(folder, steps)
         window.remove = hook()(window.stepped).remove
-    except Exception as error:  # noqa: BLE001 - training does not fail because somebody looks
+    except Exception as error:  # noqa: BLE001 - a profiler must not stop training
         refuse(folder, error)
 
 
@@ -98,7 +98,7 @@ class Window:
             return
         try:
             self._step(optimizer)
-        except Exception as error:  # noqa: BLE001 - training does not fail because somebody looks
+        except Exception as error:  # noqa: BLE001 - a profiler must not stop training
             self._close()
             refuse(self._folder, error)
 
@@ -117,7 +117,7 @@ class Window:
 
     def _begin(self, optimizer: Any) -> None:
         import torch  # noqa: PLC0415 - the script has
-        from torch.profiler import profile  # noqa: PLC0415 - only who is asked for it
+        from torch.profiler import profile  # noqa: PLC0415 - only for a trace
 
         # A second profiler would take the first one's records away, and torch lets it.
         if getattr(torch.autograd, "_profiler_enabled", bool)():

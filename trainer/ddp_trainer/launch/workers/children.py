@@ -1,8 +1,8 @@
-"""Child processes of an agent and orphans of its container, where the agent is often process 1.
+"""Child processes of an agent and orphans of its container. The agent is often process 1 of the container.
 
 :class:`Children` starts processes, calls their owners when they end, and kills orphans. One SIGCHLD handler reaps every
 process that has ended. The agent is the reaper of its descendants (PR_SET_CHILD_SUBREAPER), so it also gets the orphans
-of its workers, which no other process of a container would reap.
+of its workers. No other process of a container would reap them.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _LAST_WORDS_SECONDS: Final = 1.0
 class Companion:
     """Sidecar process ``python -m ddp_trainer COMMAND``, restarted when a signal kills it.
 
-    It is not restarted after an exit: then its work is done, or it has printed why it cannot work here. It dies with
-    the agent.
+    It is not restarted after an exit: then its work is done, or it has printed why it cannot work here. Training
+    continues without it. It dies with the agent.
     """
 
     def __init__(
