@@ -1,8 +1,8 @@
 """Command line of ``ddp-launch``: torchrun's flags, and a few more. :func:`parse` is the main entry point.
 
 The table of torch's flags is here because importing torch's parser takes two seconds; a test compares the two. As in
-torchrun, every flag may also be ``PET_<NAME>`` in the environment, with dashes or underscores. A prefix that is unique
-in torchrun is accepted too, and so are the other flags of ``python -m torch.distributed.launch``.
+torchrun, every flag can be written with dashes or underscores, as a prefix that is unique in torchrun, or set as
+``PET_<NAME>`` in the environment. The other flags of ``python -m torch.distributed.launch`` are accepted too.
 """
 
 from __future__ import annotations

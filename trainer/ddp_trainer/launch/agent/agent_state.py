@@ -357,7 +357,7 @@ class AgentStateMachine:
         return [*lost, *self._no_longer_busy(failure)]
 
     def _no_longer_busy(self, failure: Failure | None, *, agreed: bool = False) -> list[Action]:
-        """Handle a worker that left its group or exited; ``agreed`` if all ranks ended their group together."""
+        """Handle a worker that left or exited; ``agreed`` if all ranks ended their group together and none is stuck."""
         if self.state in {State.PREPARING, State.JOINING}:
             return self._no_longer_preparing()
         actions: list[Action] = []
