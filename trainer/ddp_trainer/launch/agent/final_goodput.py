@@ -25,7 +25,7 @@ def last_account(setup: AgentConfig, moments: Moments, failure: Failure | None) 
     """Return the time breakdown and the steps of a run that failed; empty where they are unknown.
 
     The time breakdown is unknown for ranks that train without a ledger. A launcher that was in every group can find
-    that no step was ever taken: it counts the steps of all Python programs, unless the environment turns this off.
+    that no step was ever taken: it counts the steps of all Python programs, unless ``$DDP_METRICS_HOOKS`` is 0.
     """
     told, step = setup.recorder.job_account() or setup.report.account(), setup.recorder.highest_step()
     hears = setup.program.kind != "command" and setup.environment.get(Env.METRICS_HOOKS) != "0"

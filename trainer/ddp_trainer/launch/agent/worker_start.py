@@ -43,7 +43,7 @@ class Starting:
             children: Child processes of this launcher.
             workers: Workers to start.
             guard: Hang watchdog of the running workers.
-            moments: Times that each worker gets.
+            moments: Lifecycle times, which each worker gets in its environment.
             environment: Environment that all workers have in common.
             exited: Called with local rank and return code for workers that do not start, as if they had exited.
             give_up: Called with the reason if no worker can be started.
@@ -79,7 +79,9 @@ class Starting:
                 self.preflight.start(generation, lambda _: None, self._sockets)
 
     def sockets_in(self, generation: Assignment) -> Mapping[str, str]:
-        """Return the environment variables for the network interfaces to other nodes, and print the first choice."""
+        """Return the environment variables for the network interfaces to other nodes, and print each new choice
+        once.
+        """
         if generation.node_count == 1:
             return {}
         from ddp_trainer.launch.host.network_interface import sockets_of  # noqa: PLC0415 - one node alone does without ctypes

@@ -1,9 +1,10 @@
 """First code of a worker process: run a program as ``python script`` would, die with the launcher, and write torch's
 error file if the program raises.
 
-The worker's own interpreter runs this file by path, so it imports only the standard library, and little of it: ``python
-bootstrap.py PARENT_PID (script|module|command) TARGET ARGUMENTS...``. :func:`run` is the main entry point. It reports
-the exit code of the program to the agent through the worker's channel.
+``python bootstrap.py PARENT_PID (script|module|command) TARGET ARGUMENTS...``
+
+The worker's own interpreter runs this file by path, so it imports only the standard library, and little of it.
+:func:`run` is the main entry point. It reports the exit code of the program to the agent through the worker's channel.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ channel: tuple[int, int] | None = None
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Have the kernel kill this process when its parent ends for any reason."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):

@@ -1,10 +1,12 @@
 """Process of the fork server (zygote): it imports torch once and becomes a worker by forking, so that a restart does
 not import again.
 
-The interpreter of the workers runs it by path in their environment: ``python fork_server_process.py AGENT_PID SOCKET_FD
-MODULES [FILE]``. The file contains more modules, one per line. The process forks only while it has a single thread and
-has not initialized CUDA. Otherwise it exits, and workers start the usual way. A fork looks like a fresh process:
-session, environment, arguments, working directory, streams, random state and ``__main__``. Its parent is the agent.
+``python fork_server_process.py AGENT_PID SOCKET_FD MODULES [FILE]``
+
+The interpreter of the workers runs this file by path in their environment. FILE contains more modules, one per line.
+The process forks only while it has a single thread and has not initialized CUDA. Otherwise it exits, and workers start
+the usual way. A fork looks like a fresh process: session, environment, arguments, working directory, streams, random
+state and ``__main__``. Its parent is the agent.
 """
 
 from __future__ import annotations
