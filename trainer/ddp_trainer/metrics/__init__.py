@@ -1,15 +1,15 @@
-"""Metrics of a training job: every rank, also one that hangs or has died.
+"""Metrics of a training job, available for every rank, including ranks that hang or have died.
 
 ::
 
     rank ──▶ board ──▶ aggregator ──▶ Prometheus
 
-A rank writes doubles into a file that it has mapped into memory, its *board*; so does the launcher. One small process
-per pod, the *aggregator*, reads all boards whenever it is scraped. A rank that hangs, holds the GIL or is gone cannot
-answer a scrape, but its board still can, and a process that is started again finds its counters where it left them.
+A *board* is a file of float64 values, mapped into the memory of its writer: a rank or the launcher. The *aggregator* is
+one small process per pod that reads all boards at each scrape. A rank that hangs, holds the GIL or has ended cannot
+answer a scrape, but its board remains readable. A restarted process continues its counters from the board.
 
-Steps of a script that knows nothing of this are counted by :mod:`ddp_trainer.metrics.record.autolog`, which the
-launcher lets into its workers. What only the script knows takes three lines::
+:mod:`ddp_trainer.metrics.record.autolog` counts the steps of a script that does not report them. The launcher loads it
+into its workers. A script reports its own values in three lines::
 
     from ddp_trainer.metrics import attach
 
@@ -18,5 +18,5 @@ launcher lets into its workers. What only the script knows takes three lines::
         ...
         log(loss=loss, tokens=batch.numel())
 
-Without ``$DDP_METRICS_DIR``, which the launcher sets, all of this does nothing. Nothing here raises into training.
+Without ``$DDP_METRICS_DIR``, which the launcher sets, the package does nothing. No error in it reaches the training.
 """

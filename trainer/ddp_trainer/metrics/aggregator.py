@@ -1,9 +1,11 @@
-"""The one process of a pod that Prometheus scrapes: ``python -m ddp_trainer aggregate --directory D --port P``.
+"""HTTP server that Prometheus scrapes, one process per pod.
 
-It reads boards and never waits for a rank, so it answers for ranks that hang, hold the GIL, are stopped or dead. It is
-started by the launcher before torch is imported, and ends with the launcher.
+Start it with ``python -m ddp_trainer aggregate --directory D --port P``. The launcher starts it before torch is
+imported, and it ends with the launcher. It reads boards and never waits for a rank, so it also serves ranks that hang,
+hold the GIL, are stopped or dead.
 
-Exit codes: 0 told to stop, or the launcher is gone; 1 it cannot listen, and training goes on without metrics; 2 usage.
+Exit codes: 0 after a stop signal or the end of the launcher; 1 if it cannot listen (training continues without
+metrics); 2 for a usage error.
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ from ddp_trainer.net import asyncio_utils
 T = TypeVar("T")
 
 TRAINJOB_SERVER: Final = "KUBEFLOW_TRAINER_SERVER_URL"
-"""Variable that Kubeflow Trainer sets in pods whose progress it wants to know; see ``trainjob.py``."""
+"""Variable that Kubeflow Trainer sets in pods whose progress it collects; see ``serve/trainjob.py``."""
 IN_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
 """Variable that the kubelet sets in every container."""
 LOOPBACK: Final = "127.0.0.1"
 LOCAL_JOB: Final = "local"
-"""Value of ``ddp_job`` where nobody named the job."""
+"""Value of the label ``ddp_job`` if the job has no name."""
 FRESH_SECONDS: Final = 0.05
-"""Pages this young are served again, so that a flood of scrapes costs one reading of the boards per interval."""
+"""Seconds for which a page is served again. A flood of scrapes reads the boards once per interval."""
 MOST_PAGES: Final = 8
-"""Pages per interval; whoever selects families beyond that gets all of them."""
+"""Pages kept per interval. A further selection of families receives the page with all families."""
 _COLLECTED: Final = "collected"
 BIND_SECONDS: Final = 3.0
-"""How long a port may stay taken: the aggregator of the launcher before this one needs a moment to notice its end."""
+"""Seconds to retry a port in use: the aggregator of the previous launcher needs a moment to exit."""
 PARENT_POLL_SECONDS: Final = 0.2
 
 OPENMETRICS: Final = "application/openmetrics-text"
@@ -62,11 +64,14 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
     True: (openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST),
     False: (prometheus_text.generate_latest, prometheus_text.CONTENT_TYPE_PLAIN_0_0_4),
 }
-"""Whether OpenMetrics was asked for → how to write it, and what that is called."""
+"""True for OpenMetrics → function that writes the page, and its content type."""
 
 
 class Pages:
-    """What there is at which path. A page is made once in :data:`FRESH_SECONDS`, out of one reading of the boards."""
+    """Router from request paths to pages.
+
+    Each page is built at most once per :data:`FRESH_SECONDS`, from one reading of the boards.
+    """
 
     def __init__(
         self, collector: Collector, history: History, directory: Path, clock: Callable[[], float] = time.monotonic
@@ -80,7 +85,7 @@ class Pages:
         self._made_at = float("-inf")
 
     def respond(self, request: Request) -> Answer | Awaitable[Answer]:
-        """The page at the request's path."""
+        """Return the page at the request's path."""
         if request.path == "/metrics":
             self.scrapes.asked(request.agent)
             return self._metrics(request)
@@ -103,7 +108,7 @@ class Pages:
         wants_openmetrics = OPENMETRICS in request.accept
         page = (wants_openmetrics, families)
         if families and page not in self._made and len(self._made) >= MOST_PAGES:
-            page = (wants_openmetrics, frozenset())  # who selects may get more than that
+            page = (wants_openmetrics, frozenset())  # a selection may receive more families than requested
         return self._once(page, lambda: _page(everything, *page))
 
     def _history_page(self) -> Answer:
@@ -111,7 +116,7 @@ class Pages:
         return Answer(text.encode(), content_type="application/json")
 
     def _once(self, name: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made under this name since the boards were read last, or make it."""
+        """Return the object cached under this name since the last reading of the boards, or make it."""
         if self._clock() - self._made_at >= FRESH_SECONDS:
             self._made.clear()
         if name not in self._made:
@@ -129,7 +134,7 @@ def _page(everything: Collector, wants_openmetrics: bool, families: frozenset[st
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until told to stop or left alone; see the module for the exit codes."""
+    """Serve until a stop signal or the end of the parent process. Returns an exit code of the module."""
     arguments = _parser().parse_args(argv)
     try:
         listener = _listen_patiently(arguments.address, arguments.port)
@@ -154,11 +159,11 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _telling_kubeflow(directory: Path) -> Iterator[None]:
-    """Meanwhile, a TrainJob's status tells how far it is, where Kubeflow Trainer wants to know."""
+    """Report progress to the TrainJob's status while the context is open, if Kubeflow Trainer collects it."""
     if not os.environ.get(TRAINJOB_SERVER):
         yield
         return
-    from ddp_trainer.metrics.serve.trainjob import reporter  # noqa: PLC0415 - TLS, which hardly any pod needs
+    from ddp_trainer.metrics.serve.trainjob import reporter  # noqa: PLC0415 - imports TLS, which few pods need
 
     told = reporter(directory)
     yield
@@ -167,15 +172,15 @@ def _telling_kubeflow(directory: Path) -> Iterator[None]:
 
 
 def _leave(history: History) -> None:
-    """Put the history where it outlives the pod's memory: into a file for the next container, and into the log."""
+    """Save the history where it outlives the pod's memory: in a file for the next container, and in the log."""
     history.keep()
     for line in history_format.lines(history_format.thinned(history.document())):
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # stderr is closed
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
 async def _serve(pages: Pages, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
-    """Serve until SIGTERM, SIGINT, or the parent is gone; after SIGUSR1 until a regular scraper has come once more."""
+    """Serve until SIGTERM, SIGINT or the end of the parent. After SIGUSR1, end with the next regular scrape."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -190,7 +195,7 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
     server = Server(pages.respond, _say).start(listener)
     _say(announcement)
     strangers = UnreadableFiles(history.directory, _say)
-    # Not PR_SET_PDEATHSIG: that one fires when the thread which started us ends, not the process.
+    # PR_SET_PDEATHSIG fires at the end of the thread that started us, not of the process.
     while os.getppid() == parent and not stop.is_set() and not pages.scrapes.is_done:
         history.look()
         strangers.look()
@@ -202,7 +207,7 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
 
 
 def _say(sentence: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads any more
+    with contextlib.suppress(OSError):  # stderr is closed
         print(f"aggregate: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -235,9 +240,9 @@ def _readable(listener: socket.socket) -> str:
 
 
 def default_address(environ: Mapping[str, str]) -> str:
-    """Return the address to listen on; empty for every one of this host.
+    """Return the address to listen on; empty for all addresses of this host.
 
-    The users of one machine are not kept apart by NetworkPolicies, so it is the loopback where this is no pod.
+    Outside of a pod the default is the loopback address, because no NetworkPolicy separates the users of one machine.
     """
     in_pod = Env.POD_IP in environ or IN_KUBERNETES in environ
     return environ.get(Env.METRICS_ADDRESS) or ("" if in_pod else LOOPBACK)
@@ -255,7 +260,6 @@ def _port(text: str) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One sentence, as everything that this process says beside its pages."""
         self.exit(Exit.USAGE, f"aggregate: {message[:1].upper()}{message[1:]}, so this pod has no metrics.\n")
 
 

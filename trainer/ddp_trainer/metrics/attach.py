@@ -1,4 +1,7 @@
-"""Recorders of a process: the public entry to metrics, see :mod:`ddp_trainer.metrics.record.recorder_factory`."""
+"""Public entry point of the metrics package: recorders, meter and log of this process.
+
+The implementation is :mod:`ddp_trainer.metrics.record.recorder_factory`.
+"""
 
 from __future__ import annotations
 

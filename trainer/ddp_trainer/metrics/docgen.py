@@ -1,4 +1,7 @@
-"""``docs/metrics.md`` from the catalogue: ``python -m ddp_trainer.metrics.docgen > docs/metrics.md``."""
+"""Generator of ``docs/metrics.md``: ``python -m ddp_trainer.metrics.docgen > docs/metrics.md``.
+
+:func:`lines` yields the page, built from the catalogue in :mod:`ddp_trainer.metrics.families.registry`.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +206,7 @@ SCOPES: Final = {
 
 
 def lines() -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     yield from HEAD.splitlines()
     for scope, (title, sentence) in SCOPES.items():
         yield from ("", f"## {title}", "", sentence, "")

@@ -1,4 +1,4 @@
-"""What the ranks of a pod have told of the job's time and steps, read back from their boards: they may be gone."""
+"""Job time and step numbers read from the boards of a pod's ranks, including ranks that have ended."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ddp_trainer.metrics.storage.mmap_store import RANK, StaleBoard, read
 
 
 def job_account(directory: Path) -> JobAccount | None:
-    """The account that tells of the latest moment; None where no rank has told any."""
+    """Return the time account with the latest end; None if no rank has reported one."""
     return max(_accounts(directory), key=lambda account: account.until, default=None)
 
 
 def highest_step(directory: Path) -> int:
-    """The last step that a rank has told; 0 where none has."""
+    """Return the highest step that a rank has reported; 0 if none has."""
     return int(max((values.get(Metric.STEP, 0.0) for values in _boards(directory)), default=0.0))
 
 
 def steps_planned(directory: Path) -> int:
-    """Return the number of steps that the run will have, as a rank last reported it; 0 where none has."""
+    """Return the planned number of steps of the run; 0 if no rank has reported it."""
     return int(max((values.get(Metric.STEPS_PLANNED, 0.0) for values in _boards(directory)), default=0.0))
 
 

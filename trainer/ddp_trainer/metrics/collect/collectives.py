@@ -1,4 +1,8 @@
-"""How far each rank is in its collectives: by its pulse, and where that stands still by torch's flight recorder."""
+"""Position of each rank in its collectives, read from its heartbeat page and from torch's flight recorder.
+
+The heartbeat page is read at each scrape. :class:`Collectives` queries the flight recorder of each rank from a thread
+of the aggregator.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +20,32 @@ from ddp_trainer.process import flight_recorder, heartbeat_page
 from ddp_trainer.process.flight_recorder import DEFAULT, Record, Silent
 
 ASK_EVERY_SECONDS: Final = 15.0
-"""An answer with two thousand collectives costs a rank some 30 ms of a thread of C++'s."""
+"""Seconds between queries of one rank. A dump of 2000 collectives costs a rank about 30 ms of a C++ thread."""
 SILENT_SECONDS: Final = 1.0
-"""A rank that has had no turn for so long is asked for at once, since its pulse tells no more."""
+"""Seconds without a heartbeat after which a rank is queried immediately, because its heartbeat page is out of date."""
 LOOK_SECONDS: Final = 0.5
 ANSWER_SECONDS: Final = 1.0
-"""A recorder answers in milliseconds; that of a stopped rank does not."""
+"""Timeout of a query in seconds. A flight recorder answers in milliseconds; that of a stopped rank does not answer."""
 
 
 @dataclass(slots=True)
 class Collectives:
-    """What the ranks of one directory have told."""
+    """Latest collective numbers of the ranks of one metrics directory."""
 
     directory: Path
     clock: Callable[[], float] = time.monotonic
-    """That of the pulses."""
+    """Clock of the heartbeat pages."""
     _asked: dict[int, float] = field(default_factory=dict)
-    """Local rank → when it was asked last, whether it answered or not."""
+    """Local rank → time of the last query, answered or not."""
     _records: dict[int, tuple[float, Record]] = field(default_factory=dict)
-    """Local rank → when it was asked, and what it said."""
+    """Local rank → time of the last answered query, and its record."""
 
     def start(self) -> None:
-        """Ask all of them again and again, on a thread of its own: a rank that is silent holds up no scrape."""
+        """Query all ranks repeatedly on a separate thread, so that a rank without an answer does not block a scrape."""
         threading.Thread(target=self._ask_forever, name="collectives", daemon=True).start()
 
     def ask(self) -> None:
-        """Ask those that have a server and whose turn it is. What one has said stays when it falls silent."""
+        """Query each rank that has a server and is due. The last record of a rank is kept when it stops answering."""
         for local_rank, path in self._servers():
             asked_at = self.clock()
             if not self._is_due(local_rank, asked_at):
@@ -53,18 +57,18 @@ class Collectives:
                 continue
 
     def values(self, local_rank: int) -> dict[str, float]:
-        """Series of one rank; none of a rank in no group, and of one whose torch does not count."""
+        """Return the series of one rank; empty if it has no process group or its torch does not count collectives."""
         cells = self._pulse(local_rank)
         if cells is None or not cells[heartbeat_page.HAS_GROUP]:
             return {}
         asked_at, record = self._records.get(local_rank, (float("-inf"), Record()))
         begun = {name: float(place.enqueued) for name, place in record.groups.items()}
-        # The later word counts: a rank that can speak tells of every quarter of a second.
+        # The newer source counts: a live rank updates its heartbeat page every quarter of a second.
         if cells[heartbeat_page.SEQUENCE] >= 0 and asked_at < cells[heartbeat_page.BEAT] + heartbeat_page.BEAT_SECONDS:
             begun[DEFAULT] = cells[heartbeat_page.SEQUENCE]
         over = {name: float(place.completed) for name, place in record.groups.items() if place.completed >= 0}
         told = {cell(Metric.ENQUEUED, name): number for name, number in begun.items() if name in PROCESS_GROUPS}
-        # A record of the group before may know of more than has begun in this one.
+        # A record of the previous group may hold higher numbers than this group has begun.
         return told | {
             cell(Metric.COMPLETED, name): number
             for name, number in over.items()

@@ -1,4 +1,4 @@
-"""What Python's garbage collector costs this process."""
+"""Time that Python's garbage collector takes in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _watching: Final[list[Pauses]] = []
 
 
 class Pauses:
-    """Tells of every pass of the collector; a known cause of stragglers, since each rank collects when it likes."""
+    """Callback that reports the duration of each garbage collection.
+
+    Collections are a known cause of stragglers, since each rank collects at a different time.
+    """
 
     def __init__(self, tell: Callable[[float], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self._tell = tell
@@ -28,7 +31,7 @@ class Pauses:
 
 
 def watch(tell: Callable[[float], None]) -> None:
-    """From now on ``tell`` hears the seconds of each pass; whoever heard them before does not any more."""
+    """Call ``tell`` with the seconds of each collection from now on. It replaces the previous callback."""
     for before in _watching:
         if before in gc.callbacks:
             gc.callbacks.remove(before)

@@ -1,6 +1,6 @@
-"""What torch knows of this rank's GPU, asked without waiting for it; nothing where there is none.
+"""Identity and memory of this rank's GPU, read from torch without synchronizing; empty without a GPU.
 
-torch is never imported here: a process that has not imported it has no tensors to tell of.
+The module never imports torch: a process that has not imported it has no tensors to report.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _NAME_LENGTH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Which device; empty words for a processor."""
+    """Name and UUID of a device; both are empty for a CPU."""
 
     name: str = ""
     uuid: str = ""
-    """As the DCGM exporter has it, with ``GPU-`` before it."""
+    """UUID in the form of the DCGM exporter, with the prefix ``GPU-``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a GPU, in bytes, and what went wrong with it since the process began."""
+    """Memory of a GPU in bytes, with its allocation retries and out-of-memory errors since the process began."""
 
     allocated: float
     reserved: float
@@ -37,7 +37,7 @@ class Memory:
 
 
 def peak_flops(name: str) -> float | None:
-    """Most operations a second in bfloat16 of the device of this name; None where that is not known.
+    """Return the peak bfloat16 operations per second of the device with this name; None if unknown.
 
     >>> peak_flops("NVIDIA L4"), peak_flops("NVIDIA L400")
     (121000000000000.0, None)
@@ -47,7 +47,11 @@ def peak_flops(name: str) -> float | None:
 
 
 def identity_of(device: str) -> Gpu:
-    """The GPU that torch calls ``device``, as ``cuda:0``. Raises what torch raises for a device that is not there."""
+    """Return the identity of the GPU that torch calls ``device``, for example ``cuda:0``.
+
+    Raises:
+        Exception: The error of torch, if the device does not exist.
+    """
     torch = sys.modules.get("torch")
     kind, _, number = device.partition(":")
     if torch is None or kind != "cuda":
@@ -58,7 +62,7 @@ def identity_of(device: str) -> Gpu:
 
 
 def memory() -> Memory | None:
-    """Of the current device; None where this process uses no GPU."""
+    """Return the memory of the current device; None if this process uses no GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -75,7 +79,7 @@ def memory() -> Memory | None:
 
 
 def nccl_version(torch: ModuleType | None) -> str:
-    """As ``2.27.5``; empty where torch has no NCCL."""
+    """Return the version of NCCL, for example ``2.27.5``; empty if torch has no NCCL."""
     if torch is None or not torch.cuda.is_available():
         return ""
     return ".".join(map(str, torch.cuda.nccl.version()))

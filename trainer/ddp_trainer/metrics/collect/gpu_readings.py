@@ -1,7 +1,7 @@
-"""Utilization, clock, throttling and memory of the GPUs of a pod's ranks, read from the driver by NVML.
+"""Utilization, clock, throttling and memory of the GPUs of a pod's ranks, read from the driver through NVML.
 
-:class:`GpuReadings` runs on a thread of the aggregator. A read costs no training step, and a rank that hangs keeps its
-figures. A call into a driver in trouble may never return; the readings then age and are left out.
+:class:`GpuReadings` runs on a thread of the aggregator. A reading costs no training step, and a rank that hangs keeps
+its readings. A call into a faulty driver may never return. The readings then age and are left out.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Reader = Callable[[Nvml, Device], float]
 
 @dataclass(slots=True)
 class GpuReadings:
-    """The newest readings of the GPUs that the boards of one directory name."""
+    """Newest readings of the GPUs that the boards of one directory name."""
 
     directory: Path
     library: str = LIBRARY
     clock: Callable[[], float] = time.monotonic
     _nvml: Nvml | None = None
     _readings: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
-    """UUID → when it was read, and the series."""
+    """GPU UUID → time of the reading, and the series."""
 
     def start(self) -> None:
-        """Read repeatedly on a daemon thread, which ends if the library is missing."""
+        """Read repeatedly on a daemon thread. The thread ends if the library is missing."""
         threading.Thread(target=self._read_forever, name="gpu-readings", daemon=True).start()
 
     def read(self) -> None:
@@ -61,7 +61,9 @@ class GpuReadings:
                 self._readings[uuid] = (self.clock(), _series(self._nvml, self._nvml.device_of_uuid(uuid)))
 
     def values(self, slot: Slot) -> Mapping[str, float]:
-        """Return the series of a rank's GPU; none without a GPU, and none that are old."""
+        """Return the series of a rank's GPU; empty without a GPU or if the reading is older than
+        :data:`FRESH_SECONDS`.
+        """
         read_at, series = self._readings.get(_uuid(slot), (float("-inf"), {}))
         return series if self.clock() - read_at <= FRESH_SECONDS else {}
 
@@ -77,7 +79,7 @@ def _uuid(slot: Slot) -> str:
 
 
 def _series(nvml: Nvml, device: Device) -> dict[str, float]:
-    """Return what can be read; a field that cannot takes no other with it."""
+    """Return all readable series. A field that fails does not affect the others."""
     series: dict[str, float] = {}
     for name, read in _READERS.items():
         with contextlib.suppress(NvmlError):

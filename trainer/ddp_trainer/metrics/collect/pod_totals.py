@@ -1,9 +1,8 @@
-"""What the ranks of a pod have come to together.
+"""Totals of a pod: the growth of its ranks' counters, added up board by board.
 
-A board may be replaced, left out for a while, or go to another rank; the sum over the boards that are there would then
-fall, and Prometheus takes a counter that falls for one that began anew: an hour of growth in one moment. So growth is
-added up, board by board, and what was there when the exporter began counts as nothing: an exporter that is started
-again begins at 0, as its counters should.
+The plain sum over all boards falls when a board is replaced, is unreadable for a while, or changes its rank. Prometheus
+takes a falling counter for a restarted one, and would count an hour of growth in one moment. :class:`PodSums` therefore
+adds up growth. The values at the start of the exporter count as 0, so a restarted exporter begins at 0.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ SUMS: Final = {
     if family.name in SUMMED
     for own, pod in zip(family.series(), of_pod(family).series(), strict=True)
 }
-"""Key of a rank's series → key of the pod's."""
+"""Key of a rank's series → key of the pod's series."""
 
 
 class PodSums:
-    """Counters of a pod that grow as those of its ranks do."""
+    """Counters of a pod that grow with those of its ranks."""
 
     def __init__(self) -> None:
         self._sums = dict.fromkeys(SUMS.values(), 0.0)
         self._seen: dict[int, dict[str, float]] | None = None
-        """By local rank, what its board said last; None before the first look."""
+        """Local rank → last values of its board; None before the first reading."""
 
     def values(self, slots: Iterable[Slot]) -> dict[str, float]:
-        """The sums after a look at these boards, by the key of the series."""
+        """Return the sums after reading these boards, by key of the series."""
         is_first, seen = self._seen is None, self._seen or {}
         for slot in slots:
             told = {own: slot.board.values[own] for own in SUMS}
@@ -46,7 +45,7 @@ class PodSums:
 
 
 def grown(before: float, now: float) -> float:
-    """By how much a counter has grown; one that fell began anew.
+    """Return the growth of a counter. A counter that fell has restarted from 0.
 
     >>> grown(2.0, 5.0), grown(5.0, 2.0)
     (3.0, 2.0)

@@ -1,1 +1,1 @@
-"""The metrics that a job exports, as data: names, types, labels and help."""
+"""Catalogue of the exported metrics as data: names, types, labels and help texts."""

@@ -1,4 +1,4 @@
-"""What a metric family is: the words of the catalogue, and which series follow from an entry."""
+"""Data types of the catalogue: :class:`Family`, one metric family, and :class:`Series`, one number of it."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from typing import Final
 from ddp_trainer.common.constants import MetricLabel
 
 INFINITE: Final = "+Inf"
-"""The bound of a histogram's last bucket, in Prometheus' word."""
+"""Bound of a histogram's last bucket, as Prometheus writes it."""
 
 
 class Kind(StrEnum):
-    """What a family's numbers mean."""
+    """Type of a metric family."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
     SUMMARY = "summary"
     """A ``_sum`` and a ``_count``."""
     HISTOGRAM = "histogram"
-    """Of the board's cells each counts one bucket alone; the exposition adds up those below, as Prometheus wants it."""
+    """Each cell of the board counts one bucket alone. The exposition makes the buckets cumulative, as Prometheus
+    requires.
+    """
     INFO = "info"
-    """Always 1; the labels are what it says."""
+    """Always 1; the labels carry the information."""
 
 
 class Scope(StrEnum):
-    """Whose number it is, and so how many series a job has of it."""
+    """Owner of a family's numbers, which sets how many series a job has."""
 
     RANK = "rank"
-    """Every rank's own; carries the label ``rank``."""
+    """One per rank, with the label ``rank``."""
     POD = "pod"
-    """One per pod: the launcher's, the aggregator's, and the checkpoints that local rank 0 writes and loads."""
+    """One per pod: from the launcher, from the aggregator, or on checkpoints that local rank 0 writes and loads."""
     JOB = "job"
-    """One per job: the same on all ranks, so rank 0 alone tells it."""
+    """One per job: the value is the same on all ranks, so only rank 0 exports it."""
 
 
 class Source(StrEnum):
-    """Where the numbers come from."""
+    """Origin of a family's numbers."""
 
     RANK_BOARD = "rank board"
     AGENT_BOARD = "launcher board"
     PROCESS = "/proc"
     FLIGHT_RECORDER = "flight recorder"
-    """What torch itself knows of its collectives; read by whoever can reach the process."""
+    """torch's own record of its collectives, readable by every process that can reach the rank."""
     NVML = "NVML"
     """NVIDIA's management library, read by the aggregator."""
     AGGREGATOR = "aggregator"
@@ -51,13 +53,13 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One number of a family; its ``key`` also names the cell of the board that holds it."""
+    """One number of a family. Its ``key`` also names the cell of the board that holds it."""
 
     key: str
     sample: str
     """Name of the sample in the exposition."""
     labels: dict[str, str]
-    """Beyond ``ddp_job`` and ``rank``."""
+    """Labels other than ``ddp_job`` and ``rank``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +72,21 @@ class Family:
     source: Source
     unit: str = ""
     labels: tuple[MetricLabel, ...] = ()
-    """Beyond ``ddp_job``, which every family has, and ``rank``, which scope rank has."""
+    """Labels other than ``ddp_job``, which every family has, and ``rank``, which scope rank has."""
     values: tuple[str, ...] = ()
-    """All values of the one label, where that set is closed."""
+    """All values of the one label, if that set is closed."""
     buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram, without the last, which has none."""
+    """Upper bounds of a histogram, without the last bucket, which has none."""
     remembered: bool = False
-    """The number is that of the whole job and outlives its pods: a board that has not been told it has none, since a
-    jump from 0 to what the job has come to would read as an increase."""
+    """True if the number belongs to the whole job and outlives its pods. It is absent from a board until it is
+    reported: a jump from 0 to the job's total would read as an increase.
+    """
     of_layout: bool = False
-    """Only ranks that share a model in some way have it: a board that has not been told so has none."""
+    """True if only ranks in some parallel layouts have it. It is absent from a board until it is reported."""
     help: str
 
     def series(self) -> tuple[Series, ...]:
-        """Every series of this family that can be named beforehand; none for an info family."""
+        """Return every series of this family that is known in advance; none for an info family."""
         if self.kind is Kind.INFO:
             return ()
         if self.kind is Kind.SUMMARY:
@@ -99,15 +102,16 @@ class Family:
 
     @property
     def initial(self) -> float | None:
-        """What a new board holds: a counter and a state start at 0; another gauge, what is remembered, and what only
-        some layouts have, is absent until it is told.
+        """Initial value on a new board; None if the series is absent until it is reported.
+
+        Counters and states start at 0. Other gauges start absent, as do series with ``remembered`` or ``of_layout``.
         """
         is_absent = self.remembered or self.of_layout or (self.kind is Kind.GAUGE and not self.values)
         return None if is_absent else 0.0
 
 
 def cell(name: str, value: str = "") -> str:
-    """The key of a series.
+    """Return the key of a series.
 
     >>> cell("ddp_steps_total"), cell("ddp_worker_restarts_total", "failure")
     ('ddp_steps_total', 'ddp_worker_restarts_total{failure}')

@@ -1,4 +1,4 @@
-"""The metric families that tell of pods: what the launcher reports, and what the aggregator adds."""
+"""Metric families of pods: values that the launcher reports and values that the aggregator adds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ SUMMED: Final = (
     *(Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.TOKENS, Metric.MODEL_FLOPS),
     *(Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY, Metric.SAMPLED_COMM_EXPOSED),
 )
-"""Counters of ranks of which Prometheus' rules want the sum over a job: each pod adds up its own, since most of what a
-rule costs is paid by the number of series that it reads."""
+"""Counters of ranks that Prometheus rules sum over a job. Each pod sums its own ranks, since the cost of a rule grows
+with the number of series that it reads.
+"""
 
 
 def _of_agent(name: str, kind: Kind, help_text: str, *, unit: str = "") -> Family:
@@ -39,7 +40,7 @@ def _of_aggregator(name: str, kind: Kind, help_text: str, *, unit: str = "") -> 
 
 
 def of_pod(family: Family) -> Family:
-    """What the ranks of a pod have come to together in a family of theirs."""
+    """Return the family of the pod-wide total of a rank's family."""
     return replace(
         family,
         name=family.name.replace("ddp_", "ddp_pod_", 1),

@@ -1,4 +1,6 @@
-"""The metric families that tell of ranks: what they report themselves, and what is seen of them from outside."""
+"""Metric families of ranks: values that ranks report and values that the launcher, the aggregator and ``/proc``
+provide.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ STEP_SECONDS: Final = (
     *(0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4, 0.63),
     *(1.0, 1.6, 2.5, 4.0, 6.3, 10.0, 16.0, 25.0, 40.0, 63.0),
 )
-"""Bounds of step durations, five to a power of ten: from a small model on one GPU to a large one over hundreds."""
+"""Bucket bounds of step durations in seconds, five per power of ten: from a small model on one GPU to a large one on
+hundreds.
+"""
 
 
 def _on_rank(name: str, kind: Kind, help_text: str, *, unit: str = "", scope: Scope = Scope.RANK) -> Family:
@@ -48,7 +52,7 @@ EVERY_STEP: Final = (
         help="Wall time of a step; of local rank 0 alone, since the ranks of a job step together.",
     ),
 )
-"""Written together at every step, so they come first on the board."""
+"""Families written together at every step; they come first on the board."""
 
 PROGRESS: Final = (
     _on_rank(Metric.EPOCH, Kind.GAUGE, "Epoch of the last committed step, from 0.", scope=Scope.JOB),
@@ -125,7 +129,7 @@ WORK: Final = (
         unit="seconds",
     ),
 )
-"""What a rank computes, and how much of its time that takes."""
+"""Work of a rank, and the time that it takes."""
 
 HOST: Final = (
     _on_rank(
@@ -157,7 +161,7 @@ GPU: Final = (
     ),
     _on_rank("ddp_gpu_oom_total", Kind.COUNTER, "Times that the GPU had no memory left for what was asked."),
 )
-"""Absent without a GPU, but for the counters."""
+"""Absent without a GPU, except for the counters."""
 
 THROTTLED: Final = "ddp_gpu_throttled"
 
@@ -192,7 +196,9 @@ DRIVER: Final = (
 """The driver's figures for the whole GPU of a rank. A figure that the GPU does not have is absent."""
 
 PROCESS_GROUPS: Final = ("default", "1", "2", "3")
-"""In the order in which a rank has made them; of further ones nothing is told, for every series is one of each rank."""
+"""Exported process groups, in the order of their creation. Later groups are not exported, because each adds a series
+per rank.
+"""
 
 COLLECTIVES: Final = tuple(
     Family(
@@ -224,7 +230,7 @@ COLLECTIVE_FAILURES: Final = (
         "Times this rank ended, or left its group, since a collective failed: a peer or the network went away.",
     ),
 )
-"""On the board of the rank, and written by its launcher, which knows how it ended."""
+"""Counters on the rank's board that the launcher writes, because it detects how the rank ended."""
 
 ACCOUNT: Final = (
     Family(
@@ -263,7 +269,7 @@ ACCOUNT: Final = (
         help="Steps of the whole job that were done before a restart and not saved, so that they were done again.",
     ),
 )
-"""What the job's own ledger beside its checkpoints holds; see :mod:`ddp_trainer.train.config.goodput_account`."""
+"""Contents of the job's own ledger beside its checkpoints; see :mod:`ddp_trainer.train.config.goodput_account`."""
 
 CHECKPOINTS: Final = (
     Family(

@@ -1,9 +1,9 @@
-"""Every metric family, as data.
+"""Table of all metric families, as data.
 
-The boards' layout, the exposition, ``docs/metrics.md`` and the tests all follow from this table. Names end in their
-base unit, counters in ``_total``; what one only wants to know now is a gauge, whatever a ratio could be wanted of is a
-counter. Label sets are closed, and all of their series exist from the start, because Prometheus' ``increase`` does not
-see the first sample of a series.
+The layout of the boards, the exposition, ``docs/metrics.md`` and the tests follow from :data:`FAMILIES`. Names end in
+their base unit, names of counters in ``_total``. A value of which only the present state matters is a gauge; a value of
+which a rate may be needed is a counter. Label sets are closed and all their series exist from the start, because
+Prometheus' ``increase`` ignores the first sample of a series.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ FAMILIES: Final = (
 
 
 def families_of(*sources: Source) -> Iterable[Family]:
-    """The families that come from these sources, in the order of the table."""
+    """Return the families with these sources, in the order of the table."""
     return (family for family in FAMILIES if family.source in sources)

@@ -1,1 +1,1 @@
-"""Boards: files in memory that hold the metrics of one process."""
+"""Boards: memory-mapped files that hold the metrics of one process each."""

@@ -1,4 +1,4 @@
-"""What the container has: shared memory, and the most memory it may use."""
+"""Limits of the container: size and use of shared memory, and the memory limit."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Final
 from ddp_trainer.common import constants
 
 UNLIMITED: Final = 1 << 60
-"""Version 1 of cgroups has no word for "no limit": it tells the largest multiple of a page that it can hold."""
+"""Limits from here on mean "no limit": cgroups version 1 reports the largest multiple of a page that it can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Where to look; another place in tests."""
+    """Paths to read the limits from; tests set others."""
 
     shared_memory: Path = Path(constants.Path.SHARED_MEMORY)
     cgroup: Path = Path("/sys/fs/cgroup")
 
     def values(self) -> dict[str, float]:
-        """By name of the metric; what cannot be known is left out."""
+        """Return the values by metric name; a value that cannot be read is left out."""
         values: dict[str, float] = {}
         try:
             room = os.statvfs(self.shared_memory)
@@ -35,7 +35,7 @@ class Container:
         return values
 
     def memory_limit(self) -> float | None:
-        """Bytes; None where there is no limit, or none that can be read."""
+        """Return the memory limit in bytes; None if there is none or it cannot be read."""
         for name in ("memory.max", "memory/memory.limit_in_bytes"):
             try:
                 text = (self.cgroup / name).read_text(encoding="ascii").strip()

@@ -1,4 +1,7 @@
-"""The directory of a pod's boards: how they are named, and which of them speak for the ranks of now."""
+"""Directory of a pod's boards: their file names, and the choice of the current board of each rank.
+
+:func:`survey` reads all boards of a directory with the state of their processes.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +16,42 @@ from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Snapshot, StaleB
 from ddp_trainer.metrics.storage.process import Vitals, vitals
 
 LOCAL_WORLD_SIZE: Final = "local_world_size"
-"""Key in a rank's identity: how many ranks its pod has."""
+"""Key in a rank's identity: number of ranks of its pod."""
 
 _RANK_BOARD: Final = re.compile(r"rank-\d{1,6}\.board")
 
 
 def rank_board(directory: Path, local_rank: int) -> Path:
-    """Where the board of a local rank is."""
+    """Return the path of a local rank's board."""
     return directory / f"rank-{local_rank}.board"
 
 
 def agent_board(directory: Path) -> Path:
-    """Where the launcher's board is."""
+    """Return the path of the launcher's board."""
     return directory / "agent.board"
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A board together with what ``/proc`` says about its process."""
+    """A board with the state of its process from ``/proc``."""
 
     board: Snapshot
     vitals: Vitals | None
-    """None where the process has ended."""
+    """State of the process; None if it has ended."""
 
     @property
     def rank(self) -> int:
-        """Global rank; -1 where none was told."""
+        """Global rank; -1 if not reported."""
         return int(self.board.identity.get(MetricLabel.RANK, -1))
 
     @property
     def local_rank(self) -> int:
-        """Rank within the pod."""
+        """Rank within the pod; -1 if not reported."""
         return int(self.board.identity.get(MetricLabel.LOCAL_RANK, -1))
 
     @property
     def local_world_size(self) -> int:
-        """How many ranks its pod had when it started."""
+        """Number of ranks of the pod when the process started; 0 if not reported."""
         return int(self.board.identity.get(LOCAL_WORLD_SIZE, 0))
 
 
@@ -60,11 +63,11 @@ class Survey:
     ranks: tuple[Slot, ...]
     """One per rank, in order of local rank."""
     stale: tuple[tuple[Path, Exception], ...]
-    """Boards that could not be understood, and why."""
+    """Boards that cannot be read, and the errors."""
 
 
 def survey(directory: Path) -> Survey:
-    """Read every board; a missing or unreadable directory has none."""
+    """Read every board of a directory. A missing or unreadable directory has no boards."""
     stale: list[tuple[Path, Exception]] = []
     agent: Slot | None = None
     slots: list[Slot] = []
@@ -87,10 +90,10 @@ def survey(directory: Path) -> Survey:
 
 
 def current(slots: Iterable[Slot]) -> tuple[Slot, ...]:
-    """The slots that speak for the ranks of now.
+    """Return the slots of the current ranks, in order of local rank.
 
-    The newest process knows how many ranks its pod has: slots beyond that are left over from a larger pod. Where two
-    slots claim one rank, the newer process has it, and the older one was re-ranked or is gone.
+    The newest process holds the current number of ranks of its pod, so slots beyond that number are left over from a
+    larger pod. If two slots claim one rank, the newer process owns it: the older one got another rank or has ended.
     """
     newest_first = sorted(slots, key=lambda slot: (slot.vitals is not None, slot.board.owner.start), reverse=True)
     taken: dict[int, Slot] = {}
@@ -101,7 +104,7 @@ def current(slots: Iterable[Slot]) -> tuple[Slot, ...]:
 
 
 def rank_boards(directory: Path) -> Iterator[Path]:
-    """Where boards of ranks are; none in a directory that is missing or cannot be read."""
+    """Return the paths of all boards of ranks; empty if the directory is missing or unreadable."""
     return (path for path in _boards(directory) if path != agent_board(directory))
 
 

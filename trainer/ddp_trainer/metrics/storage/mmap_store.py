@@ -1,19 +1,19 @@
-"""A board: the numbers of one process in a file that outlives it.
+"""Board: the numbers of one process in a memory-mapped file that outlives it.
 
 ::
 
     offset   0  magic, 8 bytes
              8  schema, 8 bytes: digest of the names of the cells
             16  pid, uint64
-            24  start of that process, uint64, clock ticks since boot (with the pid: who it was, for ever)
+            24  start of that process, uint64, clock ticks since boot (unique with the pid)
             32  revision, uint64: odd while cells are being changed together
             40  identity, 984 bytes: JSON object, padded with NUL
           1024  cells, float64
 
-Byte order is the machine's: writer and reader share a pod. The writer maps the file; storing an aligned double is one
-instruction, so no number is ever torn, and the revision tells a reader whether numbers of one step belong together.
-The reader does not map but reads, so that nothing done to the file can kill it with SIGBUS. The writer is safe from
-that too: the file's blocks are allocated before they are mapped, and a file is replaced, never truncated.
+The byte order is the machine's, since writer and reader share a pod. :class:`Board` maps the file for writing. Storing
+an aligned double is one instruction, so no number is torn. The revision shows a reader whether numbers belong to one
+step. :func:`read` reads the file without mapping it, so changes to the file cannot kill the reader with SIGBUS. The
+writer is safe too: the file's blocks are allocated before mapping, and a file is replaced, never truncated.
 """
 
 from __future__ import annotations
@@ -41,51 +41,57 @@ CELLS_AT: Final = 1024
 CELL_BYTES: Final = 8
 
 ABSENT_BITS: Final = 0x7FF8_0000_0000_0DDB
-"""Bits of a cell that was never set: a NaN that no arithmetic makes, so that a loss of NaN can still be told."""
+"""Bits of a cell that was never set: a NaN that no arithmetic produces, distinct from a loss of NaN."""
 ABSENT: Final = struct.pack("Q", ABSENT_BITS)
 (ABSENT_NUMBER,) = struct.unpack("d", ABSENT)
-"""What a cell is set to that is to be absent."""
+"""Value that marks a cell as absent."""
 
 READ_ATTEMPTS: Final = 5
-"""Reads of a board that changes meanwhile; writing a step takes a microsecond, so a second read nearly always does."""
+"""Reads of a board that changes during a read. Writing a step takes a microsecond, so the second read nearly always
+succeeds.
+"""
 
 
 class StaleBoard(Exception):
-    """The file is no board of this version: damaged, or :class:`OtherVersion`."""
+    """The file is not a board of this version: it is damaged, or from another version (:class:`OtherVersion`)."""
 
 
 class OtherVersion(StaleBoard):
-    """The board is whole, and its cells are not ours: another version of this package has written it."""
+    """The board is intact, but another version of this package with other cells has written it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which cell holds which series."""
+    """Assignment of series to the cells of a board."""
 
     initial: Mapping[str, float | None]
-    """Series key → first value (None is absent), in the order of the cells."""
+    """Series key → initial value (None for absent), in the order of the cells."""
 
     @classmethod
     def of(cls, source: Source) -> Layout:
-        """The layout that the catalogue gives the boards of ``source``."""
+        """Return the layout of the boards of ``source``, from the catalogue."""
         return cls({s.key: family.initial for family in families_of(source) for s in family.series()})
 
     @property
     def size(self) -> int:
-        """Bytes of a file of this layout."""
+        """Size of a file of this layout, in bytes."""
         return CELLS_AT + CELL_BYTES * len(self.initial)
 
     @property
     def schema(self) -> bytes:
-        """Eight bytes that change when the cells do."""
+        """Digest of the cell names, 8 bytes."""
         return hashlib.sha256("\n".join(self.initial).encode()).digest()[:8]
 
     def index(self, key: str) -> int:
-        """The cell of a series. Raises ValueError where the catalogue has no such series."""
+        """Return the cell number of a series.
+
+        Raises:
+            ValueError: The catalogue has no such series.
+        """
         return list(self.initial).index(key)
 
     def blank(self) -> bytes:
-        """A file in which nothing has happened."""
+        """Return the content of a new file."""
         cells = b"".join(ABSENT if value is None else struct.pack("d", value) for value in self.initial.values())
         return HEADER.pack(MAGIC, self.schema, 0, 0, 0).ljust(CELLS_AT, b"\0") + cells
 
@@ -95,14 +101,14 @@ AGENT: Final = Layout.of(Source.AGENT_BOARD)
 
 
 class Board:
-    """A board, open for writing."""
+    """Board open for writing."""
 
     __slots__ = ("_map", "cells", "revision")
 
     cells: memoryview[float]
-    """The numbers, by :meth:`Layout.index`."""
+    """Values of the cells, by :meth:`Layout.index`."""
     revision: memoryview[int]
-    """One number; see :meth:`changing`."""
+    """Revision number, as a view of length 1; see :meth:`changing`."""
 
     def __init__(self, mapping: mmap.mmap) -> None:
         self._use(mapping)
@@ -114,15 +120,16 @@ class Board:
 
     @classmethod
     def open(cls, path: Path, layout: Layout) -> Board:
-        """Map the board at ``path`` with all it holds; where there is none, or no sound one, put a blank one there.
+        """Map the board at ``path`` with its current values. A missing or invalid board is replaced by a blank one.
 
-        Raises OSError where that cannot be done: no such directory, no space, read-only.
+        Raises:
+            OSError: The board cannot be made: missing directory, no space, read-only.
         """
         descriptor = _open_sound(path, layout)
         if descriptor is None:
             descriptor = _open_blank(path, layout)
         try:
-            # Without its blocks allocated, a store into the mapping of a file on a full disk is answered by SIGBUS.
+            # Without allocated blocks, a store into the mapping raises SIGBUS if the disk is full.
             os.posix_fallocate(descriptor, 0, layout.size)
             return cls(mmap.mmap(descriptor, layout.size))
         finally:
@@ -130,9 +137,13 @@ class Board:
 
     @classmethod
     def existing(cls, path: Path, layout: Layout) -> Board | None:
-        """Map the board at ``path``, which is another's, to add to what it holds; None where no sound one is there.
+        """Map the board at ``path``, which another process owns, to add to its values.
 
-        Raises OSError where it cannot be mapped.
+        Returns:
+            The board; None if there is no valid one.
+
+        Raises:
+            OSError: The file cannot be mapped.
         """
         descriptor = _open_sound(path, layout)
         if descriptor is None:
@@ -144,22 +155,26 @@ class Board:
 
     @property
     def owner(self) -> ProcessId:
-        """The process that claimed it last."""
+        """The process that last claimed the board."""
         _, _, pid, start, _ = HEADER.unpack_from(self._map)
         return ProcessId(pid, start)
 
     def claim(self, process: ProcessId) -> None:
-        """From now on these are the numbers of ``process``; they go on from where they are."""
+        """Make ``process`` the owner. The numbers continue from their current values."""
         with self.changing():
             struct.pack_into("QQ", self._map, 16, process.pid, process.start)
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """What was last described."""
+        """The identity from the last call of :meth:`describe`."""
         return _identity(self._map[IDENTITY])
 
     def describe(self, identity: Mapping[str, str | int]) -> None:
-        """Say who the process is, in words. Raises ValueError where there is no room for that."""
+        """Store the identity of the process.
+
+        Raises:
+            ValueError: The identity does not fit into the board.
+        """
         text = json.dumps(dict(identity)).encode()
         room = IDENTITY.stop - IDENTITY.start
         if len(text) > room:
@@ -169,8 +184,8 @@ class Board:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Let readers know that what is written here belongs together."""
-        # `| 1`, because a writer that was killed in here left an odd number behind.
+        """Mark the cells written in this context as belonging together, for readers."""
+        # `| 1`: a writer that was killed within this context leaves an odd number.
         odd = self.revision[0] | 1
         self.revision[0] = odd
         try:
@@ -179,22 +194,20 @@ class Board:
             self.revision[0] = odd + 1
 
     def forsake(self) -> None:
-        """From now on write into memory of this process alone, as a child that was forked must: the file is its
-        parent's.
-        """
+        """Write into private memory from now on. A forked child must do so, because the file belongs to its parent."""
         copy = mmap.mmap(-1, len(self._map))
         copy[:] = self._map[:]
         self._use(copy)
 
     def close(self) -> None:
-        """Unmap; the file stays."""
+        """Unmap the file. It stays on disk."""
         self.cells.release()
         self.revision.release()
         self._map.close()
 
 
 def _open_sound(path: Path, layout: Layout) -> int | None:
-    """A descriptor of the board at ``path``; None where there is none that can be gone on with."""
+    """Return a descriptor of the board at ``path``; None if it is missing or invalid."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -208,7 +221,7 @@ def _open_sound(path: Path, layout: Layout) -> int | None:
 
 
 def _open_blank(path: Path, layout: Layout) -> int:
-    """A descriptor of a blank board, which appears at ``path`` whole or not at all. Raises OSError."""
+    """Return a descriptor of a new blank board, which appears at ``path`` atomically. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         os.posix_fallocate(descriptor, 0, layout.size)
@@ -223,7 +236,7 @@ def _open_blank(path: Path, layout: Layout) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A board as it was at one moment."""
+    """Contents of a board at one moment."""
 
     owner: ProcessId
     identity: dict[str, str | int]
@@ -232,12 +245,14 @@ class Snapshot:
 
 
 def read(path: Path, layout: Layout) -> Snapshot:
-    """Read a board that its writer may be writing.
+    """Read a board while its writer may be writing.
 
-    Should the revision keep changing, or stay odd because the writer was stopped or killed half-way through a step,
-    the numbers are taken as they are: each is right, only that some may be of a step later than others.
+    The revision may keep changing, or stay odd because the writer was stopped or killed within a step. The numbers are
+    then returned as read: each is correct, but some may belong to a later step than others.
 
-    Raises StaleBoard where the file is no board of this layout, OSError where there is no file.
+    Raises:
+        StaleBoard: The file is not a board of this layout.
+        OSError: There is no such file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -259,7 +274,7 @@ def read(path: Path, layout: Layout) -> Snapshot:
 
 
 def _check(content: bytes, layout: Layout) -> None:
-    """Raise StaleBoard unless ``content`` is a whole board of this layout."""
+    """Raise StaleBoard unless ``content`` is a complete board of this layout."""
     if content[:6] == MAGIC[:6] and content[:16] != MAGIC + layout.schema:
         raise OtherVersion("Its cells are those of another version.")
     if len(content) != layout.size:
@@ -269,7 +284,7 @@ def _check(content: bytes, layout: Layout) -> None:
 
 
 def _identity(text: bytes) -> dict[str, str | int]:
-    """The identity in ``text``. Raises StaleBoard where that is no JSON object."""
+    """Parse the identity. Raises StaleBoard if it is not a JSON object."""
     try:
         identity = json.loads(text.rstrip(b"\0") or b"{}")
     except ValueError:

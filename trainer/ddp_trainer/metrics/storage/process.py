@@ -1,4 +1,7 @@
-"""What ``/proc`` tells about a process. A pid is given to others after its end; a pid with its start time is not."""
+"""Identity and state of a process, from ``/proc``.
+
+A pid is reused after the process ends; a pid with its start time is unique.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +14,39 @@ from typing import Final
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 GONE: Final = frozenset("ZXx")
-"""States of a process that has ended and waits to be reaped."""
+"""States of a process that has ended: zombie or dead."""
 STANDING_STILL: Final = frozenset("TtD")
 """Stopped by a signal, stopped by a debugger, in uninterruptible sleep."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process of this machine, never to be taken for another."""
+    """Unique identity of one process of this machine."""
 
     pid: int
     start: int
-    """Clock ticks from boot until it started."""
+    """Start time, in clock ticks since boot."""
 
     @classmethod
     def current(cls) -> ProcessId:
-        """This process."""
+        """Return the identity of this process."""
         return cls(os.getpid(), _stat(os.getpid()).start)
 
     @property
     def start_time(self) -> float:
-        """Unix time at which it started, in seconds; also of one that has ended."""
+        """Unix time at which the process started, in seconds; also for a process that has ended."""
         return _boot_time() + self.start / TICKS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """How a living process does."""
+    """State and resource use of a living process."""
 
     standing_still: bool
     cpu_seconds: float
     resident_bytes: float
     peak_resident_bytes: float | None
-    """The most since it began or, of a fork, since it was forked; None where the kernel does not tell."""
+    """Peak since the process began or was forked, in bytes; None if the kernel does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,11 @@ class _Stat:
 
 
 def vitals(process: ProcessId) -> Vitals | None:
-    """How ``process`` does; None where it has ended, even if its pid now names another or it is not reaped yet."""
+    """Return the state of ``process``; None if it has ended, even if its pid is in use again or it is not reaped
+    yet.
+    """
     try:
-        peak = _peak_resident_bytes(process.pid)  # first: what is read next says whose it was
+        peak = _peak_resident_bytes(process.pid)  # first: the start time read next proves whose peak it is
         stat = _stat(process.pid)
     except OSError:
         return None
@@ -74,7 +79,7 @@ def vitals(process: ProcessId) -> Vitals | None:
 
 
 def is_ancestor(process: ProcessId) -> bool:
-    """Whether ``process`` is the parent of this one, or a parent's parent, and so on."""
+    """Return True if ``process`` is the parent of this process or a further ancestor."""
     pid = os.getppid()
     try:
         while pid > 0:
@@ -83,15 +88,15 @@ def is_ancestor(process: ProcessId) -> bool:
                 return True
             pid = stat.parent
     except OSError:
-        # A parent ended meanwhile, or belongs to someone whose processes this one may not see.
+        # An ancestor ended meanwhile, or belongs to a user whose processes are hidden from this one.
         return False
     return False
 
 
 def _stat(pid: int) -> _Stat:
-    """Parse ``/proc/<pid>/stat``, see proc(5). Raises OSError where there is no such process."""
+    """Parse ``/proc/<pid>/stat``, see proc(5). Raises OSError if there is no such process."""
     line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # The second field is the program's name in parentheses, and may itself hold blanks and parentheses.
+    # The second field is the program's name in parentheses, which may contain blanks and parentheses.
     fields = line[line.rindex(")") + 2 :].split()
     return _Stat(
         state=fields[0],
@@ -103,9 +108,9 @@ def _stat(pid: int) -> _Stat:
 
 
 def _peak_resident_bytes(pid: int) -> float | None:
-    """``VmHWM`` of ``/proc/<pid>/status``. Raises OSError where there is no such process.
+    """Return ``VmHWM`` of ``/proc/<pid>/status`` in bytes. Raises OSError if there is no such process.
 
-    Not ``ru_maxrss``: a program begins with that of the process which started it.
+    ``ru_maxrss`` is unsuitable: a program inherits the value of the process that started it.
     """
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("VmHWM:"):
