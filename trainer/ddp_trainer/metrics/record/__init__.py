@@ -1,1 +1,1 @@
-"""What writes metrics in a rank or a launcher, by hand or by hooks into torch."""
+"""Recorders that write metrics in a rank or a launcher, called explicitly or by hooks into torch."""

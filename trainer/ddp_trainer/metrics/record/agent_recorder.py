@@ -1,5 +1,6 @@
-"""The recorder of a pod's launcher, which writes to its board; see :mod:`ddp_trainer.process.recorder` for what is
-recorded.
+"""Recorder of a pod's launcher, which writes to the launcher's board.
+
+It implements the protocol ``AgentRecorder`` of :mod:`ddp_trainer.process.recorder`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ COLLECTIVE_FAILURES: Final = {
     FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),
     FailureReason.COLLECTIVE_ERROR: RANK.index("ddp_collective_errors_total"),
 }
-"""Written by the launcher alone, which knows how a rank ended."""
+"""Cells that only the launcher writes, because it detects how a rank ended."""
 
 STATES: Final = {state: AGENT.index(cell(Metric.GROUP_STATE, state)) for state in GroupState}
 RESTARTS: Final = {cause: AGENT.index(cell(Metric.RESTARTS, cause)) for cause in RestartCause}
@@ -40,7 +41,7 @@ RESTARTS_REMAINING: Final = AGENT.index("ddp_restarts_remaining")
 
 
 class BoardAgentRecorder:
-    """The launcher's reports, on its board."""
+    """Recorder of the launcher on its board."""
 
     __slots__ = ("_board", "_cells", "_directory")
 
@@ -49,43 +50,51 @@ class BoardAgentRecorder:
 
     @harmless
     def state(self, state: GroupState) -> None:
-        """The worker group entered a state."""
+        """Record the state that the worker group entered."""
         with self._board.changing():
             for each, index in STATES.items():
                 self._cells[index] = float(each == state)
 
     @harmless
     def restarted(self, cause: RestartCause) -> None:
-        """The worker group is formed anew."""
+        """Count a restart of the worker group."""
         self._cells[RESTARTS[cause]] += 1.0
 
     @harmless
     def failed(self, reason: FailureReason) -> None:
-        """A worker process of this pod ended that should not have."""
+        """Count a worker process of this pod that ended unexpectedly."""
         self._cells[FAILURES[reason]] += 1.0
 
     @harmless
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
-        """A rank ended, or left its group, for want of a collective; on its own board, which it may not touch again."""
+        """Count a rank that ended, or left its group, because of a collective. Other reasons are ignored.
+
+        The counter is on the rank's own board, because the rank may not write there again.
+        """
         board = Board.existing(rank_board(self._directory, local_rank), RANK) if reason in COLLECTIVE_FAILURES else None
         if board is not None:
-            # The cell is nobody else's, and the revision is the rank's own.
+            # No other process writes this cell. Only the rank changes the revision.
             board.cells[COLLECTIVE_FAILURES[reason]] += 1.0
             board.close()
 
     @harmless
     def rendezvous_failed(self) -> None:
-        """The store could not be reached, once more."""
+        """Count a failed attempt to reach the store."""
         self._cells[RENDEZVOUS_FAILURES] += 1.0
 
     @harmless
     def rendezvous_refused(self, count: int) -> None:
-        """The store has refused so many connections since it started."""
+        """Record the number of connections that the store has refused since it started."""
         self._cells[RENDEZVOUS_REFUSED] = float(count)
 
     @harmless
     def rendezvous(self, seconds: float, generation: int) -> None:
-        """A rendezvous completed."""
+        """Record a completed rendezvous.
+
+        Args:
+            seconds: Duration of the rendezvous, in seconds.
+            generation: Number of the rendezvous.
+        """
         with self._board.changing():
             self._cells[RENDEZVOUS_SECONDS] += seconds
             self._cells[RENDEZVOUS_COUNT] += 1.0
@@ -94,7 +103,14 @@ class BoardAgentRecorder:
 
     @harmless
     def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
-        """The group that was formed."""
+        """Record the size of the new worker group.
+
+        Args:
+            size: Processes in the group.
+            nodes: Nodes in the group.
+            nodes_desired: Most nodes that the group can have.
+            first_rank: First rank of this pod.
+        """
         with self._board.changing():
             self._cells[WORLD_SIZE] = size
             self._cells[NODES] = nodes
@@ -103,24 +119,24 @@ class BoardAgentRecorder:
 
     @harmless
     def restarts_remaining(self, count: int) -> None:
-        """What is left of the restart budget of the run."""
+        """Record the remaining restart budget of the run."""
         self._cells[RESTARTS_REMAINING] = count
 
     @harmless
     def stalled(self, seconds: float, rank: int) -> None:
-        """Ranks of this pod wait; see :class:`~ddp_trainer.process.recorder.AgentRecorder`."""
+        """Record a wait of this pod's ranks; see :class:`~ddp_trainer.process.recorder.AgentRecorder`."""
         with self._board.changing():
             self._cells[STALLED] = seconds
             self._cells[STALLED_BY] = rank
 
     def job_account(self) -> JobAccount | None:
-        """What the workers of this pod have told of the job's time."""
+        """Return the job's time account, as the workers of this pod last reported it; None if none has."""
         return job_account(self._directory)
 
     def highest_step(self) -> int | None:
-        """The last step that a worker of this pod has told."""
+        """Return the highest step that a worker of this pod has reported; 0 if none has."""
         return highest_step(self._directory)
 
     def steps_planned(self) -> int:
-        """Return the steps that the workers of this pod were going to take; 0 where none has reported them."""
+        """Return the planned number of steps of the run; 0 if no worker of this pod has reported it."""
         return steps_planned(self._directory)

@@ -1,11 +1,11 @@
-"""Metrics of a script that knows nothing of us: what torch calls anyway is listened to.
+"""Metrics of a script that does not report any, collected by hooks into torch.
 
-Optimizers' steps are heard by torch's own hooks for all of them; batches, backward passes and new DDP models by a
-function in the place of torch's, which calls that. Nothing of the script's is touched, nothing is put into what it
-compiles, and a process that it forks hears nothing. Whatever fails here is told once, and training goes on.
+:func:`listen` installs the hooks. Optimizer steps come from torch's global optimizer hooks; batches, backward passes
+and new DDP models from wrappers around torch's functions. The hooks change nothing in the script or in what it
+compiles, and a forked process does not count. An error is logged once, and training continues.
 
-Where the script reports its steps itself, with :mod:`ddp_trainer.metrics.attach` or as our own trainer does, it knows
-better: the hooks then leave.
+The hooks are removed if the script reports its steps itself, through :mod:`ddp_trainer.metrics.attach` or the reference
+trainer, since its own reports are more precise.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ddp_trainer.metrics.storage.mmap_store import ABSENT_NUMBER
 _log: Final = logging.getLogger(__name__)
 
 LOOK_AT_RATE: Final = 8
-"""The learning rate is read every so many steps."""
+"""Steps between two readings of the learning rate."""
 
 
 def listen(torch: Any) -> None:
-    """Count the steps of this process from now on; nothing where metrics are off or the board cannot be had."""
+    """Count the steps of this process from now on. Nothing happens if metrics are off or there is no board."""
     recorder = recorder_factory.opened(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return
@@ -45,7 +45,7 @@ def listen(torch: Any) -> None:
 
 
 class AutoRecorder:
-    """Reports steps in the stead of a script that does not."""
+    """Listener that records the steps of a script on its board."""
 
     def __init__(self, torch: Any, recorder: BoardRankRecorder) -> None:
         self._torch = torch
@@ -57,9 +57,19 @@ class AutoRecorder:
     def step(
         self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
     ) -> None:
-        """A step of the script has ended."""
+        """Record a step of the script.
+
+        Args:
+            optimizer: Optimizer that stepped.
+            samples: Samples of this rank.
+            waited: Seconds of waiting for data.
+            forward: Seconds of the forward pass.
+            backward: Seconds of the backward pass, including waiting for gradients.
+            moved: Seconds of the optimizer.
+            rest: Other seconds.
+        """
         recorder = self._recorder
-        # What waiting for gradients took is known of some steps, and taken for that of those after them.
+        # Only some steps measure the wait for gradients. The next steps reuse that time.
         exposed = min(self._watch.exposed_seconds, backward)
         own = backward - exposed
         number = recorder.steps + 1
@@ -68,7 +78,7 @@ class AutoRecorder:
             self._look(optimizer, number)
 
     def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
-        """Several steps have ended; ``optimizer`` is None where it is gone."""
+        """Record a batch of short steps. ``optimizer`` is None if it no longer exists."""
         exposed = min(self._watch.exposed_seconds * stride.steps, stride.backward)
         own = stride.backward - exposed
         recorder = self._recorder
@@ -87,7 +97,7 @@ class AutoRecorder:
             self._look(optimizer, recorder.steps)
 
     def outlook(self) -> StepBudget:
-        """What the next steps are to know."""
+        """Return the budget of the next stride."""
         recorder = self._recorder
         return StepBudget(recorder.steps, recorder.unwatched_steps, recorder.reach)
 
@@ -95,14 +105,14 @@ class AutoRecorder:
         self._looked_at = number
         group = optimizer.param_groups[0]
         rate = group.get("lr")
-        if isinstance(rate, float | int):  # a tensor may be on a GPU, and would have to be waited for
+        if isinstance(rate, float | int):  # reading a tensor on a GPU would synchronize
             self._recorder.progress(learning_rate=rate)
         if not self._is_known:
             self._is_known = True
             self._introduce(group["params"][0])
 
     def _introduce(self, weight: Any) -> None:
-        """Tell who this is, by the weights it trains and the group it is in."""
+        """Record rank, device and parallelism, from the weights of the optimizer and the process group."""
         dist = self._torch.distributed
         has_group = dist.is_available() and dist.is_initialized()
         self._recorder.identity(
@@ -117,7 +127,7 @@ class AutoRecorder:
 
 
 class Hooks:
-    """What was put into torch, and how it is taken out again."""
+    """Hooks into torch, and their removal."""
 
     def __init__(self, torch: Any, timeline: Timeline) -> None:
         self._torch = torch
@@ -128,7 +138,7 @@ class Hooks:
         self.is_on = False
 
     def install(self) -> None:
-        """From now on, listen. What this torch does not have is not listened to."""
+        """Install the hooks. Functions that this torch lacks are skipped."""
         self.is_on = True
         for part in (self._optimizers, self._loaders, self._backward_passes):
             try:
@@ -137,7 +147,7 @@ class Hooks:
                 _log.warning("metrics: %s of this torch cannot be seen (%r)", part.__name__.strip("_"), error)
 
     def leave(self) -> None:
-        """Put everything back that is still ours."""
+        """Remove all hooks that no other code has wrapped."""
         self.is_on = False
         self._pause()
         for undo in self._undo:
@@ -164,7 +174,7 @@ class Hooks:
         stride = self._timeline.stride
 
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            # What is compiled must look as it would without us, and is: this is a constant there.
+            # Compiled code must not contain the hook. There, this condition is a constant.
             if not self._is_compiling() and not stride.is_on and self.is_on:
                 try:
                     self._timeline.move(optimizer)
@@ -224,7 +234,7 @@ class Hooks:
         timeline = self._timeline
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            # Checkpointed layers begin a pass inside of a pass.
+            # Checkpointed layers start a nested backward pass.
             if self._is_compiling() or self._in_backward or timeline.stride.is_on or not self.is_on:
                 return passes.inner(*args, **kwargs)
             self._in_backward = True

@@ -1,7 +1,8 @@
-"""Loaded by path into a worker, before its script: once the script has imported torch, its steps are listened to.
+"""Import hook that starts :mod:`ddp_trainer.metrics.record.autolog` when the script imports torch.
 
-By whatever interpreter the script runs, so standard library only, and nothing of ours before there is a torch: a script
-that never imports one pays nothing. Whatever fails here, the script goes on without.
+The launcher loads this file by path into each worker before the script. It runs in the script's interpreter, so it uses
+the standard library only and imports the package after torch. A script that never imports torch pays nothing. If
+anything fails here, the script continues without metrics.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ OFF = ("0", "off", "false", "no")
 
 
 def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
-    """From now on, wait for torch; where the zygote has imported it, begin."""
+    """Start the hooks when torch is imported, or now if the fork server has imported it.
+
+    Args:
+        when_imported: Registers a function to call with a module once it is imported.
+    """
     if os.environ.get("DDP_METRICS_DIR") and os.environ.get("DDP_METRICS_HOOKS", "").lower() not in OFF:
         when_imported("torch", listen)
 
 
 def listen(torch: Any) -> None:
-    """Begin, with the package that this file belongs to; it need not be installed for the script's interpreter."""
+    """Start the hooks of the package that contains this file. It need not be installed for the script's interpreter."""
     home = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 3))  # noqa: PTH100, PTH118, PTH120
     is_known = "ddp_trainer" in sys.modules or home in sys.path
     if not is_known:
@@ -33,7 +38,7 @@ def listen(torch: Any) -> None:
         from ddp_trainer.metrics.record import autolog  # noqa: PLC0415 - see above
 
         autolog.listen(torch)
-    except Exception as error:  # noqa: BLE001 - the script is what counts
+    except Exception as error:  # noqa: BLE001 - the script must run
         print(f"ddp-launch: the steps of this script cannot be counted: {error!r}", file=sys.stderr)
     finally:
         if not is_known and home in sys.path:

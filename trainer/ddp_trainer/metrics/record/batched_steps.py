@@ -1,11 +1,11 @@
-"""Short steps in a row that are counted, and not taken apart.
+"""Strides: runs of short steps that are counted without timing each phase.
 
-To take a step apart costs more than to count it, and of a step of a millisecond that would be noticed. So of short
-steps some in a row are taken apart, and those that follow make up a *stride*: each is counted as it ends, and its waits
-for data are timed, but what it computed is shared out among the phases as in those that were taken apart before.
+Timing the phases of a step costs more than counting it, which is noticeable in a step of a millisecond. Therefore some
+short steps are timed in full, and the steps after them form a *stride*. In a stride, each step is counted when it ends
+and its wait for data is timed. Its compute time is divided among the phases as in the timed steps.
 
-A stride knows the plainest of loops only: batches of indices from one loader at a time, and one optimizer. It is over
-with whatever else is seen.
+A stride handles only the simplest loop: batches of indices from one loader at a time, and one optimizer. Any other
+event ends it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
 from ddp_trainer.metrics.record.sample_counter import INTAKE, Intake
 
 SHORT_SECONDS: Final = STEP_SECONDS[0]
-"""The first longer step ends a stride; those before it all belong to the first bucket of the histogram."""
+"""Longest duration of a short step in seconds, the first bucket of the histogram. The first longer step ends a
+stride.
+"""
 TIMED_STEPS: Final = 4
-"""So many short steps in a row are taken apart …"""
+"""Consecutive short steps that are timed in full before a stride."""
 STRIDE_SECONDS: Final = 0.25
-"""… before those that are not, for so long: 25 of the longest, hundreds of the shortest."""
+"""Longest duration of a stride in seconds: 25 of the longest short steps, or hundreds of the shortest."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """What is known as a stride begins."""
+    """Number of steps at the start of a stride, and its limit."""
 
     steps: int
-    """How many were taken before."""
+    """Steps before the stride."""
     unwatched: int
-    """How many may be taken before one has to be taken apart."""
+    """Steps until the next one that must be timed."""
     reach: Callable[[float], None]
-    """Takes the number of each step as it ends, so that how far a rank has come is never told late."""
+    """Called with the number of each step as it ends, so that the rank's step number is never late."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatchResult:
-    """A stride that is over: its steps, their samples, and the seconds that they took together."""
+    """Steps, samples and seconds of a finished stride."""
 
     steps: int
     last: float
-    """Seconds of the last step, where it was a long one."""
+    """Seconds of the last step, which may be a long one."""
     samples: int
     waited: float
     forward: float
@@ -53,14 +55,14 @@ class StepBatchResult:
 
 
 Draw = Callable[[Any], Any]
-"""A method of torch's iterators over loaders."""
+"""Method of torch's loader iterators."""
 
 
 class StepBatch:
-    """What is kept of a stride, and what torch is to call meanwhile.
+    """State of a stride, and the wrappers that torch calls during it.
 
-    Those functions are on the way of every short step, so they call next to nothing of ours; what is no part of a
-    stride they leave to ``otherwise``.
+    The wrappers run in every short step, so they do as little as possible. They pass calls from outside of the stride
+    to ``otherwise``.
     """
 
     __slots__ = (
@@ -88,11 +90,11 @@ class StepBatch:
         self.clock = clock
         self.is_on = False
         self.is_fetched = False
-        """Whether a step has begun, with its first batch."""
+        """True after the first batch of a step."""
         self.intake = Intake()
-        """Of the loader that is trained with."""
+        """Intake of the training loader."""
         self.leader: Callable[[], Any] = lambda: None
-        """The optimizer whose steps count; None where it is gone."""
+        """Returns the optimizer whose steps count; None if it no longer exists."""
         self.reach: Callable[[float], object] = id
         self.shares = (0.0, 0.0, 0.0)
         self.mark = self.ended = self.until = self.lasted = self.waited = self.computed = self.rest = 0.0
@@ -106,9 +108,14 @@ class StepBatch:
         now: float,
         outlook: StepBudget,
     ) -> None:
-        """A step has ended just now, and some that follow are counted only.
+        """Start a stride directly after a step.
 
-        ``shares`` are the seconds of forward, backward and optimizer in those that were taken apart.
+        Args:
+            leader: Returns the optimizer whose steps count.
+            intake: Intake of the training loader.
+            shares: Seconds of forward, backward and optimizer in the timed steps.
+            now: Current time of the clock, in seconds.
+            outlook: Step number and limit of the stride.
         """
         self.leader, self.intake, self.shares, self.reach = leader, intake, shares, outlook.reach
         self.mark = self.ended = now
@@ -121,7 +128,7 @@ class StepBatch:
         self.is_on = True
 
     def end(self) -> StepBatchResult:
-        """It is over."""
+        """End the stride and return its result."""
         self.is_on = False
         forward, backward, moved = self.shares
         scale = self.computed / (forward + backward + moved)
@@ -137,15 +144,20 @@ class StepBatch:
         )
 
     def takes(self, intake: Intake) -> bool:
-        """Whether the stride goes on with a first batch of ``intake``: that of the next pass over the data."""
+        """Return True if the stride continues with ``intake``, the next pass over the data."""
         if not self.intake.is_over or self.intake.samples or not intake.is_plain:
             return False
         self.intake = intake
         return True
 
     def fetched(self, begun: float, now: float) -> None:
-        """The script has a batch to train with since ``now``, for which it asked at ``begun``."""
-        begun = max(begun, self.mark)  # something was heard meanwhile: of a loader within, or of another thread
+        """Record a batch for training.
+
+        Args:
+            begun: Time of the request for the batch, in seconds.
+            now: Time at which the script received it, in seconds.
+        """
+        begun = max(begun, self.mark)  # a nested loader or another thread was recorded meanwhile
         if self.is_fetched:
             self.computed += begun - self.mark
         else:
@@ -155,7 +167,7 @@ class StepBatch:
         self.mark = now
 
     def drawing(self, draw: Draw, otherwise: Callable[[Any, Any], None]) -> Draw:
-        """In the place of ``draw``, by which an iterator over a loader draws the indices of a batch."""
+        """Return a wrapper of ``draw``, the loader iterator's method that draws the indices of a batch."""
 
         def drawing(iterator: Any) -> Any:
             index = draw(iterator)
@@ -176,9 +188,10 @@ class StepBatch:
         otherwise: Draw,
         got: Callable[[Any, Any, float], None],
     ) -> Draw:
-        """In the place of ``fetch``, by which such an iterator hands out a batch.
+        """Return a wrapper of ``fetch``, the loader iterator's method that returns a batch.
 
-        Where the stride was over meanwhile, ``got`` is told of the iterator, the batch, and when it was asked for.
+        If the stride ends during the fetch, the wrapper calls ``got`` with the iterator, the batch and the time of the
+        request.
         """
         clock = self.clock
 
@@ -205,11 +218,11 @@ class StepBatch:
     def stepping(
         self, is_compiling: Callable[[], bool], pause: Callable[[], None], otherwise: Callable[[Any], None]
     ) -> Callable[[Any, Any, Any], None]:
-        """To be called after an optimizer's step; ``pause`` ends the stride."""
+        """Return the hook that runs after an optimizer step. It calls ``pause`` to end the stride."""
         clock = self.clock
 
         def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            # What is compiled must look as it would without us, and is: this is a constant there.
+            # Compiled code must not contain the hook. There, this condition is a constant.
             if is_compiling():
                 return
             if not self.is_on or self.leader() is not optimizer:

@@ -1,11 +1,11 @@
-"""How much of a step went by in waiting for gradients, by the timer that DDP itself keeps.
+"""Sampled waiting time for gradients, read from DDP's own timer.
 
-Step times cannot tell a straggler: all ranks of a job step together. What a rank waited for the others can, and the
-rank that waits least is the one that is waited for. DDP times one iteration in a hundred; which one is for its caller
-to say, so a step is sampled by having DDP time it, and asked for when the next step has begun: on a GPU only then are
-its events over. No collective, and nothing is done in the steps between.
+Step times do not show a straggler, because all ranks of a job step together. The time that a rank waits for the others
+does: the rank that waits least delays the rest. DDP times one iteration in a hundred by default, and its caller can
+change that rate. :class:`Exposure` makes DDP time a step, and reads the timer when the next step has begun. On a GPU
+the timer's events are complete only then. It uses no collective, and the steps between samples run unchanged.
 
-The timer is private: where a torch has another one, nothing is sampled, and a test says so.
+The timer is private to torch. With a torch that has another timer, nothing is sampled, and a test fails.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from types import ModuleType
 from typing import Any, Final
 
 STOCK_RATE: Final = 100
-"""One in so many iterations DDP times unasked."""
+"""DDP's default: it times one in this many iterations."""
 LEAST_SECONDS: Final = 30.0
-"""Between two samples at most so much time goes by, which makes ten in five minutes …"""
+"""Most seconds between two samples, which gives ten samples in five minutes …"""
 MOST_STEPS: Final = 100
-"""… or so many steps …"""
+"""… or most steps between them …"""
 SHORT_SECONDS: Final = 1.0
-"""… or, where those take less than that, so much time: to ask DDP costs as much as a hundred short steps do."""
+"""… or, if these steps take less than this, seconds between them: reading DDP's timer costs as much as 100 short
+steps.
+"""
 FIRST_STEP: Final = 3
-"""The steps before it are not like the others: buffers are made, buckets are built anew."""
+"""First step to sample. Earlier steps allocate buffers and rebuild buckets."""
 
 models: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""Every DistributedDataParallel that was made since :func:`follow`."""
+"""Every DistributedDataParallel created since :func:`follow`."""
 
 _FOLLOWED: Final = "_ddp_followed"
 
 
 def follow(torch: ModuleType | None) -> None:
-    """From now on know every DDP model that is made; once is enough."""
+    """Register every DDP model created from now on. Further calls have no effect."""
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if torch is None or parallel is None:
         return
@@ -60,7 +62,7 @@ class _Reading:
 
 
 def interval(step_seconds: float) -> int:
-    """Steps from one sample to the next.
+    """Return the number of steps between two samples.
 
     >>> interval(0.001), interval(0.1), interval(1.0), interval(600.0)
     (1000, 100, 30, 2)
@@ -71,29 +73,33 @@ def interval(step_seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One step, looked at closely."""
+    """Measured times of one sampled step."""
 
     seconds: float
     exposed: float
-    """The part of them in which nothing was done but to wait for others."""
+    """Seconds of the step in which the rank only waited for others."""
 
 
 class Exposure:
-    """Samples the steps of one process; :meth:`stepped` is called where a sample begins or ends, and nowhere else."""
+    """Sampler of the steps of one process. Call :meth:`stepped` only at the steps that :attr:`wait` announces."""
 
     def __init__(self) -> None:
         self.wait = FIRST_STEP
-        """In so many steps :meth:`stepped` is to be called again."""
+        """Steps until the next call of :meth:`stepped`."""
         self._spread = 2
         self._is_timing = False
         self._before: dict[int, _Reading] | None = None
         self._timed = (0.0, 0.0)
 
     def stepped(self, seconds: float, waited: float) -> Sample | None:
-        """A step has ended that took so long; the one that was sampled, if that is over now.
+        """Record the end of a step.
 
-        ``waited`` is what the loop itself spent in waiting for other ranks, beside what DDP knows of. None where
-        nothing of the kind is known.
+        Args:
+            seconds: Duration of the step.
+            waited: Seconds that the loop itself waited for other ranks, in addition to DDP's waiting.
+
+        Returns:
+            The sampled step if its measurement is complete, else None.
         """
         if not models:
             self._rest(seconds)
@@ -112,14 +118,17 @@ class Exposure:
         return sample
 
     def _rest(self, seconds: float) -> None:
-        """Often at first, so that a young run has something to show."""
+        """Schedule the next sample. Samples are frequent at first, so that a young run has values."""
         self._spread = min(2 * self._spread, interval(seconds))
         self.wait = max(1, self._spread - 2)
 
     def _sample(
         self, now: dict[int, _Reading], before: dict[int, _Reading], this: tuple[float, float]
     ) -> Sample | None:
-        """All models together; a step of several backward passes has waited as in the last, times their number."""
+        """Combine all models.
+
+        A step with several backward passes counts the wait of the last pass, times their number.
+        """
         passes = [(now[key], now[key].iteration - before[key].iteration) for key in now.keys() & before.keys()]
         passes = [(reading, count) for reading, count in passes if count > 0]
         if not passes:
@@ -139,7 +148,7 @@ def _set_rate(rate: int) -> None:
 
 
 def _readings() -> dict[int, _Reading]:
-    """What each model's timer says; of those that were timed, and can still be asked."""
+    """Return the timer of each model that has one."""
     found = {}
     for model in list(models):
         try:

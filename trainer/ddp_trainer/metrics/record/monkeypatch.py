@@ -1,4 +1,4 @@
-"""A function of ours in the place of another's, which goes again without a trace."""
+"""Replacement of a function of another module, with complete removal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Patch:
-    """In place of ``owner.name``: ``function``, which calls :attr:`inner` where it would have called that."""
+    """Replacement of ``owner.name`` by a function that calls the original as :attr:`inner`."""
 
     __slots__ = ("_is_set", "_name", "_ours", "_owner", "inner")
 
@@ -20,12 +20,12 @@ class Patch:
         self._is_set = False
 
     def by(self, function: Callable[..., Any]) -> None:
-        """From now on ``function`` is called."""
+        """Install ``function`` as the replacement."""
         self._ours = functools.wraps(self.inner)(function)
         self.set()
 
     def set(self) -> None:
-        """Put ours in its place, unless it is there, or part of what is there."""
+        """Install the replacement, unless it is already in place or wrapped by what is in place."""
         if not self._is_set:
             self._is_set = True
             there = getattr(self._owner, self._name)
@@ -34,7 +34,7 @@ class Patch:
                 setattr(self._owner, self._name, self._ours)
 
     def unset(self) -> None:
-        """Put back what was there; where somebody else has put something over ours, it stays below that."""
+        """Restore the original. If other code has wrapped the replacement, it stays below that wrapper."""
         if self._is_set and getattr(self._owner, self._name) is self._ours:
             self._is_set = False
             setattr(self._owner, self._name, self.inner)

@@ -1,7 +1,8 @@
-"""The recorder of a rank, which writes to its board; see :mod:`ddp_trainer.process.recorder` for what is recorded.
+"""Recorder of a rank, which writes to the rank's board.
 
-:meth:`BoardRankRecorder.step` runs on the training thread at every step and costs about a microsecond
-(``python -m bench metrics``): plain stores through a memoryview, no lock, no system call.
+It implements the protocol ``RankRecorder`` of :mod:`ddp_trainer.process.recorder`. :meth:`BoardRankRecorder.step` runs
+on the training thread at every step and costs about a microsecond (``python -m bench metrics``): plain stores through a
+memoryview, no lock, no system call.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ STEP: Final = RANK.index(Metric.STEP)
 EPOCH: Final = RANK.index(Metric.EPOCH)
 LAST_STEP_TIMESTAMP: Final = RANK.index(Metric.LAST_STEP_TIMESTAMP)
 FIRST_BUCKET: Final = RANK.index(cell(Metric.STEP_DURATION, str(STEP_SECONDS[0])))
-"""The others follow, in order of their bounds."""
+"""The other buckets follow, in order of their bounds."""
 LOSS: Final = RANK.index(Metric.LOSS)
 LEARNING_RATE: Final = RANK.index(Metric.LEARNING_RATE)
 STEPS_PLANNED: Final = RANK.index(Metric.STEPS_PLANNED)
@@ -86,21 +87,21 @@ CHECKPOINT_BYTES: Final = RANK.index("ddp_checkpoint_size_bytes")
 CHECKPOINT_INTERVAL: Final = RANK.index("ddp_checkpoint_interval_seconds")
 
 _WORD_BYTES: Final = 128
-"""Most characters of a word on the board: it has room for all, and a label needs no more."""
+"""Most characters of a text on the board, so that all texts fit."""
 
 
 def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str, str]:
-    """Coordinates of a rank, by the labels that tell them; those of a group before it are forgotten."""
+    """Return the coordinates of a rank by label; empty texts replace those of a previous group."""
     try:
         layouts = parallel or LayoutRange.parse(os.environ.get(Env.PARALLEL, ""))
         coordinates = layouts.coordinates(rank, world_size)
-    except LayoutError:  # there is none, or one that whoever trains by it refuses
+    except LayoutError:  # there is no layout, or the trainer will refuse it
         coordinates = {}
     return {label: str(coordinates.get(label, "")) for label in PLACE_LABELS}
 
 
 class BoardRankRecorder:
-    """One rank's reports, on its board. Every method may be called from any thread, ``step`` from one only."""
+    """Recorder of one rank on its board. Every method is thread-safe, except ``step``, which one thread must call."""
 
     __slots__ = (
         "__weakref__",
@@ -121,25 +122,25 @@ class BoardRankRecorder:
         self._revision = board.revision
         self._clock = clock
         self.watched_by: Watch | None = None
-        """Who takes a closer look at some steps."""
+        """Sampler that measures some steps more closely."""
         self._look_at = math.inf
         self._looked_at = 0.0
         _living.add(self)
 
     @property
     def steps(self) -> int:
-        """How many were recorded on this board, by this process and those before it."""
+        """Steps recorded on this board, by this process and its predecessors."""
         return int(self._cells[STEPS])
 
     def watch(self, watch: Watch) -> None:
-        """Have a look taken at steps as often as ``watch`` asks for."""
+        """Call ``watch`` at the steps that it requests."""
         self.watched_by = watch
         self._looked_at = self._cells[STEPS]
         self._look_at = self._looked_at + watch.first
 
     @property
     def unwatched_steps(self) -> int:
-        """How many may be taken before the one that is to be looked at."""
+        """Steps until the one before the next that the sampler measures."""
         return int(min(self._look_at - self._cells[STEPS], sys.maxsize)) - 1
 
     def _look(self, count: float, seconds: float, waited: float) -> None:
@@ -148,7 +149,7 @@ class BoardRankRecorder:
             self._looked_at = count
 
     def forsake(self) -> None:
-        """This process was forked from the one that has the board: that one alone writes there."""
+        """Stop writing to the file after a fork: only the parent process writes there."""
         self._board.forsake()
         self._cells, self._revision = self._board.cells, self._board.revision
 
@@ -163,7 +164,16 @@ class BoardRankRecorder:
         device: str,
         parallel: LayoutRange | None = None,
     ) -> None:
-        """Name this process."""
+        """Record the identity of this process.
+
+        Args:
+            rank: Global rank.
+            local_rank: Rank within the pod.
+            world_size: Ranks of the group.
+            backend: Backend of the process group.
+            device: Device as torch names it, for example ``cuda:0``.
+            parallel: Layouts that the group may take; those of the job if None.
+        """
         known = self._board.identity | {MetricLabel.RANK: rank, MetricLabel.LOCAL_RANK: local_rank}
         words = {MetricLabel.BACKEND: backend[:_WORD_BYTES], MetricLabel.DEVICE: device[:_WORD_BYTES]}
         gpu = identity_of(device)
@@ -174,7 +184,7 @@ class BoardRankRecorder:
 
     @harmless
     def job(self, *, precision: str, parallelism: str) -> None:
-        """Say how the job computes."""
+        """Record precision and parallelism of the job."""
         torch = sys.modules.get("torch")
         words = {
             MetricLabel.TORCH_VERSION: str(getattr(torch, "__version__", "")),
@@ -186,7 +196,7 @@ class BoardRankRecorder:
 
     @harmless
     def planned(self, steps: int) -> None:
-        """The run will have this many global steps."""
+        """Record the number of global steps of the run."""
         self._cells[STEPS_PLANNED] = steps
 
     def step(
@@ -203,7 +213,23 @@ class BoardRankRecorder:
         checkpoint: float,
         other: float,
     ) -> None:
-        """A global step was committed. The hot path: `Board.changing` and `harmless`, written out."""
+        """Record a committed global step.
+
+        This is the hot path, so :meth:`Board.changing` and ``harmless`` are inlined.
+
+        Args:
+            step: Number of the global step.
+            epoch: Epoch of the step, from 0.
+            samples: Samples of this rank.
+            data_wait: Seconds of waiting for data.
+            h2d: Seconds of copies from host to device.
+            forward: Seconds of the forward pass.
+            backward: Seconds of the backward pass.
+            comm_exposed: Seconds of waiting for gradients.
+            optimizer: Seconds of the optimizer.
+            checkpoint: Seconds of checkpoints.
+            other: Other seconds.
+        """
         try:
             cells = self._cells
             revision = self._revision
@@ -213,7 +239,7 @@ class BoardRankRecorder:
             cells[STEPS] = count
             cells[SAMPLES] += samples
             cells[DATA_WAIT] += data_wait
-            if h2d:  # hardly any step has all of them, and a look is cheaper than a store
+            if h2d:  # most steps have none, and a test is cheaper than a store
                 cells[H2D] += h2d
             cells[FORWARD] += forward
             cells[BACKWARD] += backward
@@ -235,7 +261,7 @@ class BoardRankRecorder:
 
     @property
     def reach(self) -> Callable[[float], None]:
-        """Takes the number of a step that has ended, and of which :meth:`strode` is told later; one plain store."""
+        """Function that stores the number of a step that :meth:`strode` records later. It costs one store."""
         return functools.partial(self._cells.__setitem__, STEP)
 
     @harmless
@@ -251,7 +277,19 @@ class BoardRankRecorder:
         optimizer: float,
         other: float,
     ) -> None:
-        """Some steps ended, the last just now; each but that took no longer than the first bucket has room for."""
+        """Record several steps, the last of which has just ended. Each other step fits into the first bucket.
+
+        Args:
+            steps: Number of steps.
+            last: Seconds of the last step.
+            samples: Samples of this rank.
+            data_wait: Seconds of waiting for data.
+            forward: Seconds of the forward passes.
+            backward: Seconds of the backward passes.
+            comm_exposed: Seconds of waiting for gradients.
+            optimizer: Seconds of the optimizer.
+            other: Other seconds.
+        """
         cells = self._cells
         with self._board.changing():
             cells[STEPS] += steps
@@ -269,7 +307,7 @@ class BoardRankRecorder:
 
     @harmless
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
-        """Mean loss of the last step over all ranks, and the learning rate it used."""
+        """Record the mean loss of the last step over all ranks, and its learning rate."""
         if loss is not None:
             self._cells[LOSS] = loss
         if learning_rate is not None:
@@ -277,7 +315,7 @@ class BoardRankRecorder:
 
     @harmless
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
-        """Norm of the last step's whole gradient, and what the loss was multiplied with."""
+        """Record the norm of the last step's whole gradient, and the loss scale."""
         if norm is not None:
             self._cells[GRADIENT_NORM] = norm
         if loss_scale is not None:
@@ -285,29 +323,29 @@ class BoardRankRecorder:
 
     @harmless
     def work(self, tokens: float, flops: float) -> None:
-        """This rank did so much more."""
+        """Add tokens and floating-point operations of this rank."""
         self._cells[TOKENS] += tokens
         self._cells[MODEL_FLOPS] += flops
 
     @harmless
     def recomputed(self, ratio: float) -> None:
-        """So much is computed again."""
+        """Record the operations that the backward pass repeats, as a share of the model's."""
         self._cells[RECOMPUTED] = ratio
 
     @harmless
     def waited(self, seconds: Mapping[Wait, float]) -> None:
-        """This rank waited for others."""
+        """Add seconds that this rank waited for others."""
         cells = self._cells
         for wait, more in seconds.items():
             index = WAITS[wait]
-            # What was never told is a NaN.
+            # An absent cell is a NaN.
             cells[index] = more if math.isnan(cells[index]) else cells[index] + more
         if Wait.STAGE in seconds and self.watched_by is not None:
             self.watched_by.stop_comparing()
 
     @harmless
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
-        """A step was looked at more closely."""
+        """Record a sampled step, by seconds of work and of waiting for gradients."""
         with self._board.changing():
             self._cells[SAMPLED_STEPS] += 1.0
             self._cells[SAMPLED_BUSY] += busy_seconds
@@ -315,12 +353,12 @@ class BoardRankRecorder:
 
     @harmless
     def collected(self, seconds: float) -> None:
-        """Python's garbage collector ran."""
+        """Add the seconds of a garbage collection."""
         self._cells[GC_PAUSE_SECONDS] += seconds
 
     @harmless
     def gpu_memory(self, memory: Memory, before: Memory | None = None) -> None:
-        """What the GPU's memory looks like; retries and failures are counted since ``before``."""
+        """Record the GPU's memory, and add retries and out-of-memory errors since ``before``."""
         cells = self._cells
         for field, index in GPU_MEMORY.items():
             cells[index] = getattr(memory, field)
@@ -329,13 +367,13 @@ class BoardRankRecorder:
 
     @harmless
     def evaluated(self, loss: float, accuracy: float) -> None:
-        """An evaluation over all ranks ended."""
+        """Record the result of an evaluation over all ranks."""
         self._cells[EVAL_LOSS] = loss
         self._cells[EVAL_ACCURACY] = accuracy
 
     @harmless
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
-        """A checkpoint became durable."""
+        """Record a checkpoint that became durable."""
         cells = self._cells
         cells[SAVES_SUCCESS] += 1.0
         cells[SAVE_SECONDS] += seconds
@@ -346,32 +384,32 @@ class BoardRankRecorder:
 
     @harmless
     def checkpoint_failed(self) -> None:
-        """A checkpoint could not be written; training goes on."""
+        """Count a checkpoint that could not be written. Training continues."""
         self._cells[SAVES_FAILURE] += 1.0
 
     @harmless
     def checkpoint_skipped(self) -> None:
-        """A checkpoint was due while the one before was still being written."""
+        """Count a checkpoint that was skipped because the previous one was still being written."""
         self._cells[SAVES_SKIPPED] += 1.0
 
     @harmless
     def checkpoint_loaded(self, seconds: float) -> None:
-        """State was restored."""
+        """Add the seconds of restoring state."""
         self._cells[LOAD_SECONDS] += seconds
 
     @harmless
     def checkpoint_interval(self, seconds: float) -> None:
-        """So much time is between checkpoints."""
+        """Record the time between checkpoints, in seconds."""
         self._cells[CHECKPOINT_INTERVAL] = seconds
 
     @harmless
     def skipped_step(self) -> None:
-        """A step used up its samples and moved no weight."""
+        """Count a step that consumed its samples without changing a weight."""
         self._cells[SKIPPED_STEPS] += 1.0
 
     @harmless
     def account(self, account: JobAccount) -> None:
-        """What the whole job's time went into, and what of it was lost."""
+        """Record the time account of the whole job."""
         with self._board.changing():
             for index, spent in zip(JOB_TIME, account.seconds, strict=True):
                 self._cells[index] = spent
@@ -388,5 +426,5 @@ def _forsake() -> None:
         recorder.forsake()
 
 
-# A worker of a data loader, or whatever else a script forks, must not write where its parent does.
+# A forked process, such as a data loader worker, must not write to its parent's board.
 os.register_at_fork(after_in_child=_forsake)

@@ -1,8 +1,7 @@
-"""How a process gets its recorder: by what the launcher has put into its environment.
+"""Construction of the recorders of a process, from the environment that the launcher sets.
 
-Where ``$DDP_METRICS_DIR`` is not set, the recorder reports to nobody. Where it is set and the board cannot be had (no
-such directory, disk full, read-only, a living process has it), one line of warning says so and the recorder reports to
-nobody too.
+Without ``$DDP_METRICS_DIR``, a recorder discards its reports. It also does so if the board cannot be opened (missing
+directory, disk full, read-only, owned by a living process); a warning then gives the reason.
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, SilentAgen
 _log: Final = logging.getLogger(__name__)
 
 stand_ins: Final[list[Callable[[], None]]] = []
-"""Have those leave who report steps in a script's stead, once it does so itself."""
+"""Functions that remove the hooks for scripts without reports, once the script reports itself."""
 
 
 def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
-    """The recorder of this rank; never raises.
+    """Return the recorder of this rank. Never raises.
 
     Reads ``DDP_METRICS_DIR`` and torchrun's ``RANK``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``GROUP_RANK``. A child of
-    a rank, such as a worker of its data loader, inherits these and gets a silent recorder: the rank speaks for it.
+    a rank, such as a data loader worker, inherits these variables and gets a silent recorder, because the rank already
+    reports.
     """
     for leave in stand_ins:
         leave()
@@ -47,7 +47,12 @@ def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
 
 
 def opened(environment: Mapping[str, str], *, waits_are_told: bool = True) -> RankRecorder:
-    """As :func:`rank_recorder`, for one who reports in the script's stead, and cannot tell what it waits for."""
+    """Return the recorder of this rank, and keep the hooks of a script that does not report.
+
+    Args:
+        environment: Environment of the process.
+        waits_are_told: False if the caller cannot report how long the loop waits for other ranks.
+    """
     directory = environment.get(Env.METRICS_DIR)
     if not directory:
         return SilentRankRecorder(marks(environment))
@@ -59,7 +64,7 @@ def opened(environment: Mapping[str, str], *, waits_are_told: bool = True) -> Ra
 
 
 def agent_recorder(directory: Path | None = None, environment: Mapping[str, str] = os.environ) -> AgentRecorder:
-    """The recorder of this pod's launcher; never raises.
+    """Return the recorder of this pod's launcher. Never raises.
 
     The board is made in ``directory``, which is created if missing, or else in ``$DDP_METRICS_DIR``.
     """
@@ -79,19 +84,23 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
 
 
 def meter(environment: Mapping[str, str] = os.environ) -> Meter:
-    """A stopwatch for the training loop of any script, see :class:`~ddp_trainer.metrics.record.step_meter.Meter`."""
+    """Return a stopwatch for the loop of any script, see :class:`~ddp_trainer.metrics.record.step_meter.Meter`."""
     return Meter(rank_recorder(environment))
 
 
 def log(environment: Mapping[str, str] = os.environ) -> Log:
-    """What only the script knows is told here, see :class:`~ddp_trainer.metrics.record.user_metrics.Log`; its steps are
-    counted on.
+    """Return a log for values that only the script has. The hooks continue to count its steps.
+
+    See :class:`~ddp_trainer.metrics.record.user_metrics.Log`.
     """
     return Log(opened(environment))
 
 
 def _claim(board: Board, process: ProcessId) -> None:
-    """Make it the board of ``process``. Raises OSError where it is that of a living one: two would make one of both."""
+    """Make ``process`` the owner of the board.
+
+    Raises OSError if a living process owns it, since both would write there.
+    """
     owner = board.owner
     if owner != process and vitals(owner) is not None:
         board.close()
@@ -100,7 +109,7 @@ def _claim(board: Board, process: ProcessId) -> None:
 
 
 def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int:
-    """The rank by the environment; one that a launcher has not given a place yet is what its slot was, -1 for none."""
+    """Return the rank from the environment, else the previous rank of the slot, else -1; 0 without a launcher."""
     if "RANK" in environment:
         return int(environment["RANK"])
     return int(known.get(MetricLabel.RANK, -1)) if "LOCAL_RANK" in environment else 0
@@ -117,7 +126,7 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
     _claim(board, process)
     known = board.identity
     board.describe(
-        # Backend and device stay those of the slot until the rank tells its own: they hardly ever change.
+        # Backend and device of the slot remain until the rank reports its own: they rarely change.
         known
         | {
             MetricLabel.RANK: _rank(environment, known),

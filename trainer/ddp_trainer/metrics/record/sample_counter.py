@@ -1,8 +1,8 @@
-"""How many samples a data loader has handed out, without a look at what they are where that can be helped.
+"""Number of samples that a data loader has returned, without inspecting them if possible.
 
-A loader that makes batches draws their indices first, and has drawn as many as it hands out: so the size of a batch is
-known whatever the script's own ``collate_fn`` makes of it. Where there are no indices, as of streams, the first
-dimension of the first tensor is taken for it.
+A loader that forms batches draws their indices first, and returns as many samples as it drew. The size of a batch is
+therefore known, independently of the script's ``collate_fn``. Without indices, as with streams, it is the first
+dimension of the first tensor.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 DEEPEST: Final = 4
-"""Containers in containers that are looked into for a tensor."""
+"""Levels of nested containers that are searched for a tensor."""
 
 
 def size_of(batch: Any, depth: int = DEEPEST) -> int:
-    """First dimension of the first thing in ``batch`` that has one; 0 where nothing has.
+    """Return the first dimension of the first object in ``batch`` that has one; 0 if there is none.
 
     >>> size_of({"inputs": [[1, 2], [3, 4]]}), size_of("text"), size_of(7)
     (0, 0, 0)
@@ -32,30 +32,30 @@ def size_of(batch: Any, depth: int = DEEPEST) -> int:
 
 
 INTAKE: Final = "_ddp_intake"
-"""Attribute of a loader's iterator."""
+"""Name of the attribute of a loader's iterator that holds its intake."""
 
 
 class Intake:
-    """What one iterator over a loader has drawn and handed out."""
+    """Counters of the samples that one loader iterator has drawn and returned."""
 
     __slots__ = ("drawn", "is_over", "is_plain", "is_training", "sampler", "samples")
 
     def __init__(self) -> None:
         self.samples = 0
-        """Handed out, and in no step yet."""
+        """Samples returned that are not part of a step yet."""
         self.is_training = False
-        """Whether samples of it were in a step."""
+        """True if samples of the iterator were part of a step."""
         self.is_plain = False
-        """Whether its batches are as large as what was drawn for them."""
+        """True if its batches are as large as the number of indices drawn."""
         self.is_over = False
-        """Whether nothing is left of it."""
+        """True if the iterator is exhausted."""
         self.drawn: deque[int] = deque()
-        """Sizes of the batches that were drawn, and not handed out yet."""
+        """Sizes of the batches drawn but not returned yet."""
         self.sampler: Any = None
-        """Where they were drawn."""
+        """Iterator over the sampler from which the indices were drawn."""
 
     def drew(self, sampler: Any, index: Any) -> None:
-        """The indices of a batch were drawn; ``sampler`` is another one in each pass of an iterator that goes on."""
+        """Record the indices of a batch. A persistent iterator has a new ``sampler`` in each pass."""
         if sampler is not self.sampler:
             self.sampler = sampler
             self.drawn.clear()
@@ -63,7 +63,7 @@ class Intake:
         self.drawn.append(len(index) if isinstance(index, list | tuple) else 0)
 
     def handed_out(self, batch: Any, *, is_stream: bool) -> None:
-        """A batch goes to the script."""
+        """Record a batch that the script receives."""
         drawn = self.drawn.popleft() if self.drawn else 0
         self.is_plain = drawn > 0 and not is_stream
         if self.is_plain:
@@ -73,21 +73,21 @@ class Intake:
         self.samples += min(size, drawn) if drawn else size
 
     def ended(self) -> None:
-        """Nothing is left; what no step came after was no training, but an evaluation."""
+        """Record the end of the iterator. Samples without a following step belong to an evaluation, and are dropped."""
         self.is_over = True
         if not self.is_training:
             self.samples = 0
 
     def take(self) -> int:
-        """What goes into the step that ends now."""
+        """Return the samples of the step that ends now, and reset the count."""
         samples, self.samples = self.samples, 0
         self.is_training = self.is_training or samples > 0
         return samples
 
 
 def intake_of(iterator: Any) -> Intake:
-    """What is known of a loader's iterator; kept with it, so that it ends with it."""
-    # Its ``__dict__`` is not asked for: to have one made slows all that torch does with the iterator.
+    """Return the intake of a loader's iterator, stored as its attribute so that both end together."""
+    # Access to ``__dict__`` would create it, which slows every access of torch to the iterator.
     intake: Intake | None = getattr(iterator, INTAKE, None)
     if intake is None:
         intake = Intake()

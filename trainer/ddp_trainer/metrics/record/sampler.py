@@ -1,4 +1,7 @@
-"""What is looked at every so many steps, because it costs more than a store: waiting for gradients, a GPU's memory."""
+"""Sampling of values that cost more than a store: waiting time for gradients and GPU memory.
+
+:class:`Watch` decides which steps are sampled, and reports to a recorder.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from ddp_trainer.metrics.collect import gpu
 from ddp_trainer.metrics.record.ddp_comm_sampler import Exposure
 
 GPU_SECONDS: Final = 5.0
-"""How old what is told of a GPU's memory may get."""
+"""Seconds between two readings of a GPU's memory."""
 MOST_STEPS: Final = 100
-"""Between two looks at a GPU so many steps are taken at most."""
+"""Most steps between two checks of a GPU."""
 
 
 class Sink(Protocol):
-    """Where it goes."""
+    """Receiver of the samples."""
 
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """See :class:`~ddp_trainer.process.recorder.RankRecorder`."""
@@ -27,12 +30,18 @@ class Sink(Protocol):
 
 
 class Watch:
-    """Called at the end of those steps that it asked for."""
+    """Sampler that runs at the end of the steps that it requests."""
 
     def __init__(self, sink: Sink, *, waits_are_told: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
-        """``waits_are_told`` where the loop knows what it spent in waiting for others, beside what DDP knows."""
+        """Create the sampler.
+
+        Args:
+            sink: Receiver of the samples.
+            waits_are_told: True if the loop measures its waiting for other ranks beyond that in DDP.
+            clock: Returns monotonic seconds.
+        """
         self.exposed_seconds = 0.0
-        """In the step that was sampled last."""
+        """Seconds of waiting for gradients in the last sampled step."""
         self._sink = sink
         self._waits_are_told = waits_are_told
         self._clock = clock
@@ -43,22 +52,28 @@ class Watch:
 
     @property
     def first(self) -> int:
-        """The step at whose end it is to be called first."""
+        """First step at whose end to call :meth:`look`."""
         return self._due
 
     def stop_comparing(self) -> None:
-        """Ranks do different work, as stages of a pipeline do: how long each is busy tells no straggler."""
+        """Ignore the loop's waiting times. Ranks with different work, such as pipeline stages, are not comparable."""
         self._waits_are_told = False
 
     def look(self, seconds: float, waited: float, steps: int) -> int:
-        """A step has ended that took ``seconds``, ``waited`` of them, by the loop's own clock, for other ranks.
+        """Sample at the end of a step, if due.
 
-        ``steps`` were taken since the last look. Returns after how many more to look again.
+        Args:
+            seconds: Duration of the step.
+            waited: Seconds of it in which the rank waited for others, by the loop's own clock.
+            steps: Steps since the last call.
+
+        Returns:
+            Number of steps until the next call.
         """
         self._look_at_gpu()
         self._due -= steps
         if self._due <= 0:
-            # On a GPU the host's clock tells when it waited for the device, whatever that did meanwhile.
+            # On a GPU, the host's clock measures waiting for the device, which may be computing.
             is_measured = self._waits_are_told and not _has_gpu()
             sample = self._exposure.stepped(seconds, waited if is_measured else 0.0)
             self._due = self._exposure.wait
@@ -77,6 +92,6 @@ class Watch:
 
 
 def _has_gpu() -> bool:
-    """Whether this process has a context on one."""
+    """Return True if this process has a CUDA context."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())

@@ -1,8 +1,8 @@
-"""The steps of a loop that tells nothing, from what can be seen of it: batches, backward passes, optimizers' steps.
+"""Detection of steps in a loop that does not report them, from batches, backward passes and optimizer steps.
 
-A step ends where the optimizer's step does, and everything since the end of the one before belongs to it. Of several
-optimizers the first that stepped counts; should it stop while another goes on, that one counts from then on. Where
-steps are short and plain, most are counted only; see :mod:`ddp_trainer.metrics.record.batched_steps`.
+A step ends with the optimizer's step, and includes everything since the end of the previous one. With several
+optimizers, the first that steps counts. If it stops while another continues, that one counts from then on. Most steps
+of short and simple loops are only counted; see :mod:`ddp_trainer.metrics.record.batched_steps`.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from ddp_trainer.metrics.record.batched_steps import SHORT_SECONDS, TIMED_STEPS,
 from ddp_trainer.metrics.record.sample_counter import Intake
 
 RIVAL_STEPS: Final = 16
-"""So often another optimizer may step while the one that counts does not."""
+"""Steps of another optimizer, without one of the counted optimizer, after which the other one counts."""
 
 START: Final = "start"
 IDLE: Final = "idle"
 FETCHED: Final = "fetched"
 COMPUTED: Final = "computed"
-"""What was seen last: nothing yet, the end of a step, a batch, a backward pass."""
+"""Last event: none yet, the end of a step, a batch, a backward pass."""
 
 
 class Listener(Protocol):
-    """Hears of every step once."""
+    """Receiver of every step."""
 
     def step(
         self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
     ) -> None:
-        """A step of ``optimizer`` has ended: seconds of data wait, forward, backward, optimizer, and the rest."""
+        """Receive a step of ``optimizer``: samples, and seconds of data wait, forward, backward, optimizer and the
+        rest.
+        """
 
     def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
-        """A stride has ended; ``optimizer`` is None where it is gone."""
+        """Receive a stride. ``optimizer`` is None if it no longer exists."""
 
     def outlook(self) -> StepBudget:
-        """How far a stride may go that begins now."""
+        """Return the limits of a stride that begins now."""
 
 
 def _nothing() -> None:
@@ -46,16 +48,18 @@ def _nothing() -> None:
 
 
 class Timeline:
-    """Told of each thing when it begins and when it is over, but in a stride; hands every step on."""
+    """Timeline of one process: takes the beginning and end of each event, and passes steps to the listener."""
 
     def __init__(self, listener: Listener, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self.stride = StepBatch(clock)
-        """While it is on, it alone is told of the batches of its loader and of the steps of its leader."""
+        """Stride in progress. It receives the batches of its loader and the steps of its optimizer instead of the
+        timeline.
+        """
         self.looks_away: Callable[[], None] = _nothing
-        """Called as a stride begins: nobody need be told of backward passes …"""
+        """Called at the start of a stride, to stop reports of backward passes."""
         self.looks_again: Callable[[], None] = _nothing
-        """… until now."""
+        """Called at the end of a stride, to resume them."""
         self._listener = listener
         self._mark = 0.0
         self._seen = START
@@ -69,12 +73,12 @@ class Timeline:
         self._plain: deque[tuple[float, float, float]] = deque(maxlen=TIMED_STEPS)
 
     def _begin(self, now: float) -> None:
-        """The first step begins here: what was before is no part of any."""
+        """Start the first step here. Earlier time belongs to no step."""
         self._mark = now
         self._seen = IDLE
 
     def fetched(self, begun: float, intake: Intake, *, is_training: bool) -> None:
-        """The script has a batch, for which it asked at ``begun``; with gradients off it is none to train with."""
+        """Record a batch that the script requested at ``begun``. With gradients off it is not for training."""
         if self.stride.is_on:
             if is_training and self.stride.takes(intake):
                 self.stride.fetched(begun, self.clock())
@@ -83,7 +87,7 @@ class Timeline:
         now = self.clock()
         if self._seen is START:
             self._begin(begun)
-        begun = max(begun, self._mark)  # something was heard meanwhile: of a loader within, or of another thread
+        begun = max(begun, self._mark)  # a nested loader or another thread was recorded meanwhile
         self._rest += begun - self._mark
         self._mark = now
         if is_training:
@@ -97,7 +101,7 @@ class Timeline:
             self._is_plain = False
 
     def backward(self) -> None:
-        """A backward pass begins."""
+        """Record the start of a backward pass."""
         now = self.clock()
         if self._seen is START:
             self._begin(now)
@@ -105,14 +109,14 @@ class Timeline:
         self._mark = now
 
     def backward_done(self) -> None:
-        """It is over."""
+        """Record the end of a backward pass."""
         now = self.clock()
         self._backward += now - self._mark
         self._mark = now
         self._seen = COMPUTED
 
     def move(self, optimizer: object) -> None:
-        """An optimizer's step begins; its closure, if it has one, may compute the gradients first."""
+        """Record the start of an optimizer step. Its closure, if any, may compute the gradients first."""
         now = self.clock()
         if self._seen is START:
             self._begin(now)
@@ -136,10 +140,10 @@ class Timeline:
             self._note_rival(optimizer)
 
     def moved(self, optimizer: object) -> None:
-        """It is over. A step that calls that of its base class is one step."""
+        """Record the end of an optimizer step. A step that calls the step of its base class counts once."""
         if self.stride.is_on:
             self.pause()
-            self.move(optimizer)  # another one than the stride's; nobody asked to hear its beginning
+            self.move(optimizer)  # not the stride's optimizer: its start was not recorded
         now = self.clock()
         self._moved += now - self._mark
         self._mark = now
@@ -149,7 +153,7 @@ class Timeline:
             self._end(optimizer)
 
     def pause(self) -> None:
-        """End the stride, if there is one; what comes next is taken apart."""
+        """End the stride, if one is running. The next steps are timed in full."""
         stride = self.stride
         if stride.is_on:
             strode = stride.end()
@@ -196,7 +200,7 @@ class Timeline:
         self._is_plain = True
 
     def _set_out(self, intake: Intake) -> None:
-        """Begin a stride, if what there is to know is known by now."""
+        """Start a stride if enough steps were timed."""
         forward, backward, moved = (sum(seconds) for seconds in zip(*self._plain, strict=True))
         if len(self._plain) < TIMED_STEPS or forward + backward + moved <= 0:
             return

@@ -1,4 +1,4 @@
-"""A stopwatch that turns the course of any training loop into a rank's metrics."""
+"""Stopwatch that records the steps of any training loop as a rank's metrics."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ _PHASES: Final = tuple(Phase)
 
 
 class Meter:
-    """Measures the steps of one loop; made by :func:`ddp_trainer.metrics.attach.meter`.
+    """Stopwatch of one loop, made by :func:`ddp_trainer.metrics.attach.meter`.
 
     ::
 
         meter = attach.meter()
         for epoch in range(epochs):
             for inputs, targets in loader:
-                meter.reached("data_wait")                  # all since the last step went into waiting for data
+                meter.reached("data_wait")                  # time since the last step was spent waiting for data
                 loss = criterion(model(inputs), targets)
                 meter.reached("forward")
                 ...
                 meter.step(samples=len(inputs), epoch=epoch)
 
-    What no phase was named for is counted as ``other``. On a GPU these are the times at which work was handed over,
-    not at which it was done.
+    Time without a named phase counts as ``other``. On a GPU, phases measure when work was submitted, not when it was
+    done.
     """
 
     def __init__(
         self, recorder: RankRecorder, *, first_step: int = 0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.recorder = recorder
-        """For all else there is to tell: ``progress``, ``evaluated``, ``checkpoint_saved`` and so on."""
+        """Recorder for all other reports: ``progress``, ``evaluated``, ``checkpoint_saved`` and so on."""
         self._clock = clock
         self._step = first_step
         self._seconds: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self._mark = clock()
 
     def reached(self, phase: str) -> None:
-        """``phase`` ends here: the time since the last mark was spent in it; see
-        :class:`~ddp_trainer.common.constants.Phase`.
+        """End ``phase``: the time since the last mark belongs to it.
 
-        A word that names no phase counts as ``other``: this is no place to stop a training.
+        Args:
+            phase: A value of :class:`~ddp_trainer.common.constants.Phase`. An unknown name counts as ``other``, because
+                an error here must not stop the training.
         """
         now = self._clock()
         self._seconds[phase if phase in self._seconds else Phase.OTHER] += now - self._mark
         self._mark = now
 
     def step(self, samples: int, epoch: int = 0) -> None:
-        """A step ends here, in which this rank computed ``samples``."""
+        """End a step in which this rank computed ``samples``."""
         self.reached(Phase.OTHER)
         self._step += 1
         self.recorder.step(self._step, epoch, samples, *self._seconds.values())

@@ -1,4 +1,4 @@
-"""Reports that raise nothing into training: what cannot be recorded is warned of once."""
+"""Error handling of recorders: an error is logged once and never raised into the training."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _warned: Final[set[str]] = set()
 
 
 def warn_once(what: str, error: Exception) -> None:
-    """Say that ``what`` is not recorded; the second time it is known."""
+    """Log that ``what`` is not recorded, at most once per ``what``."""
     if what not in _warned:
         _warned.add(what)
         _log.warning("metrics: %s is not recorded (%s); training goes on", what, error)
 
 
 def harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Concatenate[Recorder, P], None]:
-    """Make a warning, told once, of whatever ``method`` raises."""
+    """Decorate ``method`` so that its errors become one warning."""
 
     @functools.wraps(method)
     def guarded(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> None:

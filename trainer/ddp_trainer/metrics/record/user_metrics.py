@@ -1,4 +1,4 @@
-"""What only a script knows of its steps: loss, tokens, FLOPs."""
+"""Values that only a script has: loss, tokens, FLOPs. :class:`Log` records them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from ddp_trainer.metrics.record.suppress_errors import warn_once
 from ddp_trainer.process.recorder import RankRecorder
 
 COPY_SECONDS: Final = 1.0
-"""A number on a GPU is fetched no more often than this: Prometheus asks every 15 seconds."""
+"""Least seconds between two copies of a value from a GPU. Prometheus scrapes every 15 seconds."""
 
 
 def fetch(loss: Any) -> tuple[Any, Any]:
-    """A number in memory of the host that ``loss`` is being copied to, and what tells that it is there."""
+    """Start a copy of ``loss`` to host memory.
+
+    Returns:
+        The destination tensor, and a CUDA event that completes with the copy.
+    """
     import torch  # noqa: PLC0415 - the script has imported it: it has a tensor
 
     number = torch.empty((), dtype=loss.dtype, pin_memory=True)
@@ -25,10 +29,10 @@ def fetch(loss: Any) -> tuple[Any, Any]:
 
 
 class Log:
-    """Called once a step, or whenever there is news; made by :func:`ddp_trainer.metrics.attach.log`.
+    """Log of the script's values, called once per step or less; made by :func:`ddp_trainer.metrics.attach.log`.
 
-    A number may be Python's, NumPy's or a tensor of one element. A loss on a GPU is not waited for: it is copied behind
-    the work that the device has, and told at a later call, when it is there.
+    A value may be a Python or NumPy number, or a tensor with one element. A loss on a GPU does not block: it is copied
+    behind the submitted work, and recorded at a later call, when the copy is complete.
     """
 
     def __init__(
@@ -37,7 +41,13 @@ class Log:
         clock: Callable[[], float] = time.monotonic,
         fetch: Callable[[Any], tuple[Any, Any]] = fetch,
     ) -> None:
-        """``fetch`` begins to bring a number from a GPU."""
+        """Create the log.
+
+        Args:
+            recorder: Recorder of this rank.
+            clock: Returns monotonic seconds.
+            fetch: Starts the copy of a value from a GPU.
+        """
         self._recorder = recorder
         self._fetch = fetch
         self._clock = clock
@@ -53,14 +63,14 @@ class Log:
         tokens: float = 0,
         flops: float = 0,
     ) -> None:
-        """Tell what is given.
+        """Record the given values.
 
         Args:
-            loss: of the last step; rank 0's is shown.
-            learning_rate: that it used; known without being told where torch's optimizers are used.
-            gradient_norm: of the whole gradient, before it was clipped.
-            tokens: that this rank computed since the last call.
-            flops: floating-point operations of the model that this rank did since the last call.
+            loss: Loss of the last step; the metrics show that of rank 0.
+            learning_rate: Learning rate of the last step; read automatically from torch's optimizers.
+            gradient_norm: Norm of the whole gradient before clipping.
+            tokens: Tokens of this rank since the last call.
+            flops: Floating-point operations of the model on this rank since the last call.
         """
         try:
             if tokens or flops:

@@ -1,1 +1,1 @@
-"""What the aggregator exports: Prometheus text, history, TrainJob status, and the page of hangs."""
+"""HTTP interface of the aggregator: Prometheus text, history, the hang report, and progress for TrainJobs."""

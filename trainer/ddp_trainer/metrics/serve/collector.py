@@ -1,4 +1,4 @@
-"""Boards and ``/proc``, as Prometheus' families."""
+"""Prometheus exposition of a pod: :class:`Exposition` turns boards and ``/proc`` into metric families."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ddp_trainer.metrics.storage.mmap_directory import Slot, Survey, survey
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """One that has numbers to tell: a rank, the launcher, the aggregator itself."""
+    """Source of numbers for an exposition: a rank, the launcher, or the aggregator itself."""
 
     scopes: frozenset[Scope]
-    """It tells the families of these."""
+    """Scopes of the families that it exports."""
     values: Mapping[str, float]
-    """By the key of the series; what is not here is not told."""
+    """Series key → value; a series without an entry is not exported."""
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The labels of info families, by name."""
+    """Name of an info family → its labels."""
     rank: str = ""
 
     def tell(self, family: Family, job: str, exposed: Exposed) -> None:
-        """Add what it knows of ``family``."""
+        """Add its samples of ``family`` to ``exposed``."""
         if family.scope not in self.scopes:
             return
         common = {MetricLabel.JOB.value: job}
@@ -48,7 +48,7 @@ class Speaker:
 
 
 class Exposition(Collector):
-    """Reads the boards of a directory anew at every collection."""
+    """Collector that reads the boards of a directory at every collection."""
 
     def __init__(
         self,
@@ -58,7 +58,15 @@ class Exposition(Collector):
         collectives: Collectives | None = None,
         gpus: GpuReadings | None = None,
     ) -> None:
-        """``container`` is this one by default; ``collectives`` are what the pulses in the directory tell."""
+        """Create the collector.
+
+        Args:
+            directory: Directory of the boards.
+            job: Value of the label ``ddp_job``.
+            container: Container to read limits from (this one).
+            collectives: Source of collective numbers (the heartbeat pages in ``directory``).
+            gpus: Source of GPU readings (the GPUs named by the boards in ``directory``).
+        """
         self._directory = directory
         self._gpus = gpus or GpuReadings(directory)
         self._collectives = collectives or Collectives(directory)
@@ -70,7 +78,7 @@ class Exposition(Collector):
         self._seconds = 0.0
 
     def collect(self) -> Iterator[Exposed]:
-        """Every family that someone has a number of, in the order of the catalogue."""
+        """Yield every family that has a sample, in the order of the catalogue."""
         begun = time.perf_counter()
         seen = survey(self._directory)
         speakers = [*map(self._rank, seen.ranks), *map(_agent, filter(None, [seen.agent])), self._self(seen)]
@@ -116,7 +124,7 @@ class Exposition(Collector):
 
 
 def _empty(family: Family) -> Exposed:
-    """A family without samples; prometheus_client wants the name without the suffix that its type adds."""
+    """Return a family without samples. prometheus_client expects the name without the suffix of its type."""
     stem = family.name.removesuffix("_total").removesuffix("_info")
     return Exposed(stem, family.help, family.kind.value, family.unit)
 
@@ -126,9 +134,9 @@ def _words(slot: Slot, family: Family) -> dict[str, str]:
 
 
 def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
-    """The values of a board, in which each bucket of a histogram counts those below it too.
+    """Return the values of a board with cumulative histogram buckets.
 
-    There is one histogram, of steps, and their phases add up to them: no sum is stored beside those.
+    There is one histogram, of step durations. Its sum is the sum of the phases, so none is stored.
     """
     told = dict(values)
     for family in _HISTOGRAMS:
@@ -169,4 +177,6 @@ _INFOS = [
     for name, known_by in ((Metric.RANK_INFO, MetricLabel.DEVICE), (Metric.JOB_INFO, MetricLabel.PARALLELISM))
     if family.name == name
 ]
-"""Each with the word that comes last: until then there is none, since a series with empty labels would come and go."""
+"""Each info family with the label that is set last. Until then the family is left out, since a series with empty labels
+would appear and vanish.
+"""

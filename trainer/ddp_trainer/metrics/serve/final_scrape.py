@@ -1,7 +1,8 @@
-"""Whether it is worth waiting for Prometheus once more when a run is over, and for how long.
+"""Wait for one last scrape at the end of a run.
 
-What a rank did since the last scrape is in nobody's history unless its pod is scraped after its end. A pod that stays
-for that holds its GPUs, so it stays only where a Prometheus has come regularly, until it comes again, and not for long.
+Without a scrape after its end, Prometheus misses the progress of a pod since the previous scrape. A waiting pod holds
+its GPUs. :class:`Scrapes` therefore waits only if Prometheus has scraped regularly, only until its next scrape, and
+only for a limited time.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from ddp_trainer.common.constants import Env
 
 MOST_SECONDS: Final = 20.0
 SCRAPER: Final = "Prometheus/"
-"""How Prometheus' user agent begins; who looks in by hand is not waited for."""
+"""Prefix of Prometheus' user agent. Requests of other clients do not count."""
 TIMES: Final = 2.0
-"""Of the interval: by then it has come, or comes no more."""
+"""Longest wait, as a multiple of the scrape interval."""
 SENT_SECONDS: Final = 0.5
-"""An answer needs a moment to leave."""
+"""Seconds for a response to leave."""
 
 
 class Scrapes:
-    """When a Prometheus has asked."""
+    """Times of Prometheus' scrapes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -32,7 +33,11 @@ class Scrapes:
         self._deadline = 0.0
 
     def asked(self, agent: str) -> None:
-        """Somebody asks for the metrics."""
+        """Record a request for the metrics.
+
+        Args:
+            agent: User agent of the client.
+        """
         if not agent.startswith(SCRAPER):
             return
         now = self._clock()
@@ -41,7 +46,7 @@ class Scrapes:
         self._last = now
 
     def over(self, most: float) -> None:
-        """The run is over; Prometheus is waited for once more, for so many seconds at most."""
+        """Record the end of the run, and wait for one more scrape for at most ``most`` seconds."""
         self._over = self._clock()
         if self._interval is None or self._last is None:
             self._deadline = self._over
@@ -50,7 +55,7 @@ class Scrapes:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing to wait for: it has come since the run is over, or will not."""
+        """True if the run is over and there is nothing to wait for: the last scrape came, or it is overdue."""
         if self._over is None:
             return False
         now = self._clock()
@@ -59,7 +64,7 @@ class Scrapes:
 
 
 def most_seconds(environ: Mapping[str, str]) -> float:
-    """``$DDP_LAST_SCRAPE``; 20 where it is not set, or no number of seconds from 0 to 600."""
+    """Return the seconds in ``$DDP_LAST_SCRAPE``; 20 if it is unset or not a number from 0 to 600."""
     try:
         seconds = float(environ.get(Env.LAST_SCRAPE, ""))
     except ValueError:

@@ -1,4 +1,7 @@
-"""Passes on the launcher's outline of its ranks, which has no stacks, at the metrics port."""
+"""Proxy on the metrics port for the launcher's outline of its ranks, which contains no stacks.
+
+:class:`HangRelay` reads the outline from the launcher's socket in the metrics directory.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,34 @@ from ddp_trainer.metrics.serve.server import Answer, refusal
 from ddp_trainer.process import heartbeat_page
 
 ANSWER_SECONDS: Final = 4.5
-"""A little less than a connection has in all."""
+"""Timeout in seconds, slightly shorter than that of a connection."""
 MOST_BYTES: Final = 1 << 22
 
 
 class HangRelay:
-    """Asks the launcher once at a time, however many clients there are; the launcher bounds how often it looks."""
+    """Relay that has at most one request to the launcher open, shared by all clients.
+
+    The launcher limits how often it inspects its ranks.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """``directory`` holds the launcher's socket."""
+        """Create the relay.
+
+        Args:
+            directory: Directory of the launcher's socket.
+        """
         self._directory = directory
         self._asking: asyncio.Task[Answer] | None = None
 
     async def answer(self) -> Answer:
-        """Return the launcher's outline, or why there is none."""
+        """Return the launcher's outline, or the reason why there is none."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(hang(self._directory))
-        return await asyncio.shield(self._asking)  # a client that leaves ends it for no other
+        return await asyncio.shield(self._asking)  # a client that disconnects must not cancel it for others
 
 
 async def hang(directory: Path) -> Answer:
-    """What the launcher says at its socket in ``directory``, or why nobody does."""
+    """Return the response of the launcher's socket in ``directory``, or the reason why there is none."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             body = await _all_of(directory)
@@ -48,7 +58,7 @@ async def hang(directory: Path) -> Answer:
 async def _all_of(directory: Path) -> bytes:
     folder = os.open(directory, os.O_PATH | os.O_CLOEXEC)
     try:
-        # The address of a socket has 107 bytes, and a path may have more.
+        # The address of a Unix socket is limited to 107 bytes; a path may be longer.
         reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{heartbeat_page.LAUNCHER}")
     finally:
         os.close(folder)

@@ -1,11 +1,11 @@
-"""What the numbers of a pod have been: a bounded history, kept by the aggregator for those who have no Prometheus.
+"""Bounded history of a pod's numbers, kept by the aggregator for clusters without Prometheus.
 
-Every so often the boards are read once more. When there are :data:`MOST_READINGS`, every other one is dropped and the
-time between two doubles, so a history of any length has between half as many and all of them. Counters are kept as they
-are and not as rates, so what is dropped costs resolution and no truth. The training thread has no part in it.
+:meth:`History.look` reads the boards at a regular interval. At :data:`MOST_READINGS` readings, every other one is
+dropped and the interval doubles, so a history of any length keeps between half of that number and all of it. It stores
+counters and not rates, so dropped readings cost resolution only. The training thread takes no part.
 
-Names and labels are the exposition's, summed over what a pod may have many of: phases over its ranks, seconds of a rank
-over its phases.
+Names and labels are those of the exposition, summed where a pod has many series: phases over its ranks, seconds of a
+rank over its phases.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ddp_trainer.process.atomic_files import draft_of
 
 MOST_READINGS: Final = 240
 FIRST_SECONDS: Final = 0.5
-"""Between two readings, at first."""
+"""Initial interval between two readings, in seconds."""
 KEPT_SECONDS: Final = 5.0
-"""How often it is written to its file, from which an aggregator goes on that is started anew in the same pod."""
+"""Seconds between writes of the history's file, from which a restarted aggregator in the same pod continues."""
 
 FILE: Final = "history.json"
 
@@ -48,7 +48,7 @@ class History:
 
     directory: Path
     clock: Callable[[], float] = time.time
-    """Unix time."""
+    """Returns Unix time."""
     interval: float = FIRST_SECONDS
     times: list[float] = field(default_factory=list)
     series: dict[Key, list[float | None]] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class History:
 
     @classmethod
     def resumed(cls, directory: Path, clock: Callable[[], float] = time.time) -> History:
-        """The one that an aggregator before this one has left in the directory; else an empty one."""
+        """Return the history that a previous aggregator saved in the directory; an empty one if there is none."""
         history = cls(directory, clock)
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             history._load(json.loads((directory / FILE).read_text(encoding="utf-8")))
         return history
 
     def look(self) -> None:
-        """Read the boards, if it is time to."""
+        """Read the boards if a reading is due."""
         now = self.clock()
         if self.times and 0 <= now - self.times[-1] < self.interval:
             return
@@ -72,7 +72,7 @@ class History:
             self.keep()
 
     def document(self) -> dict[str, Any]:
-        """All of it, and how things stand now."""
+        """Return the whole history, with a reading of this moment."""
         now = self.clock()
         times = [*self.times, now]
         current = _values(survey(self.directory))
@@ -81,7 +81,7 @@ class History:
         return history_format.document(times, told)
 
     def keep(self) -> None:
-        """Write it beside the boards; where that cannot be done, it ends with this process."""
+        """Write the history beside the boards. If that fails, it ends with this process."""
         self._written = self.clock()
         with suppress(OSError), draft_of(self.directory / FILE) as draft:
             draft.write_text(json.dumps(history_format.document(self.times, self.series)), encoding="utf-8")
@@ -105,7 +105,7 @@ class History:
 
 
 def _values(seen: Survey) -> dict[Key, float]:
-    """What is kept of the boards at one moment."""
+    """Return the recorded series of all boards at one moment."""
     found: dict[Key, float] = {}
     for slot in seen.ranks:
         for key, value in _of_rank(slot):

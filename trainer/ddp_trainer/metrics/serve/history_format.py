@@ -1,12 +1,12 @@
-"""The form in which the history of a pod's numbers is served, kept in a file and left in a log.
+"""Format of a pod's history, as served over HTTP, saved in a file and written to the log.
 
 ::
 
     {"version": 1, "times": [Unix time, …], "series": [{"name": …, "labels": {…}, "values": […]}, …]}
 
-``null`` was not told then, and what is not finite is a word, as in Prometheus' API. A counter's values are what it grew
-by since the time before, the first since 0: that is what packs well. Where a value is missing, the next one stands for
-all since the last that is there.
+``null`` is a missing value. A value that is not finite is a string, as in Prometheus' API. The values of a counter are
+its increments since the previous time, the first since 0, because these compress well. After a missing value, the next
+increment counts from the last present value.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, Final
 from ddp_trainer.common.constants import HISTORY_MARK, HISTORY_VERSION
 
 LEFT_READINGS: Final = 100
-"""At most so many go into the pod's log."""
+"""Most readings written to the pod's log."""
 LINE_CHARACTERS: Final = 3_500
-"""Of one line of it: what is written to a pipe at once is not mixed with the words of others up to 4 KiB."""
+"""Characters of one log line. Writes to a pipe of up to 4 KiB are not mixed with the output of other processes."""
 
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]
@@ -31,7 +31,12 @@ Key = tuple[str, Labels]
 
 
 def document(times: Sequence[float], series: Mapping[Key, Sequence[float | None]]) -> dict[str, Any]:
-    """Series with a value, or none, at each of these times; what was never anything but 0 is left out."""
+    """Build a document from times and series.
+
+    Args:
+        times: Unix times of the readings, in seconds.
+        series: Values of each series at these times, None if missing. A series of zeros is left out.
+    """
     return {
         "version": HISTORY_VERSION,
         "times": [round(moment, 2) for moment in times],
@@ -44,9 +49,13 @@ def document(times: Sequence[float], series: Mapping[Key, Sequence[float | None]
 
 
 def read(told: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | None]]]:
-    """Times and series of a document; the inverse of :func:`document`.
+    """Return times and series of a document; the inverse of :func:`document`.
 
-    Raises ValueError, KeyError, TypeError or AttributeError where it is none of this version.
+    Raises:
+        ValueError: The document has another version or a damaged series.
+        KeyError: A field is missing.
+        TypeError: A field has the wrong type.
+        AttributeError: A field has the wrong type.
     """
     if told["version"] != HISTORY_VERSION:
         raise ValueError(f"A history of version {told['version']!r} is none of version {HISTORY_VERSION}.")
@@ -55,7 +64,7 @@ def read(told: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | N
 
 
 def thinned(told: Mapping[str, Any], most: int = LEFT_READINGS) -> dict[str, Any]:
-    """A document with at most so many readings, the first and the last of them among these."""
+    """Return the document with at most ``most`` readings, among them the first and the last."""
     times, series = read(told)
     if len(times) <= most:
         return dict(told)
@@ -65,7 +74,7 @@ def thinned(told: Mapping[str, Any], most: int = LEFT_READINGS) -> dict[str, Any
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """A document as lines of a log: each says which of how many it is."""
+    """Yield a document as lines of a log. Each line has its number and the number of lines."""
     text = json.dumps(told, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     parts = [packed[start : start + LINE_CHARACTERS] for start in range(0, len(packed), LINE_CHARACTERS)]
@@ -98,7 +107,7 @@ def _plain(value: float | None) -> float | str | None:
 
 
 def _read(series: Mapping[str, Any], count: int) -> list[float | None]:
-    """The values as they were; the inverse of :func:`_written`. Raises ValueError where there are not so many."""
+    """Return the original values; the inverse of :func:`_written`. Raises ValueError unless there are ``count``."""
     told = [None if value is None else float(value) for value in series["values"]]
     if len(told) != count:
         raise ValueError(f"A history of {count} readings has a series of {len(told)}.")

@@ -1,6 +1,6 @@
-"""The families that somebody asks for by name, as in ``/metrics?name[]=ddp_step&name[]=ddp_loss``.
+"""Selection of families by name, as in ``/metrics?name[]=ddp_step&name[]=ddp_loss``.
 
-Prometheus' client libraries have it so. A list of many jobs reads half of what a pod tells, and asks for no more.
+Prometheus' client libraries use the same query. A list of many jobs reads half of a pod's families this way.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from prometheus_client.registry import Collector
 from ddp_trainer.common.constants import FAMILY_QUERY
 
 MOST_FIELDS: Final = 128
-"""Fields in a query: to take more of them apart would cost more than the page."""
+"""Most fields in a query: parsing more would cost more than the page."""
 
 
 def families_in(query: str) -> frozenset[str]:
-    """The names in what follows the question mark; none where everything is meant.
+    """Return the family names in a query string; empty for all families.
 
     Raises:
-        ValueError: If there are more than :data:`MOST_FIELDS`.
+        ValueError: The query has more than :data:`MOST_FIELDS` fields.
 
     >>> sorted(families_in("name[]=ddp_step&name%5B%5D=ddp_loss&debug=1")), families_in("")
     (['ddp_loss', 'ddp_step'], frozenset())
@@ -33,24 +33,24 @@ def families_in(query: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Collected(Collector):
-    """What another collector has told once."""
+    """Families of another collector, collected once."""
 
     families: tuple[Exposed, ...]
 
     def collect(self) -> Iterator[Exposed]:
-        """The families, without another look at anything."""
+        """Return the families without another collection."""
         return iter(self.families)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection(Collector):
-    """What another collector tells of these families, or, by their own names, of these samples."""
+    """Subset of another collector, by names of families or of single samples."""
 
     everything: Collector
     names: Collection[str]
 
     def collect(self) -> Iterator[Exposed]:
-        """Those of the families that are asked for; nothing for a name that nobody knows."""
+        """Yield the selected families. An unknown name selects nothing."""
         for family in self.everything.collect():
             samples = [each for each in family.samples if each.name in self.names or family.name in self.names]
             if samples:

@@ -1,9 +1,9 @@
-"""A small HTTP server that its clients cannot hurt.
+"""HTTP server with limits against slow and excessive clients.
 
-A connection carries one request and has :data:`DEADLINE_SECONDS` from accept to the last byte, so a client that
-dribbles bytes or does not read the answer is cut off. There are at most :data:`MOST_CONNECTIONS`, and
-:data:`MOST_PER_ADDRESS` of one address. One more closes the oldest, so a crowd of idle clients does not keep out
-Prometheus, which sends its request at once. One thread serves all.
+A connection carries one request and has :data:`DEADLINE_SECONDS` from accept to the last byte, which cuts off slow
+senders and slow readers. There are at most :data:`MOST_CONNECTIONS`, and :data:`MOST_PER_ADDRESS` from one address. A
+further connection closes the oldest. Idle clients therefore do not block Prometheus, which sends its request
+immediately. One thread serves all connections.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ PLAIN: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The part of a request that matters here."""
+    """Fields of an HTTP request that the server uses."""
 
     method: str
     path: str
     """Without the query."""
     accept: str
     agent: str = ""
-    """What the client says it is."""
+    """Value of the header ``User-Agent``."""
     query: str = ""
-    """What follows the question mark, as it came."""
+    """Raw text after the question mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the client gets."""
+    """HTTP response."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = PLAIN
 
     def encoded(self, *, with_body: bool = True) -> bytes:
-        """The answer as it goes over the wire."""
+        """Return the response as sent over the wire."""
         head = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
             f"Content-Type: {self.content_type}\r\n"
@@ -62,12 +62,12 @@ class Answer:
 
 
 def refusal(status: HTTPStatus, sentence: str) -> Answer:
-    """An answer that says why there is none."""
+    """Return an error response with one sentence."""
     return Answer(f"{sentence}\n".encode(), status)
 
 
 def parse(head: bytes) -> Request | None:
-    r"""The request in ``head``; None where that is no HTTP.
+    r"""Parse the request in ``head``; None if it is not HTTP/1.
 
     >>> parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nACCEPT: text/plain\r\n\r\n")
     Request(method='GET', path='/metrics', accept='text/plain', agent='', query='x=1')
@@ -76,29 +76,35 @@ def parse(head: bytes) -> Request | None:
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         return None
-    # Of a header that comes twice the first counts.
+    # The first of duplicate headers wins.
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in reversed(rest))}
     path, _, query = words[1].partition("?")
     return Request(words[0], path, headers.get("accept", ""), headers.get("user-agent", ""), query)
 
 
 Respond = Callable[[Request], Answer | Awaitable[Answer]]
-"""What a server says to a request: at once, or when somebody else has answered."""
+"""Returns the response to a request, immediately or as an awaitable."""
 
 
 class Server:
-    """Answers one request per connection with what ``respond`` makes of it."""
+    """Server that answers one request per connection with the result of ``respond``."""
 
     def __init__(
         self, respond: Respond, write: Callable[[str], None], *, deadline_seconds: float = DEADLINE_SECONDS
     ) -> None:
-        """``write`` takes lines about connections that could not be served, at most :data:`LINES_PER_MINUTE`."""
+        """Create the server without starting it.
+
+        Args:
+            respond: Returns the response to a request.
+            write: Takes lines about connections that failed, at most :data:`LINES_PER_MINUTE`.
+            deadline_seconds: Most seconds from accept to the last byte.
+        """
         self._respond = respond
         self._log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=write)
         self._deadline_seconds = deadline_seconds
 
     def start(self, listener: socket.socket) -> LimitedServer:
-        """Accept from ``listener`` until the answer is closed."""
+        """Accept connections from ``listener`` until the returned server is closed."""
         total = fit_connections(MOST_CONNECTIONS)
         limits = ConnectionLimits(total=total, per_address=min(total, MOST_PER_ADDRESS))
         server = LimitedServer(listener, self._serve, limits=limits, log=self._log, buffer_bytes=MOST_REQUEST_BYTES)
@@ -106,7 +112,7 @@ class Server:
         return server
 
     async def _serve(self, connection: Connection) -> None:
-        # Zero, so that drain waits for the last byte to leave, and the deadline covers slow readers too.
+        # 0: drain waits until the last byte has left, so the deadline also covers slow readers.
         connection.writer.transport.set_write_buffer_limits(0)
         async with asyncio.timeout(self._deadline_seconds):
             connection.writer.write(await self._answer(connection.reader))
@@ -129,9 +135,14 @@ class Server:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening socket; an empty ``address`` means every one of this host, by IPv6 and IPv4 where there is both.
+    """Return a listening socket.
 
-    Raises OSError.
+    Args:
+        address: Address of this host; empty for all, with IPv6 and IPv4 where both exist.
+        port: Port number; 0 for any free one.
+
+    Raises:
+        OSError: The address or port cannot be used.
     """
     if address:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET

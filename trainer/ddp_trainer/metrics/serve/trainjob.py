@@ -1,9 +1,9 @@
-"""Tells Kubeflow's Trainer how far a TrainJob is, where it wants to know: ``status.trainerStatus`` of the TrainJob.
+"""Progress reports to Kubeflow Trainer, for ``status.trainerStatus`` of a TrainJob.
 
-With its feature gate TrainJobStatus, Kubeflow Trainer (2.2 and later) puts the address of its status server, a
-certificate and a token into every pod of a TrainJob. Rank 0 knows how far the job is, so the aggregator of its pod
-posts progress, the time that is left and a few metrics: at most every ten seconds, from a thread of its own, so that a
-server which is slow, refuses or is gone costs the training nothing.
+With the feature gate TrainJobStatus, Kubeflow Trainer (2.2 and later) sets the address of its status server, a
+certificate and a token in every pod of a TrainJob. The aggregator of rank 0's pod posts progress, remaining time and a
+few metrics, at most every ten seconds. :class:`Reporter` posts from a separate thread, so a slow, refusing or missing
+server does not affect the training.
 
 Source: KEP-2779 of kubeflow/trainer, and ``UpdateTrainJobStatusRequest`` of its API ``trainer.kubeflow.org/v1alpha1``.
 """
@@ -31,19 +31,20 @@ from ddp_trainer.metrics.storage.mmap_directory import survey
 SERVER_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 CA_CERT: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - the name of a variable that names a file
-"""Set by Kubeflow Trainer: an https address, and the paths of two files, of which the token is renewed from time to
-time."""
+"""Variables set by Kubeflow Trainer: an https address and the paths of two files. The token file is renewed from time
+to time.
+"""
 
 EVERY_SECONDS: Final = 10.0
 LONGEST_PAUSE_SECONDS: Final = 300.0
-"""Between attempts, while they fail."""
+"""Longest pause between failing attempts, in seconds."""
 TIMEOUT_SECONDS: Final = 5.0
 FAREWELL_SECONDS: Final = 2.0
-"""How long the end of a pod may wait for the last word."""
+"""Longest delay of the pod's end by the last report, in seconds."""
 MOST_SECONDS: Final = 2**31 - 1
-"""The API's field is an int32."""
+"""Largest value of the API's field, an int32."""
 PACE_POINTS: Final = 30
-"""The time that is left is reckoned from so many of the last looks: five minutes."""
+"""Readings from which the remaining time is estimated: five minutes."""
 
 TOLD: Final[Mapping[str, Metric]] = {
     "step": Metric.STEP,
@@ -51,26 +52,26 @@ TOLD: Final[Mapping[str, Metric]] = {
     "loss": Metric.LOSS,
     "learning_rate": Metric.LEARNING_RATE,
 }
-"""Names in the status → what they are of ours."""
+"""Name in the status → metric of this package."""
 
 
 class Progress:
-    """What rank 0 says of the job, as the API wants it."""
+    """Progress of the job in the form of the API, from the numbers of rank 0."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque(maxlen=PACE_POINTS)
 
     def status(self, values: Mapping[str, float], now: float) -> dict[str, Any] | None:
-        """The status, or None where no step was done yet.
+        """Return the status; None before the first step.
 
         Args:
-            values: the numbers of rank 0, by name.
-            now: seconds, of a clock that only grows.
+            values: Numbers of rank 0, by metric name.
+            now: Seconds of a monotonic clock.
         """
         step = values.get(Metric.STEP)
         if step is None or not math.isfinite(step):
             return None
-        if self._seen and step < self._seen[-1][1]:  # it went back to a checkpoint
+        if self._seen and step < self._seen[-1][1]:  # the job returned to a checkpoint
             self._seen.clear()
         self._seen.append((now, step))
         metrics = {name: values.get(key) for name, key in TOLD.items()}
@@ -96,14 +97,14 @@ class Progress:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for one server."""
+    """Redirects are refused, because the token is for one server."""
 
     def redirect_request(self, *_: object) -> None:
-        """Nowhere else."""
+        """Return None, which refuses the redirect."""
 
 
 class Server:
-    """Kubeflow Trainer's status server. Raises OSError and ValueError for whatever is wrong."""
+    """Client of Kubeflow Trainer's status server. Its methods raise OSError and ValueError on failure."""
 
     def __init__(self, url: str, certificate: str, token: str) -> None:
         if not url.startswith("https://"):
@@ -112,7 +113,7 @@ class Server:
         self._tls = ssl.create_default_context(cafile=certificate or None)
 
     def post(self, status: Mapping[str, Any], timeout: float = TIMEOUT_SECONDS) -> None:
-        """Tell it."""
+        """Send a status."""
         headers = {"Authorization": f"Bearer {self._token.read_text().strip()}", "Content-Type": "application/json"}
         body = json.dumps({"trainerStatus": status}, allow_nan=False).encode()
         request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310 - https, see above
@@ -123,7 +124,10 @@ class Server:
 
 
 class Reporter:
-    """Tells the server how far rank 0 of this pod's boards is, until it is stopped."""
+    """Thread that reports the progress of rank 0 to the server until :meth:`stop`.
+
+    Rank 0 is read from this pod's boards.
+    """
 
     def __init__(self, directory: Path, server: Server, every_seconds: float = EVERY_SECONDS) -> None:
         self._directory, self._server, self._every = directory, server, every_seconds
@@ -134,7 +138,7 @@ class Reporter:
         threading.Thread(target=self._run, name="trainjob-status", daemon=True).start()
 
     def stop(self) -> None:
-        """The pod ends: say where it has got to, and wait no longer than that is worth."""
+        """Send a last report, and wait at most :data:`FAREWELL_SECONDS` for it."""
         self._ended.set()
         last = threading.Thread(target=self._look, args=(FAREWELL_SECONDS,), daemon=True)
         last.start()
@@ -147,7 +151,7 @@ class Reporter:
             pause = self._every if is_well else min(2 * pause, max(self._every, LONGEST_PAUSE_SECONDS))
 
     def _look(self, timeout: float) -> bool:
-        """Tell what is new; whether that went well, or nothing was to be told."""
+        """Send the status if it has changed. Returns False if that failed."""
         try:
             slot = next((slot for slot in survey(self._directory).ranks if slot.rank == 0), None)
             status = self._progress.status(slot.board.values, time.monotonic()) if slot is not None else None
@@ -155,20 +159,24 @@ class Reporter:
                 return True
             self._server.post(status, timeout)
             self._posted = _without_time(status)
-        except Exception as error:  # noqa: BLE001 - training does not fail because nobody listens
+        except Exception as error:  # noqa: BLE001 - a failed report must not fail the training
             self._say(error)
             return False
         return True
 
     def _say(self, error: Exception) -> None:
-        """Once: it is tried again and again."""
+        """Print the first error only, since attempts are repeated."""
         if not self._has_failed:
             self._has_failed = True
             _warn(f"{_reason(error)}; it is tried again")
 
 
 def reporter(directory: Path, environ: Mapping[str, str] = os.environ) -> Reporter | None:
-    """Where Kubeflow Trainer wants to know; None everywhere else. Never raises."""
+    """Start a reporter if Kubeflow Trainer has set its variables. Never raises.
+
+    Returns:
+        The reporter; None without the variables or if they are invalid.
+    """
     url = environ.get(SERVER_URL)
     if not url:
         return None

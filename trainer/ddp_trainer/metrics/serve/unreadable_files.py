@@ -1,4 +1,4 @@
-"""Boards that the aggregator cannot read are counted in a metric, and each is spoken of once, for who reads the log."""
+"""Log lines about boards that the aggregator cannot read, one per board and reason. A metric counts the boards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class UnreadableFiles:
-    """What of a directory was spoken of."""
+    """Log of the unreadable boards of one directory."""
 
     directory: Path
     say: Callable[[str], None]
@@ -26,7 +26,7 @@ class UnreadableFiles:
     _told: set[tuple[Path, str]] = field(default_factory=set)
 
     def look(self) -> None:
-        """Look through the boards, if it is time to, and say what is new."""
+        """Check the boards if a check is due, and report new unreadable ones."""
         if self.clock() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = self.clock()
