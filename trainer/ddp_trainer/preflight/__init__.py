@@ -1,10 +1,10 @@
-"""What is checked before the first step: names, ports, clocks, versions, GPUs, limits, on all nodes.
+"""Checks before the first step, on all nodes: names, ports, clocks, versions, GPUs and limits.
 
 ::
 
     collect ─▶ Report ─▶ meeting ─▶ all reports ─▶ probing ─▶ all probes ─▶ checks ─▶ findings ─▶ present
 
-Standard library only, and never torch: it runs where torch may be what is broken. Everything after the meeting is a
-pure function of what the nodes told one another, so every node comes to the same table. Only the package
-`collectives`, which measures on the ranks themselves, needs torch.
+The package uses the standard library only and never torch, since torch may be the broken part. After the meeting, every
+step is a pure function of the exchanged reports and probes, so all nodes print the same table. Only the subpackage
+``collectives``, which measures on the ranks, needs torch.
 """

@@ -1,4 +1,7 @@
-"""``ddp-launch preflight``: its flags, and what comes of them."""
+"""Command line of ``ddp-launch preflight``: flags, output and exit code.
+
+:func:`main` runs :mod:`ddp_trainer.preflight.runner`, judges the result and prints it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,11 @@ the same --nnodes and --rdzv-endpoint; they meet at the node with --node-rank 0,
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one preflight; returns 0 when nothing fails, 1 when something does, 2 for flags that cannot be meant."""
+    """Run one preflight.
+
+    Returns:
+        The exit code: 0 if no check fails, 1 if one fails, 2 for invalid flags.
+    """
     environ = dict(os.environ)
     try:
         arguments = _parser(environ).parse_args(argv)
@@ -56,7 +63,7 @@ def _write(file: str, document: str) -> None:
 
 
 def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order:
-    """Raises PreflightError."""
+    """Return the order that the flags and the environment describe. Raises PreflightError."""
     least, expected = (1, 1) if arguments.standalone else _nodes(arguments.nnodes)
     rank = None if arguments.standalone else _node_rank(arguments, environ)
     endpoint = arguments.rdzv_endpoint
@@ -95,7 +102,7 @@ def _secret(arguments: argparse.Namespace, environ: Mapping[str, str], expected:
         secret = read_run_secret(path, environ.get(Env.RUN_ID, "")) if path else None
     except BadSecret as error:
         raise PreflightError(f"{error}.") from None
-    if secret is None and expected > 1 and not arguments.json_file:  # else a launcher has started it, and has warned
+    if secret is None and expected > 1 and not arguments.json_file:  # a launcher that sets --json-file has warned
         told = f"no secret, so every host that reaches this preflight is believed; set {Env.SECRET_FILE} on all nodes"
         print(f"ddp-launch preflight: {told}", file=sys.stderr)
     return secret
@@ -135,7 +142,7 @@ def _endpoint(text: str, flag: str) -> tuple[str, int]:
 
 
 def _is_this_host(host: str) -> bool:
-    """Whether it leads to an address that a socket here can be bound to."""
+    """Return True if the name resolves to an address of this host."""
     return any(map(_can_bind, names.forward(host).addresses))
 
 
@@ -194,7 +201,7 @@ def _whole(text: str) -> int:
 
 
 def _workers(text: str) -> int:
-    """As many as there turn out to be: then no number of GPUs is too small."""
+    """Parse a number of workers; 1 for a name, so that every number of GPUs suffices."""
     return 1 if text in {"auto", "cpu", "gpu"} else _whole(text)
 
 

@@ -1,4 +1,7 @@
-"""One node's report, from what the kernel, the resolver and the files say."""
+"""Collection of one node's report from the kernel, the resolver, the driver and files.
+
+:func:`collect` is the entry point, and :class:`Subject` describes the node.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +21,32 @@ from ddp_trainer.preflight.schema import Listening, Report, Resolution
 from ddp_trainer.preflight.software import software
 
 _MOST_REVERSED: Final = 8
-"""Addresses whose names are looked up; a node has many more only where it hosts other people's pods."""
+"""Most addresses whose names are looked up. A node with many more hosts pods of others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Which node this is, and what the run will ask of it."""
+    """Identity of this node, and its part in the run."""
 
     name: str
     node_rank: int | None
     local_world_size: int
     endpoint_host: str
-    """Empty for a run of one node."""
+    """Host of the rendezvous endpoint; empty for a run of one node."""
     endpoint_port: int
     meeting_host: str
     is_host: bool
     leads_here: bool
-    """Whether the name of the meeting place is this machine's."""
+    """True if the name of the meeting host resolves to this machine."""
     script: str
 
 
 def collect(subject: Subject, token: str, listening: Listening, environ: Mapping[str, str]) -> Report:
-    """Everything but the clock, which takes another node. Raises OSError when the script cannot be read."""
+    """Return the report of this node without its clock offset, which needs another node.
+
+    Raises:
+        OSError: The script cannot be read.
+    """
     hostname = names.forward(socket.gethostname())
     found = interfaces()
     cards = gpus.gpus()
@@ -73,13 +80,13 @@ def collect(subject: Subject, token: str, listening: Listening, environ: Mapping
 
 
 def machine() -> str:
-    """Boot and network namespace: two nodes that share them share their ports, and see the same interfaces."""
+    """Return an identifier of boot and network namespace. Nodes that share it share their ports and interfaces."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}"
 
 
 def _route(subject: Subject, endpoint: Resolution, found: tuple[Interface, ...], environ: Mapping[str, str]) -> str:
-    """The address of ours that the others will know us by."""
+    """Return the address of this node that the others use."""
     if environ.get(Env.POD_IP):
         return environ[Env.POD_IP]
     own = {address for interface in found for address in interface.addresses}
@@ -92,7 +99,9 @@ def _route(subject: Subject, endpoint: Resolution, found: tuple[Interface, ...],
 
 
 def _reverse(addresses: Sequence[str]) -> dict[str, str]:
-    """All at once: each may take as long as the name server does."""
+    """Look up the names of all addresses in parallel, since each lookup may take as long as the name server's
+    timeout.
+    """
     with ThreadPoolExecutor(max_workers=_MOST_REVERSED) as pool:
         return dict(zip(addresses, pool.map(names.back, addresses), strict=True))
 

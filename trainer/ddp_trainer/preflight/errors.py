@@ -1,4 +1,4 @@
-"""What a preflight reports in one sentence instead of a table, with the exit code that goes with it."""
+"""Error that ends a preflight with one sentence instead of a table, and its exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddp_trainer.common.constants import Exit
 
 
 class PreflightError(Exception):
-    """A flag, an endpoint or a script that cannot be meant."""
+    """A flag, an endpoint or a script is invalid."""
 
     def __init__(self, message: str, *, exit_code: int = Exit.USAGE) -> None:
         super().__init__(message)

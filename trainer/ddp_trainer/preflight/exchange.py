@@ -1,13 +1,13 @@
-"""Where the nodes tell one another what they found: all connect to the host, which hands on what it hears.
+"""Exchange of reports and probes between the nodes: all connect to a host, which distributes them.
 
 ::
 
-    guest ──▶ host   Ask(clock) …      answered with the time
-    guest ──▶ host   Ask(report)       answered with the reports of all, when all are there or time is up
-    guest ──▶ host   Ask(probes)       answered with the probes of all, the same way
+    guest ──▶ host   Ask(clock) …      response: the host's time
+    guest ──▶ host   Ask(report)       response: the reports of all, when all are there or time is up
+    guest ──▶ host   Ask(probes)       response: the probes of all, in the same way
 
-The meeting can be held elsewhere than at the endpoint, so that it comes about where the endpoint's name is what is
-wrong.
+:class:`Host` and :class:`Guest` have the same methods ``reports``, ``probes`` and ``close``; :func:`meet` connects a
+guest. The meeting may be at another address than the endpoint, so that it works if the endpoint's name is wrong.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ddp_trainer.preflight.port_probe import CONNECT_SECONDS, outcome_of
 from ddp_trainer.preflight.schema import VERSION, Clock, Outcome, Probe, Report, Resolution
 
 PROBE_SECONDS: Final = 15.0
-"""So long the host waits for the probes of a node that came."""
+"""Seconds that the host waits for the probes of the nodes that came."""
 MOST_TOLD_WHOLE: Final = 32
-"""Nodes up to which all probes are told; their number grows by the square, so of more only those that failed are."""
+"""Nodes up to which all probes are distributed. Their number grows quadratically, so beyond it only failed ones are."""
 _CLOCK_ROUNDS: Final = 5
 _PAUSE: Final = 0.2
 
@@ -39,7 +39,7 @@ Item = TypeVar("Item")
 
 
 class Topic(StrEnum):
-    """What a guest wants."""
+    """Kind of a guest's request."""
 
     CLOCK = "clock"
     REPORT = "report"
@@ -48,7 +48,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a guest says."""
+    """Request of a guest."""
 
     topic: Topic
     report: Report | None = None
@@ -57,14 +57,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the host says to a report, and to probes."""
+    """Response of the host to a report or to probes."""
 
     reports: tuple[Report, ...] = ()
     probes: tuple[Probe, ...] = ()
 
 
 class NobodyMet(Exception):
-    """The host could not be reached, or is no preflight."""
+    """The host is unreachable, or is not a preflight."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class NobodyMet(Exception):
 
 
 class _Gathering(Generic[Item]):
-    """Things of the nodes by their tokens, until there are enough or time is up."""
+    """Items of the nodes by token, until there are enough or time is up."""
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
@@ -80,7 +80,7 @@ class _Gathering(Generic[Item]):
         self._full = asyncio.Event()
 
     def add(self, token: str, item: Item) -> None:
-        """Unless it comes too late: what some were told already, all are told."""
+        """Add an item, unless the gathering is complete: all nodes must receive the same items."""
         if not self._full.is_set():
             self._items[token] = item
             self.expect(self.expected)
@@ -97,15 +97,20 @@ class _Gathering(Generic[Item]):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 await self._full.wait()
-        self._full.set()  # who comes later is late for everybody
+        self._full.set()  # later items are left out for every node
         return tuple(self._items.values())
 
 
 class Host:
-    """The node that the others meet at."""
+    """Node at which the others meet."""
 
     def __init__(self, expected: int, until: float) -> None:
-        """``until`` is the event loop's time when the last report may come."""
+        """Create the host.
+
+        Args:
+            expected: Number of nodes.
+            until: Deadline for the last report, in seconds of the event loop's clock.
+        """
         self._until = until
         self._reports: _Gathering[Report] = _Gathering(expected)
         self._probes: _Gathering[tuple[Probe, ...]] = _Gathering(expected)
@@ -114,24 +119,24 @@ class Host:
         self._lines: dict[Topic, bytes] = {}
         self._has_met = False
         self._gone = 0
-        """Guests that left before they told of their probes."""
+        """Guests that left before they sent their probes."""
 
     def listens_with(self, listener: Listener) -> None:
-        """The listener whose banner tells the time."""
+        """Set the listener whose banner contains the time."""
         self._listener = listener
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One guest, until it goes. A connection that says nothing was a probe."""
+        """Serve one guest until it disconnects. A connection without a request was a probe."""
         try:
             await self._converse(reader, writer)
         finally:
             self._guests.discard(asyncio.current_task())
 
     def close(self) -> None:
-        """As a guest does; the listener is closed by whoever opened it."""
+        """Do nothing. The owner of the listener closes it."""
 
     async def farewell(self) -> None:
-        """Until the guests have read their answers and left."""
+        """Wait until the guests have read their responses and disconnected."""
         if guests := [task for task in self._guests if task]:
             await asyncio.wait(guests, timeout=CONNECT_SECONDS)
 
@@ -150,25 +155,27 @@ class Host:
                     writer.write(self._line(Topic.PROBES, Told(probes=await self.probes(token, ask.probes))))
                 await writer.drain()
         except WireError:
-            return  # it is no preflight
+            return  # the client is not a preflight
         finally:
             if self._reports.has(token) and not self._probes.has(token):
                 self._left()
 
     def _left(self) -> None:
-        """Nobody waits for the probes of a guest that is gone."""
+        """Stop waiting for the probes of a guest that disconnected."""
         self._gone += 1
         if self._has_met:
             self._probes.expect(self._probes.expected - 1)
 
     def _line(self, topic: Topic, told: Told) -> bytes:
-        """The same for every guest, and for a thousand of them long enough to be written down once."""
+        """Return the encoded response, cached because it is the same for every guest and long for a thousand of
+        them.
+        """
         if topic not in self._lines:
             self._lines[topic] = encode(told)
         return self._lines[topic]
 
     async def reports(self, own: Report) -> tuple[Report, ...]:
-        """Those of all nodes that came in time."""
+        """Return the reports of all nodes that came in time."""
         self._reports.add(own.token, own)
         met = await self._reports.all(self._until)
         if not self._has_met:
@@ -177,7 +184,7 @@ class Host:
         return met
 
     async def probes(self, token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
-        """Those of all nodes that came and are still there."""
+        """Return the probes of all nodes that are still connected."""
         self._probes.add(token, own)
         until = asyncio.get_running_loop().time() + PROBE_SECONDS
         everything = [probe for some in await self._probes.all(until) for probe in some]
@@ -187,32 +194,46 @@ class Host:
 
 
 class Guest:
-    """A node's connection to the host."""
+    """Connection of a node to the host."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, until: float) -> None:
-        """``until`` is the event loop's time when the last report may come."""
+        """Create the guest.
+
+        Args:
+            reader: Reader of the connection.
+            writer: Writer of the connection.
+            until: Deadline for the last report, in seconds of the event loop's clock.
+        """
         self._reader = reader
         self._writer = writer
         self._until = until
 
     async def reports(self, own: Report) -> tuple[Report, ...]:
-        """Those of all nodes. Raises NobodyMet when the host goes away."""
+        """Return the reports of all nodes.
+
+        Raises:
+            NobodyMet: The host disconnected or does not answer.
+        """
         own = replace(own, clock=await self._clock())
         told = await self._ask(Ask(topic=Topic.REPORT, report=own), self._until + _margin(CONNECT_SECONDS))
         return told.reports
 
     async def probes(self, _token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
-        """Those of all nodes. Raises NobodyMet when the host goes away."""
+        """Return the probes of all nodes.
+
+        Raises:
+            NobodyMet: The host disconnected or does not answer.
+        """
         now = asyncio.get_running_loop().time()
         told = await self._ask(Ask(topic=Topic.PROBES, probes=own), now + _margin(PROBE_SECONDS))
         return told.probes
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._writer.close()
 
     async def _clock(self) -> Clock:
-        """By the quickest of a few round trips, as NTP does it."""
+        """Measure the clock offset by the quickest of a few round trips, as NTP does."""
         best = Clock(uncertainty=float("inf"))
         for _ in range(_CLOCK_ROUNDS):
             sent, started = time.time(), time.perf_counter()
@@ -240,7 +261,7 @@ class Guest:
 
 
 def _margin(seconds: float) -> float:
-    """What the answer of a busy host may take beyond the time it waits itself."""
+    """Return ``seconds`` with the time that a busy host may need for its response."""
     return seconds + 2 * CONNECT_SECONDS
 
 
@@ -256,7 +277,7 @@ def _host_gone(message: str) -> NobodyMet:
 
 
 async def meet(host: str, port: int, until: float, key: bytes | None) -> Guest:
-    """Connect to the host, by any of its addresses, as often as it takes. Raises NobodyMet at ``until``."""
+    """Connect to the host by any of its addresses, with retries. Raises NobodyMet at ``until``."""
     loop = asyncio.get_running_loop()
     while True:
         found = await loop.run_in_executor(None, names.forward, host)

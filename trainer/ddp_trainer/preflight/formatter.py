@@ -1,4 +1,4 @@
-"""The table that a person reads, and the document that a program does."""
+"""Output of a preflight: a table for people (:func:`table`) and a JSON document for programs (:func:`document`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CELLS: Final = {Status.OK: "ok", Status.SKIP: "-", Status.WARN: "warn", Status.
 
 
 def verdict(findings: Sequence[Finding]) -> Status:
-    """Of the whole preflight."""
+    """Return the status of the whole preflight."""
     return worst(finding.status for finding in findings if finding.status is not Status.SKIP)
 
 
 def table(facts: Facts, findings: Sequence[Finding]) -> str:
-    """Checks down, nodes across, and below it what is wrong and what to do. Ends in a newline."""
+    """Return the table of checks and nodes, followed by the findings with their fixes. It ends in a newline."""
     columns = _columns(facts, findings)
     rows = [["CHECK", *columns]]
     for check in CHECKS:
@@ -36,7 +36,7 @@ def table(facts: Facts, findings: Sequence[Finding]) -> str:
 
 
 def document(facts: Facts, findings: Sequence[Finding]) -> str:
-    """One JSON object: see docs/preflight.md."""
+    """Return the result as one JSON object; see docs/preflight.md."""
     return json.dumps(
         {
             "apiVersion": API_VERSION,
@@ -52,7 +52,7 @@ def document(facts: Facts, findings: Sequence[Finding]) -> str:
 
 
 def _columns(facts: Facts, findings: Sequence[Finding]) -> list[str]:
-    """Names of the nodes, in the order of their ranks; of many nodes those with the worst findings."""
+    """Return the names of the nodes in the order of their ranks; of many nodes those with the worst findings."""
     names = list(dict.fromkeys(report.name for report in facts.reports))
     order = tuple(Status)
 
@@ -81,7 +81,7 @@ def _sentences(findings: Sequence[Finding]) -> list[str]:
 
 
 def _skipped(findings: Sequence[Finding]) -> Iterator[str]:
-    """One line for all checks that were skipped for the same reason."""
+    """Yield one line per reason, with all checks skipped for it."""
     checks: dict[str, list[str]] = {}
     for finding in findings:
         if finding.status is Status.SKIP:

@@ -1,8 +1,9 @@
-"""Health of some GPUs of this node, by NVML alone: ``python -m ddp_trainer.preflight.gpu_health DEVICES FILE``.
+"""Health check of some GPUs of this node, through NVML alone:
+``python -m ddp_trainer.preflight.gpu_health DEVICES FILE``.
 
-The launcher starts it before a node joins again whose worker has failed. It leaves a context on no GPU, so workers that
-live may hold theirs. ``FILE`` gets an object of JSON with the ``findings`` of the checks ``gpu-health`` and
-``gpu-links``; the exit code is 1 where one of them fails.
+The launcher starts it before a node whose worker has failed joins again. It creates no CUDA context, so surviving
+workers may keep theirs. ``FILE`` receives a JSON object with the ``findings`` of the checks ``gpu-health`` and
+``gpu-links``. The exit code is 1 if one of them fails.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from ddp_trainer.process.gpu_devices import MIG_PREFIX
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the GPUs and write what is found; the exit code."""
+    """Check the GPUs and write the findings. Returns the exit code."""
     devices, file = argv
     node = os.environ.get(Env.POD_NAME) or socket.gethostname()
     found = findings_of(node, gpus(), devices.split(","))
-    with contextlib.suppress(OSError):  # a full disk is no fault of a GPU
+    with contextlib.suppress(OSError):  # a full disk is not a GPU failure
         Path(file).write_text(json.dumps({"findings": [asdict(finding) for finding in found]}))
     has_failed = worst(finding.status for finding in found) is Status.FAIL
     return Exit.FAILURE if has_failed else Exit.SUCCESS
 
 
 def findings_of(node: str, cards: Cards, devices: Sequence[str]) -> list[Finding]:
-    """Return what is found of the GPUs of a node that are named.
+    """Return the findings of the given GPUs of a node.
 
     Args:
         node: Name of the node.
-        cards: All its GPUs.
-        devices: Indices or UUIDs. A MIG slice names no GPU, so all of them count with one.
+        cards: All GPUs of the node.
+        devices: Indices or UUIDs. A MIG slice does not identify a GPU, so with one, all GPUs are checked.
     """
     if cards.error and cards.has_driver:
         hint = "look at nvidia-smi and the kernel's log"
@@ -52,7 +53,7 @@ def findings_of(node: str, cards: Cards, devices: Sequence[str]) -> list[Finding
 
 
 def _is_named(gpu: Gpu, device: str) -> bool:
-    # CUDA takes the beginning of a UUID for the whole of it.
+    # CUDA accepts a prefix of a UUID.
     return device.startswith(MIG_PREFIX) or device == str(gpu.index) or gpu.uuid.startswith(device)
 
 

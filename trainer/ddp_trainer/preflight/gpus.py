@@ -1,4 +1,7 @@
-"""The GPUs of this node, their driver, and what the kernel's log holds against them: no CUDA context, no torch."""
+"""GPUs of this node, their driver and their errors in the kernel's log, read without torch or a CUDA context.
+
+:func:`gpus` queries :mod:`ddp_trainer.preflight.nvml` in a subprocess.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ from ddp_trainer.process.nvml_library import LIBRARY
 _TIMEOUT_SECONDS: Final = 20.0
 _KERNEL_LOG: Final = Path("/dev/kmsg")
 _LOG_BYTES: Final = 1 << 16
-"""Longest record of the kernel's log and more; each read gives one."""
+"""Larger than the longest record of the kernel's log. Each read returns one record."""
 _MOST_RECORDS: Final = 100_000
 _XID: Final = re.compile(r"^\d+,\d+,(\d+),[^;]*;NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)")
 RECENT_SECONDS: Final = 7200.0
-"""Age up to which an Xid counts: older ones were there when others trained here."""
+"""Age up to which an Xid counts, in seconds. An older one belongs to earlier users of the node."""
 
 
 def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = Path("/proc")) -> Cards:
-    """All GPUs. They are asked once, and for at most 20 s: a driver in trouble may never answer."""
+    """Return all GPUs. They are queried once, for at most 20 s, because a faulty driver may never answer."""
     cards = _asked(library)
     logged = xids(_records(kernel_log), time.monotonic())
     found = (replace(gpu, xids=_of(gpu, logged), processes=_foreign(gpu, proc)) for gpu in cards.gpus)
@@ -54,7 +57,7 @@ def _asked(library: str) -> Cards:
 
 
 def xids(records: Iterable[str], now: float) -> dict[str, set[int]]:
-    """From records of ``/dev/kmsg`` to the Xids of the last two hours, by the place on the PCI bus.
+    """Return the Xids of the last two hours by PCI address, from records of ``/dev/kmsg``.
 
     >>> sorted(xids(["4,1,900000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."], 960.0))
     ['3b:00']
@@ -67,7 +70,9 @@ def xids(records: Iterable[str], now: float) -> dict[str, set[int]]:
 
 
 def _place(bus_id: str) -> str:
-    """Bus and device, in which NVML and the kernel agree: ``3b:00`` of ``00000000:3B:00.0`` and of ``0000:3b:00``."""
+    """Return bus and device, the part that NVML and the kernel write alike: ``3b:00`` for ``00000000:3B:00.0`` and
+    ``0000:3b:00``.
+    """
     return ":".join(bus_id.partition(".")[0].lower().split(":")[-2:])
 
 
@@ -77,7 +82,7 @@ def _of(gpu: Gpu, logged: Mapping[str, set[int]] | None) -> tuple[int, ...]:
 
 
 def _records(path: Path) -> list[str]:
-    """Of the kernel's log; none where it may not be read, as in most pods."""
+    """Return the records of the kernel's log; empty if it is not readable, as in most pods."""
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -88,19 +93,22 @@ def _records(path: Path) -> list[str]:
             try:
                 read = os.read(log, _LOG_BYTES)
             except BrokenPipeError:
-                continue  # records that were overwritten before they were read
+                continue  # records were overwritten before they were read
             if not read:
                 break
             text.append(read)
     except OSError:
-        pass  # BlockingIOError: that was all
+        pass  # BlockingIOError: no more records
     finally:
         os.close(log)
     return b"".join(text).decode(errors="replace").splitlines()
 
 
 def _foreign(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
-    """Without those that the same launcher has started, as the members of a group that a node joins have."""
+    """Return the processes that this launcher has not started.
+
+    In a running group that a node joins, the launchers of the members have started workers.
+    """
     if gpu.processes is None:
         return None
     launcher = os.getppid()
@@ -108,7 +116,10 @@ def _foreign(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
 
 
 def _descends(pid: int, ancestor: int, proc: Path) -> bool:
-    """Also of a container's first process, of which every process of this container descends and no other does."""
+    """Return True if the process descends from ``ancestor``.
+
+    If ``ancestor`` is a container's first process, this holds for every process of the container and for no other.
+    """
     for _ in range(64):
         if pid == ancestor:
             return True

@@ -1,7 +1,8 @@
-"""Which interface NCCL and gloo would listen on, by their own rules, without asking them.
+"""Prediction of the interfaces that NCCL and gloo choose, by their own rules and without calling them.
 
-NCCL: ``ncclFindInterfaces`` in src/misc/socket.cc of NCCL 2.28. gloo: ``ProcessGroupGloo::createDefaultDevice`` and
-``createDeviceForInterface`` in torch 2.13, and ``lookupAddrForIface`` in gloo/transport/tcp/device.cc.
+Sources: NCCL: ``ncclFindInterfaces`` in src/misc/socket.cc of NCCL 2.28. gloo:
+``ProcessGroupGloo::createDefaultDevice`` and ``createDeviceForInterface`` in torch 2.13, and ``lookupAddrForIface`` in
+gloo/transport/tcp/device.cc.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ GLOO_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 _FAMILY_VARIABLE: Final = "NCCL_SOCKET_FAMILY"
 
 _NCCL_DEFAULT: Final = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
-"""What NCCL tries in turn when nobody says; InfiniBand first."""
+"""Rules that NCCL tries in turn without a setting; InfiniBand first."""
 
 _LOOPBACK: Final = "127.0.0.1"
 
 
 def nccl(interfaces: Sequence[Interface], environ: Mapping[str, str]) -> Choice:
-    """NCCL's first interface: that of its bootstrap."""
+    """Return NCCL's first interface, which its bootstrap uses."""
     family = {"AF_INET": 4, "AF_INET6": 6}.get(environ.get(_FAMILY_VARIABLE, ""), 0)
     told = environ.get(NCCL_VARIABLE, "")
     if len(told) > 1:
@@ -38,11 +39,11 @@ def nccl(interfaces: Sequence[Interface], environ: Mapping[str, str]) -> Choice:
 
 
 def _matching(rule: str, interfaces: Sequence[Interface], family: int) -> Iterator[tuple[str, str]]:
-    """Addresses that NCCL's list lets through: prefixes, ``=`` for exact names, ``^`` for all others."""
+    """Yield the addresses that match NCCL's list: prefixes, ``=`` for exact names, ``^`` for all others."""
     is_exclusion = rule.startswith("^")
     rule = rule.removeprefix("^")
     is_exact = rule.startswith("=")
-    # A port may follow a name, for the days of several HCAs.
+    # NCCL allows a port after a name, for hosts with several HCAs.
     names = [name.partition(":")[0] for name in rule.removeprefix("=").split(",") if name]
     for name, address in _in_kernel_order(interfaces):
         if family and family != (6 if ":" in address else 4):
@@ -53,7 +54,7 @@ def _matching(rule: str, interfaces: Sequence[Interface], family: int) -> Iterat
 
 
 def _in_kernel_order(interfaces: Sequence[Interface]) -> Iterator[tuple[str, str]]:
-    """Getifaddrs lists the IPv4 addresses of all interfaces before the first IPv6 address."""
+    """Yield all addresses in the order of getifaddrs: the IPv4 addresses of all interfaces, then the IPv6 addresses."""
     for is_v6 in (False, True):
         for interface in interfaces:
             for address in interface.addresses if interface.is_up else ():
@@ -62,7 +63,7 @@ def _in_kernel_order(interfaces: Sequence[Interface]) -> Iterator[tuple[str, str
 
 
 def gloo(interfaces: Sequence[Interface], hostname: Resolution, environ: Mapping[str, str]) -> Choice:
-    """The first device of a gloo group."""
+    """Return the first device of a gloo group."""
     told = environ.get(GLOO_VARIABLE, "")
     if len(told) > 1:
         first = told.split(",")[0]

@@ -1,4 +1,6 @@
-"""Frozen dataclasses as JSON, one per line, and back: data and never code, with a length limit and exact types."""
+"""Codec for messages between preflights: frozen dataclasses as JSON, one per line, with exact types and a length
+limit.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,29 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LINE_BYTES: Final = 1 << 25
-"""Longest line after the handshake, in bytes: the reports of a thousand nodes."""
+"""Longest line after the handshake in bytes, enough for the reports of a thousand nodes."""
 HANDSHAKE_VERSION: Final = 2
 KEY_PURPOSE: Final = "preflight"
-"""Purpose of the key by which preflights authenticate, see :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
+"""Purpose of the authentication key of preflights, see :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
 
 
 class WireError(Exception):
-    """A line that no preflight would send."""
+    """A line is not a valid message of a preflight."""
 
 
 def encode(message: DataclassInstance) -> bytes:
-    """The message as one line."""
+    """Return the message as one line."""
     return json.dumps(asdict(message), separators=(",", ":")).encode() + b"\n"
 
 
 def decode(kind: type[Kind], line: bytes) -> Kind:
-    """The message of one line. Raises WireError for anything else."""
+    """Return the message in one line.
+
+    Raises:
+        WireError: The line is not a message of this kind.
+    """
     try:
         message: Kind = strict_json.parse(kind, strict_json.loads(line))
     except strict_json.Malformed as error:
@@ -43,8 +49,8 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
     """Return the next line, which may be longer than the reader's limit; empty at the end of the connection.
 
     Raises:
-        WireError: For a line of more than :data:`LINE_BYTES`.
-        OSError: If the connection breaks.
+        WireError: The line has more than :data:`LINE_BYTES`.
+        OSError: The connection broke.
     """
     line = bytearray()
     while not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""What the kernel grants this process: shared memory and open files."""
+"""Kernel limits of this process: shared memory and open files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ddp_trainer.preflight.schema import Limits
 
 
 def limits() -> Limits:
-    """As they are now."""
+    """Return the present limits."""
     size = free = 0
     try:
         volume = os.statvfs(Path.SHARED_MEMORY)
         size, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
     except OSError:
-        pass  # no /dev/shm at all is as good as an empty one
+        pass  # a missing /dev/shm counts as one of size 0
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = 1 << 30
     return Limits(

@@ -1,7 +1,8 @@
-"""Ports of this node that the preflights of other nodes connect to.
+"""Ports of this node to which the preflights of other nodes connect.
 
-A peer authenticates by :mod:`ddp_trainer.net.handshake`, receives a :class:`Banner` with this node's token and time,
-and may then go on to the :class:`~ddp_trainer.preflight.exchange.Host`. Without a secret, the banner comes first.
+A peer authenticates by :mod:`ddp_trainer.net.handshake`, then receives a :class:`Banner` with this node's token and
+time. The connection may continue to the :class:`~ddp_trainer.preflight.exchange.Host`. Without a secret, the banner
+comes first.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, encode
 from ddp_trainer.preflight.schema import VERSION
 
 MOST_CONNECTIONS: Final = 4096
-"""Of all ports together."""
+"""Connections of all ports together."""
 MOST_PORTS: Final = 4
-"""The meeting place or rendezvous port, and one of the kernel's choice, each with IPv4 and IPv6."""
+"""The meeting or rendezvous port and one chosen by the kernel, each with IPv4 and IPv6."""
 MOST_CONNECTIONS_PER_ADDRESS: Final = 64
 LOG_LINES_PER_MINUTE: Final = 6
 
@@ -39,22 +40,22 @@ class Banner:
     """First line after the handshake, and the answer to a request for the time."""
 
     preflight: int
-    """:data:`~ddp_trainer.preflight.schema.VERSION` of who speaks."""
+    """:data:`~ddp_trainer.preflight.schema.VERSION` of the sender."""
     token: str
     time: float
     """Seconds since the epoch."""
 
 
 class Listener:
-    """All ports of this node that preflight listens on. Use with :func:`contextlib.aclosing`."""
+    """All ports on which the preflight of this node listens. Use with :func:`contextlib.aclosing`."""
 
     def __init__(self, token: str, address: str, key: bytes | None, serve: Serve | None = None) -> None:
-        """Listen nowhere yet.
+        """Create the listener without any port.
 
         Args:
             token: Token of this preflight.
-            address: Address to listen on; every interface when empty.
-            key: Key by which peers authenticate; None to believe every peer.
+            address: Address to listen on; empty for every interface.
+            key: Authentication key of the peers; None to accept every peer.
             serve: Called with an authenticated connection, after the banner.
         """
         self.token = token
@@ -65,10 +66,17 @@ class Listener:
         self._log = RateLimitedLog(lines_per_minute=LOG_LINES_PER_MINUTE, write=_print)
 
     async def listen(self, port: int) -> int:
-        """Listen there, or at a port of the kernel's choice for 0; return the port. Raises OSError."""
+        """Listen on ``port``, or on a port chosen by the kernel for 0.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: The port cannot be used.
+        """
         if port and port in self._servers:
             return port
-        # One number for both families: a second socket takes the port that the first was given.
+        # Both families use one number: the second socket takes the port of the first.
         hosts = [self._address] if self._address else ["0.0.0.0", "::"]  # noqa: S104 - peers come from everywhere
         first = self._start(hosts[0], port)
         number = int(first.getsockname()[1])
@@ -88,11 +96,11 @@ class Listener:
         return listener
 
     def banner(self) -> bytes:
-        """As of now."""
+        """Return the encoded banner with the present time."""
         return encode(Banner(preflight=VERSION, token=self.token, time=time.time()))
 
     async def aclose(self) -> None:
-        """Give up all ports, and close all connections."""
+        """Close all ports and connections."""
         for server in [server for servers in self._servers.values() for server in servers]:
             await server.close()
 
@@ -113,14 +121,14 @@ def _print(line: str) -> None:
 
 
 def why_taken(port: int, error: OSError) -> str:
-    """A sentence on a port that could not be had."""
+    """Return a sentence about a port that cannot be used."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is taken{holder(port)}"
     return f"port {port} cannot be listened on: {error.strerror}"
 
 
 def holder(port: int) -> str:
-    """`` by process 7 (python)`` where we may see who listens there, else nothing."""
+    """Return the process that listens on the port, as `` by process 7 (python)``; empty if it is not visible."""
     wanted = f":{port:04X}"
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

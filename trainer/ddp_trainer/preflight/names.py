@@ -1,4 +1,4 @@
-"""What names stand for on this node, forward and back, and whether /etc/hosts has a say in it."""
+"""Name resolution on this node, forward and reverse, with the matching line of /etc/hosts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ddp_trainer.preflight.schema import Resolution
 
 _HOSTS: Final = Path("/etc/hosts")
 ANSWER_SECONDS: Final = 5.0
-"""A name server that does not answer by then would hold up the start of the run, too."""
+"""Timeout of the resolver in seconds. A slower name server would also delay the start of the run."""
 
 Answer = TypeVar("Answer")
 
 
 def forward(name: str) -> Resolution:
-    """The addresses of a name, or why there are none. An address stands for itself."""
+    """Return the addresses of a name, or the error. An address resolves to itself."""
     try:
         found = _answer(partial(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
@@ -33,7 +33,7 @@ def forward(name: str) -> Resolution:
 
 
 def back(address: str) -> str:
-    """The name that an address leads back to; empty for none."""
+    """Return the name of an address; empty if it has none."""
     try:
         name, _ = _answer(partial(socket.getnameinfo, (address, 0), socket.NI_NAMEREQD))
     except OSError:
@@ -42,7 +42,7 @@ def back(address: str) -> str:
 
 
 def _answer(ask: Callable[[], Answer]) -> Answer:
-    """What the resolver says, which may take its time for ever. Raises OSError."""
+    """Return the resolver's result within :data:`ANSWER_SECONDS`, as it may block forever. Raises OSError."""
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
 
     def wait_for_it() -> None:
@@ -62,7 +62,7 @@ def _answer(ask: Callable[[], Answer]) -> Answer:
 
 
 def hosts_line(name: str, hosts: Path = _HOSTS) -> str:
-    """The first line of /etc/hosts that has the name; empty for none."""
+    """Return the first line of /etc/hosts that contains the name; empty if there is none."""
     try:
         lines = hosts.read_text(errors="replace").splitlines()
     except OSError:
@@ -75,7 +75,7 @@ def hosts_line(name: str, hosts: Path = _HOSTS) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether it needs no resolver."""
+    """Return True if the text is an IP address and needs no resolver."""
     try:
         ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -84,5 +84,5 @@ def is_address(text: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it leads back to the machine that uses it."""
+    """Return True for a loopback address."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback

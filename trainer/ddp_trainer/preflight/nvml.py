@@ -1,7 +1,7 @@
-"""What NVML tells of this node's GPUs: ``python -m ddp_trainer.preflight.nvml [LIBRARY]`` prints it as JSON.
+"""State of this node's GPUs from NVML: ``python -m ddp_trainer.preflight.nvml [LIBRARY]`` prints it as JSON.
 
-A process of its own: a driver in trouble may never answer, and a call into it cannot be interrupted. A field that
-cannot be read is None, and its error is kept, so that it takes no other field with it.
+It runs in a separate process, because a call into a faulty driver may never return and cannot be interrupted. A field
+that cannot be read is None and its error is kept; the other fields are not affected.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.nvml_library import GPU_IS_LOST, LIBRARY, MOST_LINKS, POWER_CAP, Device, Nvml, NvmlError
 
 UNKNOWN: Final = "unknown"
-"""Name of a GPU that does not tell its own."""
+"""Name of a GPU that does not report one."""
 MOST_COUNT: Final = 1 << 40
-"""A counter that is not kept reads as 2^64 - 1; nothing here counts so far."""
+"""Upper bound of a count. A counter that is not kept reads as 2^64 - 1; no real counter gets this far."""
 _RECOVERY_ACTION: Final = 230
 _RECOVERY_ACTIONS: Final = (
     *("none", "reset the GPU", "reboot the node", "drain peer traffic", "drain and reset the GPU"),
     *("recover the IMEX domain", "reset the PCI bus", "reboot the system"),
 )
-"""By ``nvmlDeviceGpuRecoveryAction_t``, whose value is field 230."""
+"""Indexed by ``nvmlDeviceGpuRecoveryAction_t``, the value of field 230."""
 _FABRIC_STATES: Final = ("not supported", "not started", "in progress", "completed")
 _FABRIC_FAULTS: Final[Sequence[tuple[int, str]]] = (
     *((0, "degraded bandwidth"), (2, "recovering routes"), (4, "an unhealthy route"), (6, "recovering from timeouts")),
 )
-"""Places in the health mask of two bits each, of which 1 is true (``NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_*``)."""
+"""Bit positions of two-bit values in the health mask, of which 1 means true
+(``NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_*``).
+"""
 _CONFIGURATION: Final = 8
-"""Place of four bits, of which more than 1 is a kind of wrong configuration."""
+"""Bit position of a four-bit value, of which more than 1 is a kind of wrong configuration."""
 _REPLAY, _RECOVERY = 0, 1
 _UNCORRECTED, _VOLATILE = 1, 0
 
@@ -45,15 +47,15 @@ class Cards:
 
     driver: str = ""
     cuda: str = ""
-    """Newest CUDA that the driver runs, as ``13.0``."""
+    """Newest CUDA version that the driver supports, as ``13.0``."""
     gpus: tuple[Gpu, ...] = ()
     error: str = ""
-    """Why there are none."""
+    """Error, if NVML lists no GPUs."""
     has_driver: bool = True
 
 
 def read(library: str = LIBRARY) -> Cards:
-    """All that can be read."""
+    """Read the state of all GPUs."""
     try:
         nvml = Nvml(library)
     except OSError:
@@ -86,7 +88,7 @@ def _gpus(nvml: Nvml, count: int) -> tuple[Gpu, ...]:
 
 
 def gpu_of(nvml: Nvml, index: int, device: Device) -> Gpu:
-    """One GPU; what cannot be read of it is left at what it is without."""
+    """Return the state of one GPU. Fields that cannot be read keep their default."""
     values: dict[str, Any] = {"name": UNKNOWN}
     unread: dict[str, str] = {}
     is_lost = False
@@ -120,7 +122,7 @@ def _count(nvml: Nvml, function: str, *before: Any, kind: Any = ctypes.c_ulonglo
 
 
 def _needs_reset(nvml: Nvml, device: Device) -> bool:
-    """By either way of replacing bad memory: rows since Ampere, pages before."""
+    """Return True if bad memory awaits replacement: rows since Ampere, pages on older GPUs."""
     try:
         return bool(_remapped(nvml, device)[2])
     except NvmlError:
@@ -128,7 +130,9 @@ def _needs_reset(nvml: Nvml, device: Device) -> bool:
 
 
 def _remapped(nvml: Nvml, device: Device) -> list[int]:
-    """Rows for correctable and for uncorrectable errors, whether more are pending, whether one failed."""
+    """Return rows remapped for correctable and for uncorrectable errors, whether more are pending, whether one
+    failed.
+    """
     return nvml.numbers("nvmlDeviceGetRemappedRows", device, 4)
 
 
@@ -150,7 +154,7 @@ def _fabric_faults(nvml: Nvml, device: Device) -> tuple[str, ...]:
 
 
 def _links(nvml: Nvml, device: Device) -> list[tuple[int, bool]]:
-    """Number and state of each NVLink that the GPU has. Raises NvmlError where it has none."""
+    """Return number and state of each NVLink of the GPU. Raises NvmlError if it has none."""
     found: list[tuple[int, bool]] = []
     for link in range(MOST_LINKS):
         try:
@@ -163,7 +167,7 @@ def _links(nvml: Nvml, device: Device) -> list[tuple[int, bool]]:
 
 
 def _link_errors(nvml: Nvml, device: Device) -> int:
-    """Replays and recoveries of all links."""
+    """Return the sum of replays and recoveries of all links."""
     return sum(
         _count(nvml, "nvmlDeviceGetNvLinkErrorCounter", device, link, counter)
         for link, _ in _links(nvml, device)
@@ -172,7 +176,7 @@ def _link_errors(nvml: Nvml, device: Device) -> int:
 
 
 def _slowdowns(nvml: Nvml, device: Device) -> tuple[str, ...]:
-    """Without the power cap, which a GPU at full load reaches as it should."""
+    """Return the reasons for lowered clocks, without the power cap, which is normal at full load."""
     return tuple(name.replace("_", " ") for name in nvml.clock_events(device) if name != POWER_CAP)
 
 
@@ -202,7 +206,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "slowdowns": _slowdowns,
     "processes": lambda nvml, device: tuple(nvml.processes(device)),
 }
-"""Field of :class:`Gpu` → how it is read. Each raises NvmlError for itself."""
+"""Field of :class:`Gpu` → its reader, which raises NvmlError."""
 
 
 if __name__ == "__main__":

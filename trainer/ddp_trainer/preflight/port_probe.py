@@ -1,4 +1,7 @@
-"""Knocking at the ports of every other node, as ``nc -vz`` would, and listening to who answers."""
+"""Probes of the ports of every other node: connect, as ``nc -vz`` does, and verify the peer's token.
+
+:func:`probe` runs all probes of a node.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.schema import Outcome, Probe, Purpose, Report
 
 CONNECT_SECONDS: Final = 5.0
-"""A lost SYN is sent again after 1 s and after 3 s, so this allows for two losses."""
+"""Timeout in seconds. A lost SYN is repeated after 1 s and after 3 s, so this allows two losses."""
 _AT_ONCE: Final = 64
 _NO_ROUTE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}
 
@@ -24,14 +27,14 @@ _NO_ROUTE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, 
 @dataclass(frozen=True, slots=True)
 class _Door:
     token: str
-    """Of who should answer; empty for anybody."""
+    """Token of the expected peer; empty to accept any."""
     purpose: Purpose
     address: str
     port: int
 
 
 async def probe(own: Report, reports: tuple[Report, ...], key: bytes | None) -> tuple[Probe, ...]:
-    """All doors of all peers, from here, :data:`_AT_ONCE` at a time."""
+    """Probe all ports of all peers from this node, :data:`_AT_ONCE` in parallel."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def knock_at(door: _Door) -> Probe:
@@ -56,20 +59,20 @@ def _endpoint(own: Report) -> Iterator[_Door]:
 
 
 def _doors(own: Report, peer: Report) -> Iterator[_Door]:
-    """What the ranks of other nodes will need of this one."""
+    """Yield the ports of a peer that the ranks of other nodes will need."""
     if peer.route:
         yield _Door(peer.token, Purpose.RANDOM, peer.route, peer.listening.random)
         if peer.listening.rendezvous:
             yield _Door(peer.token, Purpose.RENDEZVOUS, peer.route, peer.listening.rendezvous)
     for purpose, chosen in ((Purpose.GLOO, peer.gloo), (Purpose.NCCL, peer.nccl)):
         is_elsewhere = chosen.address not in {"", peer.route}
-        # Loopback is another machine from every machine, and one machine reaches itself: both need no knock.
+        # No probe for a loopback address, which is local everywhere, or for a node on the same machine.
         if is_elsewhere and not is_loopback(chosen.address) and peer.machine != own.machine:
             yield _Door(peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random)
 
 
 async def knock(address: str, port: int, token: str, key: bytes | None) -> Outcome:
-    """Connect, and read who is there; an empty ``token`` takes anybody."""
+    """Connect and verify the peer; an empty ``token`` accepts any peer."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
@@ -84,7 +87,7 @@ async def knock(address: str, port: int, token: str, key: bytes | None) -> Outco
 
 
 def outcome_of(error: OSError) -> Outcome:
-    """What an attempt to connect came to; everything that is not better known counts as refused."""
+    """Return the outcome of a failed connection attempt. Unknown errors count as refused."""
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return Outcome.TIMED_OUT
     return Outcome.NO_ROUTE if error.errno in _NO_ROUTE else Outcome.REFUSED

@@ -1,4 +1,4 @@
-"""What RDMA needs of a node: locked memory, the libraries of verbs, devices, huge pages."""
+"""Prerequisites of RDMA on this node: locked memory, verbs libraries, devices and huge pages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from typing import Final
 from ddp_trainer.preflight.schema import Rdma
 
 VERBS: Final = ("libibverbs.so.1", "librdmacm.so.1")
-"""What NCCL and libfabric open by these names."""
+"""Libraries that NCCL and libfabric open by these names."""
 _IPC_LOCK: Final = 14
-"""CAP_IPC_LOCK, by number in <linux/capability.h>."""
+"""Number of CAP_IPC_LOCK in <linux/capability.h>."""
 _HUGE_PAGE_BYTES: Final = 2 << 20
 _PROVIDERS: Final = ("usr/lib/*/libibverbs", "usr/lib64/libibverbs", "usr/lib/libibverbs")
 
 
 def rdma(root: Path = Path("/"), libraries: Sequence[str] = VERBS) -> Rdma:
-    """As it is now; files are looked for under ``root``."""
+    """Return the present state.
+
+    Args:
+        root: Root directory of the files to read.
+        libraries: Names of the libraries to load.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return Rdma(
         locked_memory_bytes=None if soft == resource.RLIM_INFINITY else soft,
@@ -50,18 +55,18 @@ def _has_capability(status: Path, number: int) -> bool:
 
 
 def _ports(devices: Path) -> dict[str, str]:
-    """``4: ACTIVE`` in a port's file ``state`` becomes ``ACTIVE``."""
+    """Return the state of each port, for example ``ACTIVE`` from ``4: ACTIVE`` in its file ``state``."""
     found: dict[str, str] = {}
     for file in sorted(devices.glob("*/ports/*/state")):
         try:
             found[f"{file.parts[-4]}/{file.parts[-2]}"] = file.read_text().rpartition(":")[2].strip()
         except OSError:
-            continue  # a device that was taken away meanwhile
+            continue  # the device was removed meanwhile
     return found
 
 
 def _huge_pages(root: Path) -> int:
-    """Of the machine, and of this container's own limit."""
+    """Return the bytes of free huge pages of the machine, within the limit of this container."""
     try:
         free = int((root / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text()) * _HUGE_PAGE_BYTES
     except (OSError, ValueError):

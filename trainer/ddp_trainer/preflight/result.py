@@ -1,4 +1,4 @@
-"""What a check has to say of a node, and what to do about it."""
+"""Results of checks: statuses and findings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     SKIP = "skip"
-    """Nothing to look at here; never a pass."""
+    """The check does not apply here; never a pass."""
     WARN = "warn"
-    """The run can start, and may be slower or harder to understand than it need be."""
+    """The run can start, but may be slower or harder to debug."""
     FAIL = "fail"
     """The run will fail or hang."""
 
@@ -23,7 +23,7 @@ _ORDER = tuple(Status)
 
 
 def worst(statuses: Iterable[Status]) -> Status:
-    """The worst of them; ok when there are none.
+    """Return the worst status; ok if there are none.
 
     >>> worst([Status.WARN, Status.FAIL, Status.SKIP])
     <Status.FAIL: 'fail'>
@@ -33,13 +33,13 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be, or could not be looked at."""
+    """One problem, or one check that was skipped."""
 
     check: str
     status: Status
     node: str
-    """Name of the node it is about; empty for all of them."""
+    """Name of the node; empty for all nodes."""
     message: str
-    """What is so, with the value."""
+    """Observation, with the value."""
     hint: str = ""
-    """What to do next."""
+    """Next step for the user."""

@@ -1,4 +1,7 @@
-"""One preflight on this node: listen, collect, meet, probe; what is found out goes into one :class:`Facts`."""
+"""Sequence of one preflight on this node: listen, collect, meet, probe.
+
+:func:`conduct` runs the :class:`Order` of the command line, and returns the results as one :class:`Facts`.
+"""
 
 from __future__ import annotations
 
@@ -22,33 +25,37 @@ from ddp_trainer.preflight.schema import Facts, Listening, Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to look at."""
+    """Parameters of a preflight."""
 
     subject: Subject
     expected: int
     least: int
     meeting_port: int
     timeout: float
-    """Seconds until all nodes must have come."""
+    """Seconds within which all nodes must arrive."""
     newcomer: int | None = None
-    """As :attr:`Facts.newcomer`."""
+    """Same as :attr:`Facts.newcomer`."""
     secret: RunSecret | None = None
-    """By which the nodes authenticate; None to believe every peer."""
+    """Secret that authenticates the nodes; None to accept every peer."""
 
     @property
     def key(self) -> bytes | None:
-        """Key of the preflight's listeners. A node that meets no other has one of its own."""
+        """Key of the preflight's listeners. A preflight of one node uses a random one."""
         secret = self.secret or (RunSecret.random() if self.is_alone else None)
         return None if secret is None else secret.key(KEY_PURPOSE)
 
     @property
     def is_alone(self) -> bool:
-        """One node, which meets nobody."""
+        """True for a run of one node, which meets no other."""
         return self.expected == 1
 
 
 async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
-    """Raises OSError when the script cannot be read."""
+    """Run the preflight and return its facts.
+
+    Raises:
+        OSError: The script cannot be read.
+    """
     until = asyncio.get_running_loop().time() + order.timeout
     host = Host(order.expected, until) if order.subject.is_host else None
     listener = Listener(uuid.uuid4().hex, _where(environ), order.key, host.serve if host else None)
@@ -75,13 +82,16 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
 
 
 def _where(environ: Mapping[str, str]) -> str:
-    """Everywhere; but pods that are played on one machine share its ports, and have a loopback address each."""
+    """Return the address to listen on: every address, except if pods are simulated on one machine.
+
+    Such pods share its ports, and have a loopback address each.
+    """
     address = environ.get(Env.POD_IP, "")
     return address if address and is_loopback(address) else ""
 
 
 async def _open(host: Host, listener: Listener, port: int) -> None:
-    """Raises NobodyMet when the others cannot meet here."""
+    """Listen on the meeting port. Raises NobodyMet if that fails."""
     host.listens_with(listener)
     try:
         await listener.listen(port)
@@ -91,8 +101,10 @@ async def _open(host: Host, listener: Listener, port: int) -> None:
 
 
 async def _host_or_guest(order: Order, own: Report, host: Host, until: float) -> Host | Guest:
-    """A node of rank 0 that the name does not lead to: whoever it leads to may host as well. Then this one is a guest,
-    and the table shows two nodes of one rank; else the name is wrong here, and the others may come.
+    """Decide the role of a node of rank 0 if the meeting host's name does not resolve to it.
+
+    If the node that the name resolves to also hosts, this node becomes a guest, and the table shows two nodes of one
+    rank. Otherwise the name is wrong on this node, which remains the host for the others.
     """
     hosting = asyncio.ensure_future(host.reports(own))
     looking = asyncio.ensure_future(meet(order.subject.meeting_host, order.meeting_port, until, order.key))
@@ -106,7 +118,7 @@ async def _host_or_guest(order: Order, own: Report, host: Host, until: float) ->
 
 
 async def _collected(order: Order, listener: Listener, environ: Mapping[str, str]) -> Report:
-    """Our report. The rendezvous port is taken only now, because the host may be on this machine too."""
+    """Collect the report. The rendezvous port is taken only now, because the host may be on this machine too."""
     listening = Listening(random=await listener.listen(0))
     wanted = order.subject.endpoint_port
     try:
@@ -114,7 +126,7 @@ async def _collected(order: Order, listener: Listener, environ: Mapping[str, str
             listening = replace(listening, rendezvous=await listener.listen(wanted))
     except OSError as error:
         listening = replace(listening, taken=why_taken(wanted, error))
-    # A driver in trouble and a dead resolver take seconds, in which others may knock.
+    # A faulty driver or a dead resolver takes seconds, during which other nodes may probe this one.
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, collect, order.subject, listener.token, listening, environ)
 
@@ -149,7 +161,10 @@ def _alone(order: Order, own: Report, error: NobodyMet) -> Facts:
 
 
 def in_order(reports: Sequence[Report]) -> tuple[Report, ...]:
-    """By rank, host first where nobody has one; names that are there twice get their rank or place behind them."""
+    """Sort reports by rank, and by name with the host first without ranks.
+
+    Duplicate names get their position as a suffix.
+    """
     ranked = sorted(
         reports, key=lambda each: (each.node_rank is None, each.node_rank or 0, not each.is_host, each.name, each.token)
     )

@@ -1,4 +1,6 @@
-"""What a node knows of itself and of its way to the others; all of it travels as JSON."""
+"""Data that the nodes exchange as JSON: the report of a node, the probes of its peers, and the facts that are
+judged.
+"""
 
 from __future__ import annotations
 
@@ -9,39 +11,41 @@ from typing import Final
 from ddp_trainer.net.network_interfaces import Interface
 
 VERSION: Final = 1
-"""Of the documents that nodes exchange and that ``-o json`` prints; raised when a field changes its meaning."""
+"""Version of the documents that nodes exchange and that ``-o json`` prints; raised when the meaning of a field
+changes.
+"""
 
 API_VERSION: Final = f"preflight.ddp/v{VERSION}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What a name stands for on this node."""
+    """Result of resolving a name on this node."""
 
     name: str
     addresses: tuple[str, ...] = ()
-    """In the resolver's order."""
+    """Addresses in the resolver's order."""
     error: str = ""
-    """The resolver's, when there are no addresses."""
+    """Error of the resolver, without addresses."""
     hosts_line: str = ""
-    """The line of /etc/hosts that answers for the name."""
+    """Line of /etc/hosts that defines the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The interface that a communication library would listen on."""
+    """Interface on which a communication library would listen."""
 
     interface: str = ""
     address: str = ""
     error: str = ""
-    """Why it would find none."""
+    """Reason why it would find none."""
     why: str = ""
-    """By which rule."""
+    """Rule that selects it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU, as NVML and the kernel's log tell of it; None and empty texts for what they do not."""
+    """State of one GPU from NVML and the kernel's log; None or an empty text if unknown."""
 
     index: int
     name: str
@@ -49,63 +53,63 @@ class Gpu:
     bus_id: str = ""
     memory_mib: int = 0
     memory_used_mib: int | None = None
-    """By all processes, and by the driver for itself."""
+    """MiB in use by all processes and by the driver."""
     is_lost: bool = False
-    """It has fallen off the bus, or cannot be reached for another reason."""
+    """True if it has fallen off the bus or is unreachable for another reason."""
     uncorrected_errors: int | None = None
-    """Of its memory since the driver was loaded."""
+    """Errors of its memory since the driver was loaded."""
     needs_reset: bool | None = None
-    """A page or row is to be replaced at the next reset."""
+    """True if a page or row is to be replaced at the next reset."""
     remap_failed: bool | None = None
-    """A row of its memory could not be replaced."""
+    """True if a row of its memory could not be replaced."""
     recovery_action: str = ""
-    """What the driver wants to be done; ``none`` for nothing."""
+    """Action that the driver requests; ``none`` for no action."""
     fabric_state: str = ""
-    """Whether it has joined the fabric of NVSwitches: ``completed``, or ``not supported`` without one."""
+    """State in the fabric of NVSwitches: ``completed`` once joined, or ``not supported`` without a fabric."""
     fabric_faults: tuple[str, ...] = ()
     nvlinks: int | None = None
     nvlinks_up: int | None = None
     nvlink_errors: int | None = None
     """Replays and recoveries since the driver was loaded."""
     pcie_generation: int | None = None
-    """At this moment; less than the most where the GPU saves power."""
+    """Current generation; lower than the maximum while the GPU saves power."""
     pcie_generation_max: int | None = None
-    """Of GPU and slot together."""
+    """Maximum of GPU and slot together."""
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
     performance_state: int | None = None
     """0 for full speed, up to 15; 32 for unknown."""
     slowdowns: tuple[str, ...] = ()
-    """Why its clocks are lower than they were asked to be, by heat or power."""
+    """Reasons why its clocks are lower than requested, such as heat or power."""
     processes: tuple[int, ...] | None = None
-    """Process numbers of those that compute on it and were not started by this launcher."""
+    """Ids of the processes that compute on it and were not started by this launcher."""
     xids: tuple[int, ...] = ()
-    """Errors of the driver in the last two hours."""
+    """Driver errors of the last two hours."""
     unread: dict[str, str] = field(default_factory=dict)
-    """Field that should be there → why it could not be read."""
+    """Field that should be readable → its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What runs on this node."""
+    """Versions, packages, script and environment of this node."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    """``python``, ``torch``, ``cuda``, ``nccl``, ``driver``, ``driver_cuda``; what is not there is left out."""
+    """Versions of ``python``, ``torch``, ``cuda``, ``nccl``, ``driver``, ``driver_cuda``; missing ones are left out."""
     packages: str = ""
-    """Digest of the names and versions of everything installed."""
+    """Digest of the names and versions of all installed packages."""
     script: str = ""
-    """Digest of the script's file; empty when none was named."""
+    """Digest of the script; empty if none was named."""
     environment: dict[str, str] = field(default_factory=dict)
-    """The variables that torch and the communication libraries read."""
+    """Variables that torch and the communication libraries read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the kernel grants."""
+    """Kernel limits of this process."""
 
     shared_memory_bytes: int
-    """Size of /dev/shm; 0 where there is none."""
+    """Size of /dev/shm; 0 if there is none."""
     shared_memory_free_bytes: int
     open_files: int
     """``ulimit -n``, the soft limit."""
@@ -113,69 +117,69 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rdma:
-    """What networks other than TCP need of a node."""
+    """Prerequisites of networks other than TCP."""
 
     locked_memory_bytes: int | None = None
     """``ulimit -l`` in bytes; None for no limit."""
     may_lock_memory: bool = False
-    """Whether the limit does not hold for this process, which has the capability CAP_IPC_LOCK."""
+    """True if the limit does not apply because this process has the capability CAP_IPC_LOCK."""
     libraries: dict[str, str] = field(default_factory=dict)
-    """Library → the loader's error, empty where it can be loaded."""
+    """Library → error of the loader; empty if it loads."""
     providers: int = 0
-    """Drivers of libibverbs that are installed."""
+    """Installed drivers of libibverbs."""
     ports: dict[str, str] = field(default_factory=dict)
     """Device and port, as ``mlx5_0/1`` → state, as ``ACTIVE``."""
     device_files: int = 0
-    """``/dev/infiniband/uverbs*`` that this process may open."""
+    """Number of files ``/dev/infiniband/uverbs*`` that this process may open."""
     huge_page_bytes: int = 0
-    """In free pages of 2 MiB that this container may take."""
+    """Bytes of free 2 MiB pages that this container may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """This node's clock against that of the meeting's host; seconds."""
+    """Offset of this node's clock from that of the meeting's host, in seconds."""
 
     offset: float = 0.0
-    """Ours less theirs."""
+    """Time of this node minus time of the host."""
     uncertainty: float = 0.0
     """Half of the shortest round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where this node waits for the probes of the others."""
+    """Ports on which this node waits for the probes of the others."""
 
     random: int = 0
-    """A port that the kernel chose."""
+    """Port chosen by the kernel."""
     rendezvous: int = 0
-    """The rendezvous port; 0 when it could not be had."""
+    """Rendezvous port; 0 if it is not available."""
     taken: str = ""
-    """Why it could not be had."""
+    """Reason why it is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One node."""
+    """State of one node."""
 
     token: str
     """Unique per preflight process."""
     name: str
     node_rank: int | None
-    """As it was told; None when it was not."""
+    """Node rank from the flags or the environment; None if unknown."""
     local_world_size: int
     machine: str
-    """The same for two nodes that share one network stack, as on a laptop."""
+    """Equal for nodes that share one network stack, as on a laptop."""
     is_host: bool
-    """The others meet here."""
+    """True if the others meet here."""
     endpoint: Resolution
     endpoint_port: int
     hostname: Resolution
     reverse: dict[str, str]
-    """Address of ours → the name it leads back to, empty for none."""
+    """Address of this node → its name; empty if it has none."""
     astray: dict[str, str]
-    """Address of ours → where the name that it leads back to leads, when that is elsewhere."""
+    """Address of this node → addresses of its name, if they differ from it."""
     route: str
-    """Address that this node would send from to reach the others; empty when it has no way to them."""
+    """Source address of this node for traffic to the others; empty without a route."""
     interfaces: tuple[Interface, ...]
     gloo: Choice
     nccl: Choice
@@ -184,19 +188,19 @@ class Report:
     limits: Limits
     gpus: tuple[Gpu, ...]
     gpu_note: str
-    """Why there are no GPUs to tell of."""
+    """Reason why the report lists no GPUs."""
     has_driver: bool
-    """NVIDIA's library is here, so that GPUs are meant to be."""
+    """True if NVIDIA's library is installed, so that GPUs are expected."""
     rdma: Rdma
     clock: Clock = field(default_factory=Clock)
     version: int = VERSION
 
 
 class Purpose(StrEnum):
-    """Why an address is knocked at."""
+    """Reason for probing an address."""
 
     ENDPOINT = "endpoint"
-    """Whoever listens there, perhaps none of the nodes."""
+    """The rendezvous endpoint, on which possibly none of the nodes listens."""
     RENDEZVOUS = "rendezvous-port"
     RANDOM = "random-port"
     GLOO = "gloo"
@@ -204,24 +208,24 @@ class Purpose(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a knock led to."""
+    """Result of a probe."""
 
     OK = "ok"
     REFUSED = "refused"
     TIMED_OUT = "timed out"
     NO_ROUTE = "no route"
     STRANGER = "stranger"
-    """Somebody else answered."""
+    """Another program answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One connection that was tried, as ``nc -vz`` would."""
+    """One attempted connection, as with ``nc -vz``."""
 
     source: str
-    """Token of the node that tried."""
+    """Token of the node that connected."""
     target: str
-    """Token of the node that was meant; empty for the endpoint."""
+    """Token of the expected node; empty for the endpoint."""
     purpose: Purpose
     address: str
     port: int
@@ -230,17 +234,17 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that is judged."""
+    """Input of all checks."""
 
     reports: tuple[Report, ...]
-    """In the order of their ranks, then of their names."""
+    """Reports in the order of node ranks, then of names."""
     probes: tuple[Probe, ...] = ()
     expected: int = 1
-    """Nodes that the run is to have."""
+    """Nodes of the run."""
     least: int = 1
-    """Nodes that it can begin with."""
+    """Nodes with which the run can start."""
     newcomer: int | None = None
-    """Rank of the node that wants to join the others, which train already; None where all begin together."""
+    """Rank of the node that wants to join a running group; None if all nodes start together."""
     trouble: str = ""
-    """Why this node could not meet the others, when it could not."""
+    """Reason why this node could not meet the others; empty if it did."""
     trouble_hint: str = ""

@@ -1,4 +1,4 @@
-"""What would run here: versions, installed packages, the script, the environment. Nothing of it is imported."""
+"""Software of this node: versions, installed packages, the script, the environment. The module imports none of it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PREFIXES: Final = (
     "MKL_",
     "PYTHONHASHSEED",
 )
-"""Of the variables that change how ranks compute or talk."""
+"""Prefixes of the variables that change how ranks compute or communicate."""
 
 _NODE_OWN: Final = {"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RESTART_COUNT"}
-"""May differ between nodes."""
+"""Variables that may differ between nodes."""
 
 _LONGEST_VALUE: Final = 256
 _NCCL_PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
@@ -39,7 +39,17 @@ _DIGITS: Final = 16
 
 
 def software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, str]) -> Software:
-    """Of this Python; ``script`` may be empty. Raises OSError when the script cannot be read."""
+    """Return the software of this Python.
+
+    Args:
+        script: Path of the script; empty for none.
+        driver: Version of the GPU driver.
+        driver_cuda: CUDA version that the driver supports.
+        environ: Environment of the process.
+
+    Raises:
+        OSError: The script cannot be read.
+    """
     versions = {
         "python": platform.python_version(),
         **torch_versions(),
@@ -59,7 +69,7 @@ def software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, s
 
 
 def torch_versions() -> dict[str, str]:
-    """Of torch, CUDA and NCCL, from the file that torch's build wrote; empty without torch."""
+    """Return the versions of torch, CUDA, HIP and NCCL from the file that torch's build wrote; empty without torch."""
     spec = importlib.machinery.PathFinder.find_spec("torch", sys.path)
     if spec is None or not spec.origin:
         return {}
@@ -77,7 +87,7 @@ def torch_versions() -> dict[str, str]:
 
 
 def _assignments(tree: ast.Module) -> list[tuple[str, str]]:
-    """Names that are given a text, with or without an annotation."""
+    """Return the names with a string value, with or without an annotation."""
     found: list[tuple[str, str]] = []
     for node in tree.body:
         targets = (
@@ -99,7 +109,7 @@ def _nccl_version() -> str:
 
 
 def packages_digest() -> str:
-    """By the names of their metadata folders, which hold name and version: no file is read."""
+    """Return a digest of the names of the metadata folders, which contain name and version. No file is read."""
     names = {
         entry.name
         for folder in map(Path, dict.fromkeys(sys.path))

@@ -33,7 +33,10 @@ LOOK_AT_RATE: Final = 8
 
 
 def listen(torch: Any) -> None:
-    """Count the steps of this process from now on. Nothing happens if metrics are off or there is no board."""
+    """Count the steps of this process from now on.
+
+    It has no effect if metrics are off or the board cannot be opened.
+    """
     recorder = recorder_factory.opened(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return

@@ -140,7 +140,7 @@ class BoardRankRecorder:
 
     @property
     def unwatched_steps(self) -> int:
-        """Steps until the one before the next that the sampler measures."""
+        """Steps left before the one at which the sampler runs."""
         return int(min(self._look_at - self._cells[STEPS], sys.maxsize)) - 1
 
     def _look(self, count: float, seconds: float, waited: float) -> None:

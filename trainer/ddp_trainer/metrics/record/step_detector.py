@@ -44,7 +44,7 @@ class Listener(Protocol):
 
 
 def _nothing() -> None:
-    """Do it."""
+    """Do nothing."""
 
 
 class Timeline:

@@ -17,7 +17,7 @@ MOST_SECONDS: Final = 20.0
 SCRAPER: Final = "Prometheus/"
 """Prefix of Prometheus' user agent. Requests of other clients do not count."""
 TIMES: Final = 2.0
-"""Longest wait, as a multiple of the scrape interval."""
+"""Longest time after the last scrape, in scrape intervals. After it, no further scrape is expected."""
 SENT_SECONDS: Final = 0.5
 """Seconds for a response to leave."""
 

@@ -1,1 +1,1 @@
-"""Checks of collected facts, one module per subject, and the table of all checks."""
+"""Checks of the collected facts, one module per subject, and the table of all checks."""

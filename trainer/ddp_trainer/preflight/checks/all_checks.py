@@ -1,4 +1,7 @@
-"""The checks, in the order in which they are shown: each a small function from all facts to findings."""
+"""Table of all checks in the order of the output.
+
+Each is a function from all facts to findings; :func:`judge` runs them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Check:
     name: str
     find: Callable[[Facts], Iterable[Finding]]
     takes_two: bool = True
-    """It compares nodes, so that one alone says nothing."""
+    """True if it compares nodes, so that one node alone gives no result."""
 
 
 CHECKS: Final = (
@@ -53,9 +56,10 @@ CHECKS: Final = (
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
-    """Everything that is not as it should be. A pure function: every node comes to the same result.
+    """Return all findings. The function is pure, so every node gets the same result.
 
-    Of a node that wants to join others, only what was not there without it: they train with what they have.
+    For a node that joins a running group, findings that exist without it are left out: the others already train with
+    them.
     """
     found = tuple(finding for check in CHECKS for finding in _found(check, facts))
     others = tuple(report for report in facts.reports if report.node_rank != facts.newcomer)

@@ -1,6 +1,7 @@
-"""Checks of GPUs: whether they are there, healthy, linked at full width, and free.
+"""Checks of GPUs: presence, health, links at full width, and use by others.
 
-What fails is what NVIDIA, Azure and NVSentinel take a node out of service for; what slows a run down warns.
+A failure is a state for which NVIDIA, Azure and NVSentinel take a node out of service. A state that slows a run down is
+a warning.
 """
 
 from __future__ import annotations
@@ -13,19 +14,24 @@ from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import Facts, Gpu, Report
 
 FATAL_XIDS: Final = frozenset({48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120})
-"""Errors of memory, links, firmware and bus, for which a GPU is to be reset or replaced; the others are programs' own.
+"""Errors of memory, links, firmware and bus that require a reset or replacement of the GPU. Programs cause the others.
 
 Source: https://github.com/Azure/azurehpc-health-checks (customTests/azure_gpu_xid.nhc), meanings:
-https://docs.nvidia.com/deploy/xid-errors."""
+https://docs.nvidia.com/deploy/xid-errors.
+"""
 MOST_IDLE_MIB: Final = 2048
-"""Memory that the driver keeps of an idle GPU is some hundred MiB; of GPUs with 141 GB and ECC about 600."""
+"""Memory in MiB up to which a GPU counts as idle. The driver keeps some hundred MiB; about 600 on GPUs with 141 GB and
+ECC.
+"""
 _FULL_SPEED: Final = 0
 _DRAIN: Final = "drain the node and reset the GPU: nvidia-smi --gpu-reset; replace it when they come back"
 _RESET_IT: Final = "drain the node, reset the GPU or reboot, and replace it when that does not help"
 
 
 def gpus(facts: Facts) -> Iterator[Finding]:
-    """Whether there is a GPU for each worker, of the same kind on all nodes, with a driver for torch's CUDA."""
+    """Check that each worker has a GPU, that all nodes have the same kind, and that the driver supports torch's
+    CUDA.
+    """
     most = max((len(report.gpus) for report in facts.reports), default=0)
     for report in facts.reports:
         if not report.gpus:
@@ -44,7 +50,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
 
 
 def health(facts: Facts) -> Iterator[Finding]:
-    """Whether memory, driver and clocks of each GPU are as they should be."""
+    """Check memory, driver and clocks of each GPU."""
     for report in facts.reports:
         if not report.gpus:
             yield _nothing("gpu-health", report)
@@ -52,7 +58,7 @@ def health(facts: Facts) -> Iterator[Finding]:
 
 
 def health_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    """The same of the GPUs of one node."""
+    """Yield the findings of :func:`health` for the GPUs of one node."""
     for gpu in gpus:
         for trouble, hint in _illnesses(gpu):
             yield _of_gpu("gpu-health", Status.FAIL, node, gpu, trouble, hint)
@@ -78,7 +84,7 @@ def health_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
 
 
 def links(facts: Facts) -> Iterator[Finding]:
-    """Whether each GPU has joined its fabric, and has all its NVLinks and lanes of PCI."""
+    """Check that each GPU has joined its fabric and has all its NVLinks and PCI lanes."""
     for report in facts.reports:
         if not report.gpus:
             yield _nothing("gpu-links", report)
@@ -86,7 +92,7 @@ def links(facts: Facts) -> Iterator[Finding]:
 
 
 def links_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    """The same of the GPUs of one node."""
+    """Yield the findings of :func:`links` for the GPUs of one node."""
     usual = _most_links(gpus)
     for gpu in gpus:
         for status, trouble, hint in (*_fabric(gpu), *_nvlinks(gpu, usual.get(gpu.name, 0)), *_pcie(gpu)):
@@ -94,7 +100,7 @@ def links_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
 
 
 def use(facts: Facts) -> Iterator[Finding]:
-    """Whether somebody else computes on a GPU, or has left something in its memory."""
+    """Check that no other process computes on a GPU or occupies its memory."""
     for report in facts.reports:
         if not report.gpus:
             yield _nothing("gpu-use", report)
@@ -174,7 +180,7 @@ def _pcie(gpu: Gpu) -> Iterator[tuple[Status, str, str]]:
 
 
 def _most_links(gpus: Sequence[Gpu]) -> Counter[str]:
-    """By kind of GPU, the most NVLinks that one of this node has up."""
+    """Return the most NVLinks that are up on one GPU of this node, by kind of GPU."""
     most: Counter[str] = Counter()
     for gpu in gpus:
         most[gpu.name] = max(most[gpu.name], gpu.nvlinks_up or 0)
@@ -190,7 +196,7 @@ def _nothing(check: str, report: Report) -> Finding:
 
 
 def _old_driver(report: Report) -> Iterator[Finding]:
-    """A driver runs every CUDA of its own major version, and older ones."""
+    """Check the driver's CUDA version. A driver runs all CUDA versions up to its own major version."""
     versions = report.software.versions
     theirs, ours = (versions.get(name, "") for name in ("cuda", "driver_cuda"))
     if theirs and ours and int(ours.partition(".")[0]) < int(theirs.partition(".")[0]):

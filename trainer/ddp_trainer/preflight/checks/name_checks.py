@@ -1,4 +1,4 @@
-"""Checks of who came, under which rank, and of what names lead to."""
+"""Checks of the meeting, of node ranks, and of name resolution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddp_trainer.preflight.schema import Facts, Report
 
 
 def meeting(facts: Facts) -> Iterator[Finding]:
-    """Whether all nodes met."""
+    """Check that all nodes met."""
     if facts.trouble:
         node = facts.reports[0].name
         hint = facts.trouble_hint
@@ -40,7 +40,7 @@ def _absent(facts: Facts) -> str:
 
 
 def ranks(facts: Facts) -> Iterator[Finding]:
-    """Whether every node rank is claimed once."""
+    """Check that every node rank is claimed once."""
     claims = Counter(report.node_rank for report in facts.reports if report.node_rank is not None)
     for report in facts.reports:
         rank = report.node_rank
@@ -58,7 +58,7 @@ def ranks(facts: Facts) -> Iterator[Finding]:
 
 
 def endpoint(facts: Facts) -> Iterator[Finding]:
-    """Whether the endpoint's name leads to the same place on all nodes."""
+    """Check that the endpoint's name resolves to the same place on all nodes."""
     truth = _truth(facts)
     has_many_machines = len({report.machine for report in facts.reports}) > 1 or len(facts.reports) < facts.expected
     for report in facts.reports:
@@ -81,7 +81,7 @@ def endpoint(facts: Facts) -> Iterator[Finding]:
 
 
 def _truth(facts: Facts) -> set[str]:
-    """The host's own addresses where the name leads to them on some node; else what most nodes say."""
+    """Return the host's own addresses if the name resolves to them on some node, else the most frequent address."""
     said = [address for report in facts.reports for address in report.endpoint.addresses]
     said = [address for address in said if not names.is_loopback(address)]
     for host in (report for report in facts.reports if report.is_host):
@@ -92,7 +92,7 @@ def _truth(facts: Facts) -> set[str]:
 
 
 def reverse(facts: Facts) -> Iterator[Finding]:
-    """Whether addresses lead back to names that lead to them."""
+    """Check that the name of each address resolves to that address."""
     for report in facts.reports:
         for address, where in report.astray.items():
             yield _reverse(report, address, where)

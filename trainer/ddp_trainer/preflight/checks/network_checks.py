@@ -1,4 +1,4 @@
-"""Checks of the way between nodes: interfaces, address families, ports."""
+"""Checks of the network between nodes: interfaces, address families, MTU and ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIX: Final = {
 
 
 def interface(facts: Facts) -> Iterator[Finding]:
-    """Whether gloo and NCCL would listen where the others can reach them."""
+    """Check that gloo and NCCL would listen where the other nodes can reach them."""
     for report in facts.reports:
         for library, variable, chosen, purpose in (
             ("gloo", GLOO_VARIABLE, report.gloo, Purpose.GLOO),
@@ -29,7 +29,7 @@ def interface(facts: Facts) -> Iterator[Finding]:
         ):
             failed = _failed(facts, report, purpose)
             if trouble := _trouble(facts, report, chosen, failed):
-                # Without a GPU nobody asks NCCL, unless somebody told it what to take.
+                # Without a GPU, NCCL is not used, so only an explicit setting of it can be wrong.
                 matters = purpose is Purpose.GLOO or report.gpus or chosen.why.startswith(variable) or chosen.error
                 yield Finding(
                     check="interface",
@@ -58,7 +58,7 @@ def _interface_hint(report: Report, variable: str) -> str:
 
 
 def families(facts: Facts) -> Iterator[Finding]:
-    """Whether all nodes speak the same of IPv4 and IPv6."""
+    """Check that all nodes have the same address families, IPv4 and IPv6."""
     by_node = {report.token: _families(report) for report in facts.reports}
     everybody = set().union(*by_node.values())
     choices = {_family(report.gloo.address) for report in facts.reports if report.gloo.address}
@@ -84,7 +84,7 @@ def families(facts: Facts) -> Iterator[Finding]:
 
 
 def mtu(facts: Facts) -> Iterator[Finding]:
-    """Whether packets are as long everywhere: where they are not, long ones may vanish while short ones arrive."""
+    """Check that all nodes have the same MTU. Otherwise long packets may be lost while short ones arrive."""
     sizes = {report.token: _mtu(report) for report in facts.reports}
     usual = Counter(size for size in sizes.values() if size).most_common(1)
     for report in facts.reports:
@@ -105,7 +105,7 @@ def _mtu(report: Report) -> int:
 
 
 def _families(report: Report) -> set[str]:
-    """Of the addresses that another node could use."""
+    """Return the families of the addresses that another node could use."""
     return {
         _family(address)
         for each in report.interfaces
@@ -135,7 +135,7 @@ def _family_finding(report: Report, status: Status, message: str, hint: str) -> 
 
 
 def rendezvous_port(facts: Facts) -> Iterator[Finding]:
-    """Whether the rendezvous port is free on each node, and can be reached from each other."""
+    """Check that the rendezvous port is free on each node and reachable from each other node."""
     yield from _ports(facts, Purpose.RENDEZVOUS)
     for report in facts.reports:
         if report.listening.taken and report.is_host:
@@ -160,7 +160,7 @@ def rendezvous_port(facts: Facts) -> Iterator[Finding]:
 
 
 def random_port(facts: Facts) -> Iterator[Finding]:
-    """Whether ports that the kernel chooses, as ranks use them, can be reached between each pair."""
+    """Check that ports chosen by the kernel, which ranks use, are reachable between each pair of nodes."""
     yield from _ports(facts, Purpose.RANDOM)
 
 
@@ -186,7 +186,7 @@ def _failed(facts: Facts, target: Report, purpose: Purpose) -> list[Probe]:
 
 
 def _sources(facts: Facts, failed: Sequence[Probe]) -> str:
-    """``cannot be reached from a (timed out), b (refused)``."""
+    """Return the failed probes as a phrase: ``cannot be reached from a (timed out), b (refused)``."""
     by_token = {report.token: report.name for report in facts.reports}
     listed = ", ".join(f"{by_token.get(each.source, '?')} ({each.outcome})" for each in failed[:4])
     more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""

@@ -1,4 +1,4 @@
-"""Checks of what the kernel grants one node: shared memory and open files."""
+"""Checks of the kernel limits of each node: shared memory and open files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ddp_trainer.preflight.schema import Facts
 
 _GIB: Final = 1 << 30
 LEAST_SHARED_MEMORY_BYTES: Final = 256 << 20
-"""Below it, as with the 64 MiB of a container's default, NCCL on a node of many GPUs finds no space left."""
+"""Size below which NCCL runs out of space on a node with many GPUs. A container's default is 64 MiB."""
 GOOD_SHARED_MEMORY_BYTES: Final = _GIB
-"""NCCL's documentation asks for so much."""
+"""Size that NCCL's documentation requests."""
 LEAST_OPEN_FILES: Final = 1024
 GOOD_OPEN_FILES: Final = 65536
 
 
 def shared_memory(facts: Facts) -> Iterator[Finding]:
-    """Whether /dev/shm holds what NCCL and DataLoader workers put there."""
+    """Check that /dev/shm has room for NCCL and DataLoader workers."""
     for report in facts.reports:
         size, free = report.limits.shared_memory_bytes, report.limits.shared_memory_free_bytes
         if free >= GOOD_SHARED_MEMORY_BYTES:
@@ -34,7 +34,7 @@ def shared_memory(facts: Facts) -> Iterator[Finding]:
 
 
 def open_files(facts: Facts) -> Iterator[Finding]:
-    """Whether a rank may open a socket to each of its peers, and its data besides."""
+    """Check that a rank may open a socket to each of its peers, in addition to its data."""
     for report in facts.reports:
         limit = report.limits.open_files
         if limit >= GOOD_OPEN_FILES:

@@ -1,7 +1,7 @@
-"""Whether a node has what the network needs that ``NCCL_NET`` asks for.
+"""Checks of the network that ``NCCL_NET`` requests.
 
-NCCL ends at the start where that network cannot be used, or fails at the first transfer, with a message that names
-neither. So what is missing fails here, where the variable asks for it, and is not looked at where none does.
+If that network is unusable, NCCL ends at the start or fails at the first transfer, with a message that does not name
+the cause. Missing prerequisites therefore fail here. Without a request in ``NCCL_NET`` the check is skipped.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from ddp_trainer.preflight.schema import Facts, Rdma, Report
 
 _VERBS: Final = frozenset({"ib"})
 _LIBFABRIC: Final = frozenset({"aws libfabric", "libfabric", "ofi"})
-"""Names of networks, which NCCL compares without regard to case."""
+"""Names of networks. NCCL ignores their case."""
 LEAST_LOCKED_BYTES: Final = 1 << 30
-"""Below it registering NCCL's buffers fails: they are 4 MiB and more for each of some channels, peers and protocols."""
+"""Limit below which NCCL cannot register its buffers: 4 MiB or more for each of several channels, peers and
+protocols.
+"""
 _ACTIVE: Final = "ACTIVE"
 
 _Missing = tuple[Status, str, str]
 
 
 def rdma(facts: Facts) -> Iterator[Finding]:
-    """Locked memory, libraries, devices and huge pages of the network that is asked for."""
+    """Check locked memory, libraries, devices and huge pages of the requested network."""
     for report in facts.reports:
         net = report.software.environment.get("NCCL_NET", "").strip()
         is_libfabric = net.lower() in _LIBFABRIC

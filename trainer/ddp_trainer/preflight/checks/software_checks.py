@@ -1,4 +1,4 @@
-"""Checks of what must be the same on all nodes: clocks, versions, the script, the environment."""
+"""Checks of everything that must be equal on all nodes: clocks, versions, the script, the environment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ddp_trainer.preflight.schema import Facts, Report
 
 CLOCK_WARN_SECONDS: Final = 0.1
 CLOCK_FAIL_SECONDS: Final = 1.0
-"""Beyond it the first error of a run, which is told by the clocks of the nodes, may be the wrong one."""
+"""Clock difference beyond which the reported first error of a run may be wrong, since clocks decide which was first."""
 
 _MUST_AGREE: Final = ("python", "torch", "cuda", "hip", "nccl")
 _MAY_DIFFER: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_IB_HCA")
-"""Interfaces may have other names on other nodes; that is the business of the check ``interface``."""
+"""Interfaces, which may have other names on other nodes; the check ``interface`` covers them."""
 
 
 def clock(facts: Facts) -> Iterator[Finding]:
-    """Whether the clocks agree with the first node's, beyond what the measurement may be wrong by."""
+    """Check that the clocks agree with the first node's, within the uncertainty of the measurement."""
     first = facts.reports[0].clock  # all zero, unless the others meet at a newcomer
     for report in facts.reports[1:]:
         ahead = report.clock.offset - first.offset
@@ -38,7 +38,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def versions(facts: Facts) -> Iterator[Finding]:
-    """Whether Python, torch, CUDA, NCCL and the driver are the same everywhere."""
+    """Check that Python, torch, CUDA, NCCL and the driver are the same on all nodes."""
     for name in (*_MUST_AGREE, "driver"):
         status = Status.FAIL if name in _MUST_AGREE else Status.WARN
         hint = "run the same image on all nodes" if name in _MUST_AGREE else "update the older driver"
@@ -54,7 +54,7 @@ def _variable(report: Report, name: str) -> str:
 
 
 def script(facts: Facts) -> Iterator[Finding]:
-    """Whether all nodes would run the same file."""
+    """Check that all nodes would run the same file."""
     if not any(report.software.script for report in facts.reports):
         message = "no script was named, so it was not compared"
         yield Finding(check="script", status=Status.SKIP, node="", message=message)
@@ -64,7 +64,7 @@ def script(facts: Facts) -> Iterator[Finding]:
 
 
 def environment(facts: Facts) -> Iterator[Finding]:
-    """Whether variables and installed packages are the same."""
+    """Check that variables and installed packages are the same on all nodes."""
     known = {name for report in facts.reports for name in report.software.environment}
     hint = "set it on all nodes or on none"
     for name in sorted(known.difference(_MAY_DIFFER)):
@@ -84,7 +84,7 @@ def environment(facts: Facts) -> Iterator[Finding]:
 def _unlike(
     facts: Facts, check: str, status: Status, what: str, value_of: Callable[[Report], str], hint: str
 ) -> Iterator[Finding]:
-    """The nodes that differ from most, or from the first where there is no most."""
+    """Yield the nodes that differ from most, or from the first if all differ."""
     values = [value_of(report) for report in facts.reports]
     usual = Counter(values).most_common(1)[0][0]
     example = next(report.name for report, value in zip(facts.reports, values, strict=True) if value == usual)

@@ -1,6 +1,6 @@
-"""Collectives, one by one: are they right, and how fast are they.
+"""Check and measurement of collectives: correctness of results, and bandwidth.
 
-``ddp-launch collectives`` starts :mod:`worker` on every rank. Each rank knows from a seeded pattern what every
-collective must leave in its buffers, without a word from the others; times and wrong elements travel through the
-store, not through the collectives that are under test.
+``ddp-launch collectives`` starts :mod:`worker` on every rank. Each rank derives from a seeded pattern the correct
+contents of its buffers, without communication. Times and wrong elements travel through the store, not through the
+collectives under test.
 """

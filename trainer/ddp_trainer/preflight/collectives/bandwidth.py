@@ -1,21 +1,21 @@
-"""From a time to bandwidths, by the formulas of nccl-tests.
+"""Bandwidths from times, by the formulas of nccl-tests.
 
-Algorithm bandwidth is the size over the time. Bus bandwidth corrects it for what the busiest link must carry, so that
-it can be held against the hardware whatever the number of ranks ``n``:
+Algorithm bandwidth is the size divided by the time. Bus bandwidth corrects it for the load of the busiest link, so that
+it is comparable to the hardware for every number of ranks ``n``. The factors are:
 
 - all_reduce: 2(n-1)/n
 - all_gather, reduce_scatter, all_to_all, gather, scatter: (n-1)/n, of the size over all ranks
 - broadcast, reduce, send and receive: 1
 
 Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, and src/gather.cu, scatter.cu, sendrecv.cu
-there for those that the document leaves out.
+there for operations that the document omits.
 """
 
 from __future__ import annotations
 
 
 def twice_but_own(world: int) -> float:
-    """2(n-1)/n: every element crosses once to be added up, and once to be handed out.
+    """Return 2(n-1)/n: every element crosses once for the sum, and once for the distribution of the result.
 
     >>> twice_but_own(4)
     1.5
@@ -24,7 +24,7 @@ def twice_but_own(world: int) -> float:
 
 
 def all_but_own(world: int) -> float:
-    """(n-1)/n: a rank's own part does not travel.
+    """Return (n-1)/n: a rank's own part does not travel.
 
     >>> all_but_own(4)
     0.75
@@ -33,10 +33,10 @@ def all_but_own(world: int) -> float:
 
 
 def whole(_world: int) -> float:
-    """1: all of it leaves or reaches one rank."""
+    """Return 1: the whole message leaves or reaches one rank."""
     return 1.0
 
 
 def algorithm(size_bytes: int, seconds: float) -> float:
-    """Bytes per second."""
+    """Return the algorithm bandwidth in bytes per second."""
     return size_bytes / seconds

@@ -1,4 +1,4 @@
-"""One measurement, as an operation sees it: who I am, how many elements, of what, where."""
+"""Input and buffers of one measurement: :class:`Cell` describes it, :class:`Call` runs and checks it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ddp_trainer.preflight.collectives.exchange import Exchange
 from ddp_trainer.preflight.collectives.fill_pattern import UNTOUCHED, Pattern
 
 _CHUNK = 1 << 20
-"""Elements that are compared at a time: the reference takes 8 bytes for each."""
+"""Elements compared at a time. The reference takes 8 bytes per element."""
 
 Expectation = Callable[[int, int], Tensor]
-"""From a range of elements to what they must be."""
+"""Returns the correct values of a range of elements, given by start and stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """How far a rank's result is from the reference."""
+    """Difference between a rank's result and the reference."""
 
     rank: int
     element: int
-    """The first wrong one."""
+    """Index of the first wrong element."""
     expected: float
     got: float
     count: int
-    """Wrong elements."""
+    """Number of wrong elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What an operation is given."""
+    """Parameters of one measurement on this rank."""
 
     rank: int
     world: int
@@ -46,11 +46,11 @@ class Cell:
 
     @property
     def is_root(self) -> bool:
-        """Whether this rank is the one that broadcasts, scatters, gathers and reduces are about."""
+        """True on the root of broadcast, scatter, gather and reduce: rank 0."""
         return self.rank == 0
 
     def filled(self, expectation: Expectation, pieces: int = 1) -> Tensor:
-        """A buffer that holds the pattern; ``pieces`` times as long as a message."""
+        """Return a buffer filled with the pattern, shape ``(pieces * count,)``."""
         buffer = torch.empty(self.count * pieces, dtype=self.dtype, device=self.device)
         for start in range(0, len(buffer), _CHUNK):
             stop = min(start + _CHUNK, len(buffer))
@@ -58,19 +58,22 @@ class Cell:
         return buffer
 
     def empty(self, pieces: int = 1) -> Tensor:
-        """A buffer in which no element has a value that could be right."""
+        """Return a buffer filled with :data:`UNTOUCHED`, which is never a correct value.
+
+        Shape ``(pieces * count,)``.
+        """
         return torch.full((self.count * pieces,), UNTOUCHED, dtype=self.dtype, device=self.device)
 
     def own(self, start: int, stop: int) -> Tensor:
-        """What this rank adds to a sum."""
+        """Return this rank's addends of a sum, int64."""
         return self.pattern.addend(self.rank, start, stop)
 
     def sent(self, source: int, destination: int = 0) -> Expectation:
-        """What one rank has for another."""
+        """Return the expectation of the message from one rank to another."""
         return lambda start, stop: self.pattern.message(source, destination, start, stop)
 
     def in_pieces(self, of: Callable[[int], Expectation]) -> Expectation:
-        """One message after another in one buffer: piece ``n`` is ``of(n)``."""
+        """Return the expectation of consecutive messages in one buffer, in which piece ``n`` is ``of(n)``."""
 
         def elements(start: int, stop: int) -> Tensor:
             parts = []
@@ -86,18 +89,22 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An operation with its buffers."""
+    """Operation with its buffers."""
 
     run: Callable[[], object]
-    """What is timed; may be called many times."""
+    """Timed call; may be repeated."""
     result: Tensor | None = None
-    """What this rank must have after the first :attr:`run`; None for a rank that receives nothing."""
+    """Result buffer of the first :attr:`run`; None on a rank that receives nothing."""
     expected: Expectation | None = None
     trial: Callable[[], Tensor] | None = None
-    """Called instead of the first :attr:`run` where that needs more than a call, and returns the result."""
+    """Replaces the first :attr:`run` if that needs more than the call, and returns the result."""
 
     def check(self, rank: int) -> Wrong | None:
-        """Run it once, and compare."""
+        """Run the operation once and compare its result.
+
+        Returns:
+            The difference; None if the result is correct or this rank receives nothing.
+        """
         result = self.result
         if self.trial:
             result = self.trial()
@@ -107,7 +114,7 @@ class Call:
 
 
 def compare(rank: int, result: Tensor, expected: Expectation) -> Wrong | None:
-    """Element by element, for equality; a NaN equals nothing."""
+    """Compare all elements for equality; a NaN equals nothing."""
     first: tuple[int, float, float] | None = None
     count = 0
     for start in range(0, len(result), _CHUNK):

@@ -1,4 +1,7 @@
-"""``ddp-launch collectives``: the same command on every node; the launcher starts :mod:`worker` on every rank."""
+"""Command line of ``ddp-launch collectives``, the same on every node.
+
+The launcher starts :mod:`worker` on every rank.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from ddp_trainer.preflight.collectives.request import parse, parser, split
 WORKER: Final = "ddp_trainer.preflight.collectives.worker"
 
 Launch = Callable[[Sequence[str]], int]
-"""The launcher, with its command line."""
+"""Runs the launcher with a command line, and returns its exit code."""
 
 Unclaimed = Callable[[Sequence[str]], Sequence[str]]
-"""From words to those that the launcher does not take for its flags and their values."""
+"""Returns the words that are neither flags of the launcher nor their values."""
 
 
 def main(argv: Sequence[str], *, launch: Launch, unclaimed: Unclaimed) -> int:
-    """Check the flags, then start the ranks; returns the exit code of :mod:`errors`, or the launcher's own."""
+    """Check the flags and start the ranks. Returns an exit code of :mod:`errors`, or that of the launcher."""
     try:
         ours, torchruns = split(argv)
         parse(ours)
@@ -28,12 +31,12 @@ def main(argv: Sequence[str], *, launch: Launch, unclaimed: Unclaimed) -> int:
     except BadRequest as error:
         print(f"ddp-launch collectives: {error}", file=sys.stderr)
         return error.exit_code
-    # A rank that failed has found something out: to run it again would hide it, and a zygote would serve nobody.
+    # A restart would hide the failure that a rank found. A fork server would stay unused.
     return launch([*torchruns, "--max-restarts=0", "--no-zygote", "--module", WORKER, *ours])
 
 
 def _refuse(words: Sequence[str]) -> None:
-    """Raises BadRequest for the first word that nobody takes."""
+    """Raise BadRequest for the first unknown word."""
     if not words:
         return
     word = words[0]

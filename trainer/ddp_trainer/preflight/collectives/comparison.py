@@ -1,4 +1,4 @@
-"""This run against an earlier one: what got slower by more than the noise."""
+"""Comparison of a run with an earlier one: measurements that are slower by more than the noise."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ddp_trainer.preflight.collectives.result import API_VERSION, KIND, Result
 
 
 class Verdict(StrEnum):
-    """What became of a measurement."""
+    """Result of comparing one measurement."""
 
     SAME = "same"
     SLOWER = "slower"
     FASTER = "faster"
     NEW = "new"
-    """The earlier run does not have it."""
+    """The earlier run does not contain the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One measurement, then and now."""
+    """Change of one measurement since the earlier run."""
 
     verdict: Verdict
     ratio: float | None
-    """Median now over median then."""
+    """Present median divided by earlier median; None for a new measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A run that was kept."""
+    """Saved output of an earlier run."""
 
     file: str
     document: Mapping[str, Any]
@@ -42,7 +42,11 @@ class Earlier:
 
     @classmethod
     def read(cls, file: str) -> Earlier:
-        """Raises BadRequest where it is not a run of ours."""
+        """Read the file of an earlier run.
+
+        Raises:
+            BadRequest: The file is unreadable, damaged, or not the output of such a run.
+        """
         try:
             document = json.loads(Path(file).read_text())
         except OSError as error:
@@ -61,7 +65,11 @@ class Earlier:
         return cls(file, document, {result.identity: result for result in results})
 
     def refuse_other(self, about: Mapping[str, Any]) -> None:
-        """Raises BadRequest where the earlier run cannot be compared with one of this backend and size."""
+        """Check that the earlier run has the backend and size of this one.
+
+        Raises:
+            BadRequest: They differ, so the runs are not comparable.
+        """
         for key in ("backend", "world_size"):
             if self.document.get(key) != about[key]:
                 raise BadRequest(
@@ -70,7 +78,11 @@ class Earlier:
                 )
 
     def change(self, now: Result, tolerance: float) -> Change:
-        """Slower: the median grew by more than ``tolerance``, and the middle halves of both runs lie apart."""
+        """Compare a result with the earlier run.
+
+        A result is slower if its median grew by more than ``tolerance`` and the middle halves of both runs do not
+        overlap.
+        """
         then = self.results.get(now.identity)
         if then is None:
             return Change(Verdict.NEW, None)
@@ -83,6 +95,6 @@ class Earlier:
 
 
 def slower(changes: Sequence[tuple[Result, Change]]) -> list[tuple[Result, Change]]:
-    """Those that did, the worst first."""
+    """Return the results that became slower, the worst first."""
     found = [(result, change) for result, change in changes if change.verdict is Verdict.SLOWER]
     return sorted(found, key=lambda pair: -(pair[1].ratio or 0))

@@ -1,4 +1,4 @@
-"""Where the buffers are, and how a call is timed there."""
+"""Choice of backend and device, memory check, and timers of a call."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 class Timer(Protocol):
-    """Takes the time of one call."""
+    """Function that times one call."""
 
     def __call__(self, run: Run) -> float:
-        """Seconds from the call until its result may be used."""
+        """Return the seconds from the call until its result is usable."""
 
 
 def on_host(run: Run) -> float:
-    """A call that returns when it is done."""
+    """Time a call that returns when it is complete."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
 
 
 def on_gpu(run: Run) -> float:
-    """A call that returns when it is queued: by events in the stream that waits for it, so that no launch counts."""
+    """Time a call that returns when it is queued.
+
+    Events in the stream that waits for it measure the time, so launch overhead does not count.
+    """
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call] # of torch
     began.record()
     run()
@@ -43,7 +46,11 @@ def on_gpu(run: Run) -> float:
 
 
 def choose(backend: str, local_rank: int, local_world: int) -> tuple[str, torch.device, Timer]:
-    """Backend, device and timer of this rank. Raises BadRequest where they cannot be had."""
+    """Return backend, device and timer of this rank.
+
+    Raises:
+        BadRequest: The backend or the device is not available.
+    """
     has_gpus = torch.cuda.is_available()
     if backend == "auto":
         backend = "nccl" if has_gpus and torch.distributed.is_nccl_available() else "gloo"
@@ -52,7 +59,7 @@ def choose(backend: str, local_rank: int, local_world: int) -> tuple[str, torch.
     if not torch.distributed.is_nccl_available():
         raise BadRequest(f"--backend nccl: torch {torch.__version__} was built without NCCL; use --backend gloo.")
     gpus = torch.cuda.device_count() if has_gpus else 0
-    # A worker that sees its own GPU alone has local rank 0, and as many local peers as before.
+    # Not local_world: a worker that sees only its own GPU has local rank 0.
     if local_rank >= gpus:
         raise BadRequest(
             f"--backend nccl: {local_world} ranks on this node and {gpus} GPUs that torch can use; use "
@@ -65,9 +72,12 @@ def choose(backend: str, local_rank: int, local_world: int) -> tuple[str, torch.
 
 
 def refuse_what_does_not_fit(largest_bytes: int, device: torch.device, local_world: int) -> None:
-    """Raises BadRequest before anything is allocated: the kernel would promise memory that it does not have.
+    """Check the free memory before anything is allocated, because the kernel overcommits.
 
-    No operation needs more than twice the size, one buffer for what goes and one for what comes.
+    No operation needs more than twice the size: one buffer to send and one to receive.
+
+    Raises:
+        BadRequest: The largest message does not fit.
     """
     on_cpu = device.type == "cpu"
     needed = 2 * largest_bytes * (local_world if on_cpu else 1)
@@ -81,7 +91,7 @@ def refuse_what_does_not_fit(largest_bytes: int, device: torch.device, local_wor
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
-    """Bytes that this container may still take: of the machine, and of its own limit."""
+    """Return the bytes that this container may still allocate, by the machine's free memory and its own limit."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     free = int(lines["MemAvailable"].split()[0]) * 1024
     try:

@@ -1,4 +1,4 @@
-"""What ranks tell each other about their results: through the store, which is not what is under test."""
+"""Exchange of results between ranks through the store, which is not under test."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 LATE_SECONDS: Final = 0.05
-"""A rank that a barrier lets through too early has left it by then."""
+"""Delay of the last rank before a barrier, in seconds. A barrier that releases ranks too early does so within it."""
 
 
 class Store(Protocol):
-    """The part of torch's stores that is used."""
+    """Methods of torch's stores that are used."""
 
     def set(self, key: str, value: str) -> None:
-        """Keep a value."""
+        """Store a value."""
 
     def get(self, key: str) -> bytes:
-        """The value, when it is there."""
+        """Return the value, once it is set."""
 
     def add(self, key: str, amount: int) -> int:
-        """Count, and return what was counted so far."""
+        """Add to a counter, and return its new value."""
 
     def wait(self, keys: list[str]) -> None:
-        """Return when all are there."""
+        """Block until all keys are set."""
 
 
 class Exchange:
-    """One rank's end."""
+    """Access of one rank to the exchange."""
 
     def __init__(self, store: Store, rank: int, world: int) -> None:
         self._store = store
@@ -35,26 +35,26 @@ class Exchange:
         self.world = world
 
     def gather(self, topic: str, value: Any) -> Sequence[Any] | None:
-        """The JSON values of all ranks, on rank 0; others go on at once, and get None."""
+        """Return the JSON values of all ranks on rank 0. Other ranks return None without waiting."""
         self._store.set(f"{topic}/{self.rank}", json.dumps(value))
         if self.rank:
             return None
         return [json.loads(self._store.get(f"{topic}/{rank}")) for rank in range(self.world)]
 
     def publish(self, topic: str, value: Any = None) -> Any:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
         if self.rank == 0:
             self._store.set(topic, json.dumps(value))
             return value
         return json.loads(self._store.get(topic))
 
     def meet(self, topic: str) -> None:
-        """Return when all ranks are here."""
+        """Block until all ranks have called it."""
         self._store.set(f"{topic}/here/{self.rank}", "")
         self._store.wait([f"{topic}/here/{rank}" for rank in range(self.world)])
 
     def enter(self, topic: str, pause: Callable[[float], object]) -> None:
-        """Be counted among those about to enter a barrier; the last rank only when all others have long been."""
+        """Count this rank before it enters a barrier. The last rank waits for all others, and a pause."""
         if self.rank == self.world - 1:
             self._store.wait([f"{topic}/at-the-door/{rank}" for rank in range(self.rank)])
             pause(LATE_SECONDS)
@@ -62,5 +62,5 @@ class Exchange:
         self._store.set(f"{topic}/at-the-door/{self.rank}", "")
 
     def entered(self, topic: str) -> int:
-        """How many were counted."""
+        """Return the number of counted ranks."""
         return self._store.add(f"{topic}/entered", 0)

@@ -1,7 +1,7 @@
-"""What each element of each message is: a function of a seed and of its place, so that every rank knows all of it.
+"""Test pattern of the messages: every element is a function of a seed and its position, so each rank can compute all.
 
-Values are small whole numbers, exact in every dtype, and sums of them over all ranks are exact too, in whatever order
-and tree they are added. So results are compared for equality and no tolerance can hide an error.
+Values are small whole numbers, exact in every dtype. Their sums over all ranks are exact in every order of addition.
+Results are therefore compared for equality, and no tolerance hides an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 VALUES = 127
-"""Of a message: 0 to 126. It is prime and fits int8; 127 is left over to mean that nothing was written."""
+"""Number of message values, 0 to 126. It is prime and fits int8; 127 marks elements that were not written."""
 UNTOUCHED = 127
 
 _EXACT = {
@@ -26,41 +26,53 @@ _EXACT = {
     torch.uint8: 255,
     torch.int8: 127,
 }
-"""Up to here every whole number is a value of the dtype."""
+"""Limit up to which the dtype represents every whole number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The elements of one measurement."""
+    """Elements of one measurement."""
 
     salt: int
     world: int
     largest_sum: int
-    """Of one element over all ranks."""
+    """Upper bound of one element's sum over all ranks."""
 
     @classmethod
     def of(cls, world: int, dtype: torch.dtype, *identity: object) -> Pattern:
-        """``identity`` (seed, operation, size) makes it another pattern than that of any other measurement."""
+        """Return the pattern of a measurement.
+
+        Args:
+            world: Number of ranks.
+            dtype: Dtype of the elements.
+            *identity: Seed, operation and size, which make the pattern differ from those of other measurements.
+        """
         digest = hashlib.blake2b(repr(identity).encode(), digest_size=4).digest()
         return cls(int.from_bytes(digest) & 0x7FFFFFFF, world, _EXACT[dtype])
 
     def message(self, source: int, destination: int, start: int, stop: int) -> Tensor:
-        """Elements that one rank has for another; int64."""
+        """Return the elements that one rank sends to another, int64, shape ``(stop - start,)``."""
         return self._mixed(start, stop, 1 + source * self.world + destination) % VALUES
 
     def addend(self, rank: int, start: int, stop: int) -> Tensor:
-        """What a rank adds to a sum; int64."""
+        """Return a rank's addends of a sum, int64, shape ``(stop - start,)``."""
         return self._worth()[(self._mixed(start, stop, 0) + rank) % self._residues]
 
     def total(self, start: int, stop: int) -> Tensor:
-        """The sum of :meth:`addend` over all ranks; int64. By a table of residues: its cost does not grow with them."""
+        """Return the sum of :meth:`addend` over all ranks, int64, shape ``(stop - start,)``.
+
+        It uses a table of residues, so the cost per element does not depend on the number of ranks.
+        """
         worth, ranks = self._worth(), torch.arange(self.world)
         sums = torch.stack([worth[(ranks + residue) % self._residues].sum() for residue in range(self._residues)])
         return sums[self._mixed(start, stop, 0) % self._residues]
 
     @property
     def _residues(self) -> int:
-        """With few ranks as many values as the sum has room for; with many, only every so manyth adds a 1."""
+        """Number of residues.
+
+        With few ranks each is an addend, as far as the sum has room; with many, only residue 0 adds 1.
+        """
         share = self.largest_sum // self.world
         return min(share + 1, VALUES) if share else -(-self.world // self.largest_sum)
 
@@ -70,7 +82,7 @@ class Pattern:
         return (torch.arange(self._residues) == 0).to(torch.int64)
 
     def _mixed(self, start: int, stop: int, stream: int) -> Tensor:
-        """Whole numbers below 2**31 that look random; no intermediate passes 2**63."""
+        """Return pseudo-random whole numbers below 2**31; no intermediate result exceeds 2**63."""
         place = torch.arange(start, stop, dtype=torch.int64) + (self.salt ^ stream * 0x61C88647) % 2**29
         mixed = (place & 0x7FFFFFFF) * 2654435761
         mixed = ((mixed ^ (mixed >> 31)) & 0x7FFFFFFF) * 2246822519

@@ -1,7 +1,7 @@
-"""What a healthy GPU and a healthy machine reach at least, as data with sources. Standard library only.
+"""Minimum speeds of a healthy GPU and a healthy machine, as data with sources. Standard library only.
 
-A floor is a share of what the data sheet promises, or what a cloud demands of its own machines before it hands them
-out. What is below is not fit; what is above may still be slow, and is compared with other nodes and earlier runs.
+A floor is a share of the data sheet's value, or of the value that a cloud requires of its machines before use. A
+machine below it is unfit. A machine above it may still be slow, and is compared with other nodes and earlier runs.
 """
 
 from __future__ import annotations
@@ -17,38 +17,41 @@ from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.result import Result
 
 MATMUL_SHARE: Final = 0.5
-"""Of the data sheet's bfloat16. Products of large matrices reach 60 to 85 %, less where power limits the clocks. A GPU
-whose clocks are stuck, or whose power is braked, does not reach half of it."""
+"""Required share of the data sheet's bfloat16 rate. Products of large matrices reach 60 to 85 %, less if power limits
+the clocks. A GPU with stuck clocks or a power brake does not reach half of it.
+"""
 MEMORY_SHARE: Final = 0.7
-"""Of the data sheet's bandwidth, for a copy within the GPU's memory, which reads and writes each byte."""
+"""Required share of the data sheet's bandwidth, for a copy within the GPU's memory. It reads and writes each byte."""
 BUS_SHARE: Final = 0.9
-"""Of what Azure demands, since other machines have other clocks and topologies than Azure's."""
+"""Required share of Azure's values, since other machines have other clocks and topologies."""
 LEAST_BUS_BYTES: Final = 1 << 30
-"""Smaller messages do not fill NVLink: an all-reduce of 128 MiB measures a fifth less than one of 16 GiB."""
+"""Size from which a floor applies. Smaller messages do not fill NVLink: an all-reduce of 128 MiB measures a fifth less
+than one of 16 GiB.
+"""
 
 AZURE: Final = "https://github.com/Azure/azurehpc-health-checks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Of one kind of GPU; None for what nothing is known of."""
+    """Floors of one kind of GPU; None if unknown."""
 
     matmul_flops: float | None = None
     memory_bytes_per_second: float | None = None
     host_bytes_per_second: float | None = None
-    """To and from the memory of the host, in either direction."""
+    """Copy to or from host memory, in either direction."""
     bus_bytes_per_second: float | None = None
-    """Of an all-reduce between all GPUs of one machine."""
+    """All-reduce between all GPUs of one machine."""
     gpus: int | None = None
-    """GPUs of that machine; of fewer the bus bandwidth is another."""
+    """GPUs of that machine; the bus bandwidth of fewer GPUs differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What Azure demands of one of its machines, in gigabytes per second."""
+    """Requirements of Azure for one of its machines, in gigabytes per second."""
 
     begin: str
-    """Beginning of its GPUs' name."""
+    """Prefix of its GPUs' name."""
     gpus: int
     host: float
     bus: float
@@ -61,22 +64,23 @@ MACHINES: Final = (
     Machine(begin="NVIDIA H100 80GB HBM3", gpus=8, host=52, bus=460, source=f"{AZURE} (conf/nd96isr_h100_v5.conf)"),
     Machine(begin="NVIDIA A100-SXM4", gpus=8, host=24, bus=228, source=f"{AZURE} (conf/nd96amsr_a100_v4.conf)"),
 )
-"""``check_gpu_bw`` or ``check_cuda_bw``, and ``check_nccl_allreduce``, of its health checks. B200 and B300 have no
-published floor."""
+"""Limits of ``check_gpu_bw`` or ``check_cuda_bw``, and ``check_nccl_allreduce``, in Azure's health checks. B200 and
+B300 have no published floor.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """What one rank measured of its GPU."""
+    """Measured speeds of one rank's GPU."""
 
     matmul_flops: float
     memory_bytes_per_second: float
     host_bytes_per_second: float
-    """The slower direction."""
+    """Speed of the slower direction."""
 
 
 def floors_of(name: str, own: Mapping[str, Floors] | None = None) -> Floors:
-    """Floors of the GPU of this name; ``own`` are those of a file, which win.
+    """Return the floors of the GPU with this name. Floors in ``own``, from a file, take precedence.
 
     >>> f"{floors_of('NVIDIA H100 80GB HBM3').host_bytes_per_second:.3g}"
     '4.68e+10'
@@ -100,7 +104,11 @@ def floors_of(name: str, own: Mapping[str, Floors] | None = None) -> Floors:
 
 
 def read_floors(file: str) -> Mapping[str, Floors]:
-    """Floors of a site's own: a JSON object of the beginnings of names. Raises BadRequest."""
+    """Read a site's own floors from a JSON object of name prefixes.
+
+    Raises:
+        BadRequest: The file is unreadable or invalid.
+    """
     known = {field.name for field in fields(Floors)}
     try:
         document = json.loads(Path(file).read_text())
@@ -119,7 +127,7 @@ def _is_floor(value: Any) -> bool:
 
 
 def below(speeds: Speeds, floors: Floors) -> Iterator[str]:
-    """What is below its floor, in words."""
+    """Yield a phrase for each speed below its floor."""
     for name, unit, what in (
         ("matmul_flops", "TFLOP/s", "multiplies matrices"),
         ("memory_bytes_per_second", "TB/s", "copies in its memory"),
@@ -132,7 +140,10 @@ def below(speeds: Speeds, floors: Floors) -> Iterator[str]:
 
 
 def slow_buses(results: Sequence[Result], floors: Floors, gpus: int, hosts: int) -> Iterator[str]:
-    """All-reduces of a whole machine, large enough to fill its links, that are below the floor, in words."""
+    """Yield a phrase for each all-reduce below the floor.
+
+    It must span a whole machine and be large enough to fill its links.
+    """
     floor = floors.bus_bytes_per_second
     if floor is None or hosts != 1 or gpus != floors.gpus:
         return
@@ -146,5 +157,5 @@ def slow_buses(results: Sequence[Result], floors: Floors, gpus: int, hosts: int)
 
 
 def as_json(name: str, speeds: Speeds | None, floors: Floors) -> dict[str, Any]:
-    """One device, its speeds and its floors, as plain data."""
+    """Return one device, its speeds and its floors as plain data."""
     return {"name": name, "speeds": asdict(speeds) if speeds else None, "floors": asdict(floors)}

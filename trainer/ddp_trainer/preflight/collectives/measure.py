@@ -1,4 +1,4 @@
-"""One operation at one size: checked once, then timed."""
+"""Measurement of one operation at one size: :func:`measure` checks it once, then times it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ABSENT: Final = re.compile(
     r"not (?:yet )?(?:supported|implemented)|(?:does not|doesn't) support|unsupported|invalid scalar type",
     re.IGNORECASE,
 )
-"""How torch says that a backend cannot do something, before anything has travelled."""
+"""Messages of torch for an operation that a backend does not support, before any communication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What all measurements of this rank have in common."""
+    """Parameters that all measurements of this rank share."""
 
     request: Request
     exchange: Exchange
@@ -38,10 +38,21 @@ class Bench:
 
 
 def measure(bench: Bench, name: str, operation: Operation, dtype: str, size_bytes: int) -> Result | Unsupported | None:
-    """The result on rank 0, None on others, and on all ranks that the backend does not have it.
+    """Check and time one operation.
+
+    Args:
+        bench: Parameters of this rank.
+        name: Name of the operation.
+        operation: The operation.
+        dtype: Name of a torch dtype.
+        size_bytes: Size of the message in bytes.
+
+    Returns:
+        The result on rank 0, None on other ranks; on all ranks :class:`Unsupported` if the backend lacks the operation.
 
     Raises:
-        CommunicationFailed: a peer is lost.
+        CollectivesError: The buffers do not fit into memory.
+        CommunicationFailed: A peer is lost.
     """
     cell = _cell(bench, name, operation, dtype, size_bytes)
     what = f"{name} {dtype}" + (f" of {show(size_bytes)}" if operation.has_size else "")
@@ -69,7 +80,7 @@ def measure(bench: Bench, name: str, operation: Operation, dtype: str, size_byte
 
 
 def slowest(told: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of each repeat the time of the rank that took longest: when the collective was done for all.
+    """Return the time of the slowest rank for each repeat, when the collective was complete on all ranks.
 
     >>> slowest([{"times": [1.0, 5.0]}, {"times": [2.0, 4.0]}])
     [2.0, 5.0]
@@ -78,7 +89,7 @@ def slowest(told: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def wrongs(told: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of the ranks whose result was not the reference's."""
+    """Return the differences of the ranks with a wrong result."""
     return [each["wrong"] for each in told if each["wrong"]]
 
 
@@ -103,6 +114,6 @@ def _times(bench: Bench, call: Call) -> list[float]:
 
 
 def _one(bench: Bench, call: Call) -> float:
-    # Without it a rank that comes late would have its lateness counted on all others.
+    # Without a barrier, all other ranks would count the delay of a late rank.
     dist.barrier()
     return bench.timer(call.run)

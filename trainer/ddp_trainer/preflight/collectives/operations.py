@@ -1,4 +1,4 @@
-"""The collectives, each as its buffers, its call and what must come out."""
+"""Table of the collectives, each with its buffers, its call and its correct result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Operation:
 
     prepare: Callable[[Cell], Call]
     bus_factor: Callable[[int], float]
-    """From the number of ranks to what turns algorithm bandwidth into bus bandwidth."""
+    """Returns the ratio of bus bandwidth to algorithm bandwidth for a number of ranks."""
     in_pieces: bool = False
-    """The size is that of all ranks' pieces together."""
+    """True if the size is that of all ranks' pieces together."""
     has_size: bool = True
     least_ranks: int = 1
 
@@ -36,7 +36,7 @@ def _broadcast(cell: Cell) -> Call:
 
 def _reduce(cell: Cell) -> Call:
     buffer = cell.filled(cell.own)
-    # What a reduce leaves on the other ranks is nobody's to say.
+    # The result of a reduce on other ranks is undefined.
     return Call(
         run=lambda: dist.reduce(buffer, 0), result=buffer if cell.is_root else None, expected=cell.pattern.total
     )
@@ -90,7 +90,7 @@ def _all_to_all(cell: Cell) -> Call:
 
 def _barrier(cell: Cell) -> Call:
     def trial() -> Tensor:
-        """Nobody may leave before the last one has entered, and one enters late."""
+        """Check that no rank leaves before the last one, which enters late."""
         cell.exchange.enter(str(cell.pattern.salt), time.sleep)
         dist.barrier()
         return torch.tensor([cell.exchange.entered(str(cell.pattern.salt))])
@@ -103,7 +103,7 @@ def _send_receive(cell: Cell) -> Call:
     message, output = cell.filled(cell.sent(cell.rank, after)), cell.empty()
 
     def run() -> None:
-        # As one batch: with NCCL two calls one after the other would wait for each other around the ring.
+        # One batch: with NCCL, two consecutive calls would deadlock around the ring.
         both = [dist.P2POp(dist.isend, message, after), dist.P2POp(dist.irecv, output, before)]
         for work in dist.batch_isend_irecv(both):
             work.wait()
@@ -112,7 +112,9 @@ def _send_receive(cell: Cell) -> Call:
 
 
 def _newest(*names: str) -> Any:
-    """The first name that this torch has: 2.13 renames what older ones only know as ``*_tensor``, and warns."""
+    """Return the first function that this torch has. torch 2.13 renames the ``*_tensor`` functions, and warns about the
+    old names.
+    """
     return next(getattr(dist, name) for name in names if hasattr(dist, name))
 
 

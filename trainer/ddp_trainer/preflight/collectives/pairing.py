@@ -1,8 +1,8 @@
-"""Which nodes are paired in which round, and which node the outcomes speak against. Pure; standard library only.
+"""Pairs of nodes for each round, and the nodes that the results point to. Pure functions, standard library only.
 
-A slow node slows down every group that it is in, so one measurement of all nodes does not name it. Two nodes at a time
-do: a node that does badly with every partner, while its partners do well with others, is the one. NVRx, NVSentinel and
-dlrover locate nodes in the same way.
+A slow node slows down every group that contains it, so one measurement of all nodes does not identify it. Measurements
+of two nodes do: the bad node does badly with every partner, while its partners do well with others. NVRx, NVSentinel
+and dlrover locate nodes in the same way.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from dataclasses import dataclass
 from typing import Final
 
 ALONE: Final = 0
-"""Round in which each node with several ranks is measured by itself."""
+"""Round in which each node with several ranks is measured alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """Two nodes that were measured with each other, or one by itself."""
+    """Measurement of two nodes together, or of one alone."""
 
     round: int
     nodes: tuple[int, ...]
     bus_bytes_per_second: float | None = None
-    """None where it failed."""
+    """Bus bandwidth; None if the measurement failed."""
     error: str = ""
-    """Why it failed, by the first rank that said so."""
+    """Error of the first rank that reported one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """What the outcomes speak against."""
+    """Nodes that the results point to."""
 
     nodes: tuple[int, ...]
-    """One node that is bad; two of which the path between them is; several of which it cannot be told which."""
+    """One bad node, two nodes with a bad path between them, or several nodes of which at least one is bad."""
     is_sure: bool
     has_failed: bool
-    """Something failed, and was not only slow."""
+    """True if a measurement failed, and was not only slow."""
 
 
 def rounds(nodes: Sequence[int], count: int) -> Iterator[list[tuple[int, ...]]]:
-    """Pair the nodes anew in each round, no two of them twice: the circle method of tournaments.
+    """Yield the pairs of each round, no pair twice, by the circle method of tournaments.
 
     >>> list(rounds([0, 1, 2], 9))
     [[(1, 2)], [(0, 2)], [(0, 1)]]
@@ -54,9 +54,10 @@ def rounds(nodes: Sequence[int], count: int) -> Iterator[list[tuple[int, ...]]]:
 
 
 def verdicts(pairings: Sequence[Pairing], slow_share: float) -> Mapping[Pairing, str]:
-    """``good``, ``slow`` or ``failed`` for each.
+    """Return ``good``, ``slow`` or ``failed`` for each pairing.
 
-    Slow is below ``slow_share`` of the upper quartile of its kind: one bad node of three is in two of three pairs.
+    Slow means below ``slow_share`` of the upper quartile of its kind. The quartile is used because one bad node of
+    three is in two of three pairs.
     """
     found: dict[Pairing, str] = {}
     for kind in ([each for each in pairings if (each.round == ALONE) is alone] for alone in (True, False)):
@@ -73,7 +74,7 @@ def _upper_quartile(values: Sequence[float]) -> float:
 
 
 def suspicions(pairings: Sequence[Pairing], slow_share: float) -> list[Suspicion]:
-    """Nodes and paths that explain what is not good; those that are sure first."""
+    """Return the nodes and paths that explain the bad results, the certain ones first."""
     found = verdicts(pairings, slow_share)
     bad = [each for each in pairings if found[each] != "good"]
     together = [each for each in pairings if each.round != ALONE]

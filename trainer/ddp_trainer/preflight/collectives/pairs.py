@@ -1,7 +1,7 @@
-"""Measure two nodes at a time, each pair in a process group of its own, so that a bad node takes no other with it.
+"""Measurement of two nodes at a time for ``ddp-launch collectives --pairs N``.
 
-``ddp-launch collectives --pairs N``. Ranks tell one another what they measured through the store alone. A rank that
-says nothing within its time counts as failed, and the others go on to the next round.
+Each pair has its own process group, so a bad node affects no other pair. Ranks exchange results through the store
+alone. A rank without a result within its time counts as failed, and the others continue with the next round.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ddp_trainer.preflight.collectives.request import Request
 from ddp_trainer.process.group_names import restart_group_names
 
 MESSAGE_BYTES: Final = {"gloo": 4 << 20, "nccl": 256 << 20}
-"""Of the all-reduce, unless ``--sizes`` names another."""
+"""Size of the all-reduce in bytes, unless ``--sizes`` sets another."""
 _POLL_SECONDS: Final = 0.02
 _MARGIN_SECONDS: Final = 2.0
-"""For what a rank does beside waiting for its peers."""
+"""Seconds for the work of a rank besides waiting for its peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """This process among those that are paired."""
+    """This process in the measurement of pairs."""
 
     rank: int
     world: int
@@ -45,17 +45,21 @@ class Rank:
     device: torch.device
     timer: Timer
     store: Any
-    """torch's store, whose listener is none of what is measured."""
+    """torch's store, which is not part of the measurement."""
     request: Request
 
     @property
     def size_bytes(self) -> int:
-        """Of the message."""
+        """Size of the message in bytes."""
         return max(self.request.sizes_of(self.backend)) if self.request.sizes else MESSAGE_BYTES[self.backend]
 
 
 def introduce(own: Rank) -> Mapping[int, Mapping[str, Any]]:
-    """Rank → its node and host, of all ranks. Raises CommunicationFailed, naming those that did not come."""
+    """Return node and host of all ranks, by rank.
+
+    Raises:
+        CommunicationFailed: Some ranks did not come; the message names them.
+    """
     told = {"node": own.node, "host": platform.node()}
     own.store.set(f"pairs/rank/{own.rank}", json.dumps(told))
     until = time.monotonic() + own.request.timeout_seconds
@@ -69,7 +73,11 @@ def introduce(own: Rank) -> Mapping[int, Mapping[str, Any]]:
 
 
 def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[Pairing] | None:
-    """All pairings, on rank 0; None on the others, which do the same."""
+    """Measure all pairings. Returns them on rank 0, and None on the other ranks.
+
+    Raises:
+        CommunicationFailed: Rank 0 does not end a round in time.
+    """
     nodes = sorted({int(place["node"]) for place in places.values()})
     ranks_of = {node: [rank for rank, place in places.items() if place["node"] == node] for node in nodes}
     several: list[tuple[int, ...]] = [(node,) for node in nodes if len(ranks_of[node]) > 1]
@@ -88,12 +96,12 @@ def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[Pa
 
 
 def _patience(own: Rank) -> float:
-    """Seconds that a pair may take: to meet, and to fail in a collective."""
+    """Return the seconds that a pair may take to meet and to fail in a collective."""
     return 2 * own.request.pair_timeout_seconds + _MARGIN_SECONDS
 
 
 def _measured(own: Rank, number: int, members: Sequence[int]) -> Mapping[str, Any]:
-    """Times of all repeats, or the error."""
+    """Return the times of all repeats, or the error."""
     if absent := _absent(own, number, members):
         return {"error": f"rank {absent[0]} did not come within {own.request.pair_timeout_seconds:g} s"}
     try:
@@ -116,7 +124,7 @@ def _measured(own: Rank, number: int, members: Sequence[int]) -> Mapping[str, An
 
 
 def _absent(own: Rank, number: int, members: Sequence[int]) -> list[int]:
-    """Members that do not come: torch would wait for them with four lines on stderr."""
+    """Return the members that do not come. Waiting in torch would print four lines to stderr."""
     own.store.set(f"pairs/{number}/here/{own.rank}", "")
     until = time.monotonic() + own.request.pair_timeout_seconds
     return [rank for rank in members if _read(own.store, f"pairs/{number}/here/{rank}", until) is None]
@@ -148,7 +156,7 @@ def _collected(
 
 
 def _heard(own: Rank, number: int, members: Sequence[int], until: float) -> dict[int, Mapping[str, Any] | None]:
-    """What each member said until then; when one has failed, the others have a few seconds more."""
+    """Return each member's result until the deadline. After one failure, the others have a few more seconds."""
     told: dict[int, Mapping[str, Any] | None] = dict.fromkeys(members)
     while missing := [rank for rank, each in told.items() if each is None]:
         for rank in missing:
@@ -172,9 +180,9 @@ def _pairing(own: Rank, number: int, pair: tuple[int, ...], told: Mapping[int, M
 
 
 def _read(store: Any, key: str, until: float) -> Mapping[str, Any] | None:
-    """What was set, waited for until then; None where it was not.
+    """Return the value of a key; None if it is not set in time.
 
-    Asked again and again: torch's store writes four lines to stderr about every wait that ends without an answer.
+    It polls, because torch's store prints four lines to stderr for every wait that times out.
     """
     try:
         while not store.check([key]):
@@ -188,6 +196,6 @@ def _read(store: Any, key: str, until: float) -> Mapping[str, Any] | None:
 
 
 def make_failures_raise() -> None:
-    """Let a failed collective of NCCL raise where it is waited for, and not end the process. Not proven on GPUs."""
+    """Make a failed NCCL collective raise where it is waited for, instead of ending the process. Not tested on GPUs."""
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"

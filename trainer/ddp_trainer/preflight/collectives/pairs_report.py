@@ -1,4 +1,4 @@
-"""What ``--pairs`` found, as a table, as sentences that name nodes, and as versioned JSON."""
+"""Output of ``--pairs``: a table, sentences that name nodes, and versioned JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KIND: Final = "Pairs"
 
 
 def header(names: Mapping[int, str], backend: str, size_bytes: int) -> str:
-    """The first lines of the table."""
+    """Return the first lines of the table."""
     what = f"{len(names)} nodes, {backend}; all_reduce of {show(size_bytes)} between two nodes at a time"
     return f"{what}\nROUND  {'NODES':<{_width(names)}}      BUSBW  RESULT"
 
 
 def rows(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> list[str]:
-    """One line for each pairing."""
+    """Return one line per pairing."""
     found, width = verdicts(pairings, slow_share), _width(names)
     return [
         f"{'alone' if each.round == ALONE else each.round:<5}  {_names(each.nodes, names):<{width}}  "
@@ -33,7 +33,7 @@ def rows(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: floa
 
 
 def outcome(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> tuple[int, str]:
-    """Exit code and the sentence that names the nodes; 0 and nothing where all is well."""
+    """Return the exit code and a sentence that names the bad nodes; 0 and an empty text if there are none."""
     found = suspicions(pairings, slow_share)
     if not found:
         return 0, ""
@@ -42,7 +42,7 @@ def outcome(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: f
 
 
 def document(about: Mapping[str, Any], pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> str:
-    """The whole run as JSON."""
+    """Return the whole run as JSON."""
     found = verdicts(pairings, slow_share)
     return json.dumps(
         {

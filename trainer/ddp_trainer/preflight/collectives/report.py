@@ -1,4 +1,4 @@
-"""Results as a table that grows while they come, as sentences, and as the versioned JSON that ``--compare`` reads."""
+"""Output of results: rows of a table, sentences, and the versioned JSON that ``--compare`` reads."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _COLUMNS: Final = (
     *(("OPERATION", -14), ("DTYPE", -8), ("SIZE", 9), ("MEDIAN", 9), ("MIN", 9), ("MAX", 9)),
     *(("ALGBW", 11), ("BUSBW", 11), ("RESULT", -6)),
 )
-"""Header and width, negative for text that stands to the left."""
+"""Header and width; negative for left-aligned text."""
 _GAP: Final = "  "
 
 
 def header(*, compared: bool) -> str:
-    """The first line of the table."""
+    """Return the first line of the table."""
     return _line([name for name, _ in _COLUMNS], "  THAN BEFORE" if compared else "")
 
 
 def row(result: Result, change: Change | None = None) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     seconds, has_size = result.seconds, result.size_bytes > 0
     return _line(
         [
@@ -42,12 +42,12 @@ def row(result: Result, change: Change | None = None) -> str:
 
 
 def unsupported_row(missing: Unsupported) -> str:
-    """One line of the table."""
+    """Return the line of an unsupported operation."""
     return _line([missing.operation, missing.dtype or "-"], f"  not supported: {missing.reason}")
 
 
 def sentences(result: Result) -> list[str]:
-    """What is wrong, by rank and element."""
+    """Return one sentence per wrong result, with rank and element."""
     return [
         f"{title(result)}: rank {wrong['rank']} got {wrong['got']:g} for "
         f"{wrong['expected']:g} at element {wrong['element']}"
@@ -57,7 +57,7 @@ def sentences(result: Result) -> list[str]:
 
 
 def title(result: Result) -> str:
-    """What was measured, in a sentence."""
+    """Return the name of a measurement for a sentence."""
     return f"{result.operation} {result.dtype} of {show(result.size_bytes)}" if result.size_bytes else result.operation
 
 
@@ -67,7 +67,7 @@ def document(
     unsupported: Sequence[Unsupported],
     changes: Sequence[Change | None],
 ) -> str:
-    """The whole run as JSON; ``about`` says where and how it was measured."""
+    """Return the whole run as JSON. ``about`` describes where and how it was measured."""
     rows = [
         result.to_json() | ({"change": {"verdict": str(change.verdict), "ratio": change.ratio}} if change else {})
         for result, change in zip(results, changes, strict=True)
@@ -79,7 +79,7 @@ def document(
 
 
 def duration(seconds: float) -> str:
-    """A time with three digits.
+    """Return a time with three digits and its unit.
 
     >>> [duration(each) for each in (0.00001234, 0.0123, 1.5)]
     ['12.3 us', '12.3 ms', '1.5 s']
@@ -91,7 +91,7 @@ def duration(seconds: float) -> str:
 
 
 def speed(bytes_per_second: float) -> str:
-    """Decimal, as nccl-tests and the makers of networks count.
+    """Return a bandwidth in decimal units, as nccl-tests and network vendors use.
 
     >>> [speed(each) for each in (1.234e9, 45e6)]
     ['1.23 GB/s', '45 MB/s']

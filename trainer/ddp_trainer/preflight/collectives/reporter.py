@@ -1,4 +1,4 @@
-"""What rank 0 makes of the results: rows while they come, sentences and an exit code at the end."""
+"""Collection of the results on rank 0: table rows as they come, then sentences and an exit code."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from ddp_trainer.preflight.collectives.result import Result, Unsupported
 
 @dataclass(slots=True)
 class Outcome:
-    """The run so far, on rank 0."""
+    """Results of the run so far, on rank 0."""
 
     request: Request
     earlier: Earlier | None
     devices: Sequence[Mapping[str, Any]] = ()
-    """Name, node and speeds of each rank's."""
+    """Name, node and speeds of each rank's device."""
     own_floors: Mapping[str, Floors] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     unsupported: list[Unsupported] = field(default_factory=list)
     changes: list[Change | None] = field(default_factory=list)
 
     def begin(self, about: Mapping[str, Any]) -> None:
-        """Say what is measured. Raises BadRequest where it cannot be compared with the earlier run."""
+        """Print what is measured.
+
+        Raises:
+            BadRequest: The run is not comparable with the earlier one.
+        """
         if self.earlier:
             self.earlier.refuse_other(about)
         if self._is_table:
@@ -42,7 +46,7 @@ class Outcome:
             print(report.header(compared=self.earlier is not None), flush=True)
 
     def take(self, result: Result | Unsupported) -> None:
-        """One more."""
+        """Add one result, and print its row."""
         if isinstance(result, Unsupported):
             self.unsupported.append(result)
             line = report.unsupported_row(result)
@@ -55,7 +59,7 @@ class Outcome:
             print(line, flush=True)
 
     def finish(self, about: Mapping[str, Any]) -> tuple[int, str]:
-        """The exit code, and the sentence that goes with one that is not 0."""
+        """Return the exit code, and a sentence if it is not 0."""
         if not self._is_table:
             devices = [as_json(each["name"], _speeds(each), self._floors(each)) for each in self.devices]
             more = {**about, "devices": devices}
@@ -81,7 +85,7 @@ class Outcome:
         return 0, ""
 
     def _below(self, about: Mapping[str, Any]) -> Iterator[str]:
-        """What is below a floor, by rank and node."""
+        """Yield a sentence for each speed below a floor, with rank and node."""
         for rank, each in enumerate(self.devices):
             speeds = _speeds(each)
             for told in below(speeds, self._floors(each)) if speeds else ():

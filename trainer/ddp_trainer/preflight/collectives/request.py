@@ -1,4 +1,7 @@
-"""What was asked for: the flags, checked. Standard library only, so that a wrong flag is told before torch is there."""
+"""Flags of ``ddp-launch collectives``, checked.
+
+Standard library only, so that a wrong flag fails before torch is imported.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ NAMES: Final = (
 DTYPES: Final = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int8", "uint8")
 BACKENDS: Final = ("auto", "gloo", "nccl")
 DEFAULT_SIZES: Final = {"gloo": "4KiB:16MiB", "nccl": "4KiB:1GiB"}
-"""Bandwidth over NVLink and InfiniBand is still growing at 128 MiB; that of TCP is not."""
+"""Bandwidth over NVLink and InfiniBand still grows at 128 MiB; that of TCP does not."""
 AUTO: Final = "auto"
 OFF: Final = "off"
 LEAST_REPEATS: Final = 3
-"""Fewer have no quartiles."""
+"""Fewest repeats that have quartiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class Request:
     dtypes: tuple[str, ...]
     backend: str
     sizes: str
-    """Empty for the default of the backend."""
+    """Message sizes; empty for the default of the backend."""
     factor: int
     repeats: int
     warmup: int
@@ -40,24 +43,28 @@ class Request:
     timeout_seconds: float
     output: str
     compare: str
-    """File of an earlier run, or nothing."""
+    """File of an earlier run; empty for none."""
     tolerance: float
-    """Share by which a median may grow."""
+    """Accepted growth of a median, as a share."""
     floors: str
-    """``auto``, ``off``, or a file of a site's own."""
+    """``auto``, ``off``, or a site's own file."""
     pairs: int
-    """Rounds in which nodes are paired, instead of the operations; 0 for none."""
+    """Rounds of pairs of nodes, which replace the operations; 0 for none."""
     pair_timeout_seconds: float
     slow_share: float
-    """Of the bandwidth of other pairs, below which a pair is slow."""
+    """Share of the bandwidth of other pairs below which a pair is slow."""
 
     @property
     def has_own_floors(self) -> bool:
-        """Floors stand in a file."""
+        """True if the floors come from a file."""
         return self.floors not in {AUTO, OFF}
 
     def sizes_of(self, backend: str) -> tuple[int, ...]:
-        """Bytes of each message. Raises BadRequest."""
+        """Return the size of each message in bytes.
+
+        Raises:
+            BadRequest: The sizes are invalid.
+        """
         return parse_sizes(self.sizes or DEFAULT_SIZES[backend], self.factor)
 
 
@@ -97,17 +104,22 @@ def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our flags, every one with its value, and the words that are torchrun's; SystemExit for ``--help``.
+    """Split a command line into the flags of this module, each with its value, and those of torchrun.
 
     Raises:
-        BadRequest: a flag of ours lacks its value.
+        BadRequest: A flag of this module lacks its value.
+        SystemExit: ``--help`` is given.
     """
     told, rest = parser().parse_known_args(list(argv))
     return [f"--{name.replace('_', '-')}={value}" for name, value in vars(told).items()], rest
 
 
 def parse(argv: Sequence[str]) -> Request:
-    """From our flags to the request. Raises BadRequest."""
+    """Return the request that the flags describe.
+
+    Raises:
+        BadRequest: A flag has an invalid value.
+    """
     told = parser().parse_args(list(argv))
     request = Request(
         operations=NAMES if told.operations == "all" else _words("--operations", told.operations, NAMES),

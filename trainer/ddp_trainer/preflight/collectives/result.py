@@ -1,4 +1,4 @@
-"""What one measurement came to, as it stands in the JSON."""
+"""Result of one measurement, as in the JSON output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIND: Final = "Collectives"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """The times of all repeats; each is that of the slowest rank."""
+    """Statistics of the times of all repeats, in seconds. The time of a repeat is that of the slowest rank."""
 
     median: float
     minimum: float
@@ -26,7 +26,7 @@ class Seconds:
 
     @classmethod
     def of(cls, times: Sequence[float]) -> Self:
-        """At least three times.
+        """Return the statistics of at least three times.
 
         >>> Seconds.of([3.0, 1.0, 2.0, 5.0, 4.0])  # doctest: +NORMALIZE_WHITESPACE
         Seconds(median=3.0, minimum=1.0, maximum=5.0, lower_quartile=2.0, upper_quartile=4.0, count=5)
@@ -44,7 +44,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One operation at one size."""
+    """Result of one operation at one size."""
 
     operation: str
     dtype: str
@@ -54,7 +54,7 @@ class Result:
     algorithm_bytes_per_second: float
     bus_bytes_per_second: float
     wrong: Sequence[Mapping[str, Any]]
-    """Of each rank whose result differs: rank, element, expected, got, count."""
+    """Rank, element, expected, got and count of each rank with a wrong result."""
 
     @classmethod
     def of(
@@ -64,7 +64,14 @@ class Result:
         factor: float,
         wrong: Sequence[Mapping[str, Any]],
     ) -> Self:
-        """``identity`` is operation, dtype and bytes; ``factor`` that of the bus bandwidth."""
+        """Return the result of a measurement.
+
+        Args:
+            identity: Operation, dtype and size in bytes.
+            times: Seconds of each repeat.
+            factor: Ratio of bus bandwidth to algorithm bandwidth.
+            wrong: Differences of the ranks with a wrong result.
+        """
         operation, dtype, size_bytes = identity
         seconds = Seconds.of(times)
         algorithm = bandwidth.algorithm(size_bytes, seconds.median)
@@ -80,25 +87,25 @@ class Result:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Raises KeyError or TypeError where it is none."""
+        """Return the result in a document. Raises KeyError or TypeError if it is invalid."""
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name != "seconds"}
         return cls(**fields, seconds=Seconds(**document["seconds"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the result as plain data."""
         return asdict(self)
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What makes it the same measurement in another run."""
+        """Operation, dtype and size, which identify the measurement in another run."""
         return self.operation, self.dtype, self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An operation that the backend does not have."""
+    """Operation that the backend does not support."""
 
     operation: str
     dtype: str
     reason: str
-    """In the backend's own words."""
+    """Error message of the backend."""

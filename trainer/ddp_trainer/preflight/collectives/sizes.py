@@ -1,4 +1,4 @@
-"""Sizes of messages, as people write them."""
+"""Parser and formatter of message sizes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from ddp_trainer.preflight.collectives.errors import BadRequest
 
 UNITS: Final = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-"""A bare letter is binary, as in nccl-tests."""
+"""Units in bytes. A single letter is binary, as in nccl-tests."""
 DECIMAL: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 LARGEST_BYTES: Final = 2**36
 MOST: Final = 64
-"""Sizes in one run."""
+"""Most sizes in one run."""
 
 
 def parse_size(text: str) -> int:
-    """Bytes. Raises BadRequest.
+    """Return the size in bytes. Raises BadRequest.
 
     >>> [parse_size(each) for each in ("4KiB", "1.5M", "512", "1 MB")]
     [4096, 1572864, 512, 1000000]
@@ -31,7 +31,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str, factor: int) -> tuple[int, ...]:
-    """``MIN:MAX``, in steps of ``factor`` with MAX always in it, or a list with commas. Raises BadRequest.
+    """Return the sizes in bytes of a list with commas, or of ``MIN:MAX``. Raises BadRequest.
+
+    A range grows in steps of ``factor`` and always includes MAX.
 
     >>> parse_sizes("1KiB:20KiB", 4)
     (1024, 4096, 16384, 20480)
@@ -56,7 +58,7 @@ def _none(text: str) -> tuple[int, ...]:
 
 
 def show(size_bytes: int) -> str:
-    """As short as it can be written.
+    """Return the shortest text of a size.
 
     >>> [show(each) for each in (12, 4096, 5000, 3 * 2**30)]
     ['12 B', '4 KiB', '4.883 KiB', '3 GiB']

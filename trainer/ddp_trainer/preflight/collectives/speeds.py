@@ -1,7 +1,6 @@
-"""How fast a rank's own device multiplies, copies within its memory, and copies to and from the host.
+"""Speeds of a rank's own device: matrix products, copies within its memory, and copies to and from the host.
 
-Not proven on GPUs. On a processor it measures the same with smaller amounts, so that the way from a measurement to a
-sentence can be tested.
+Not tested on GPUs. A CPU runs the same measurement with smaller sizes, so that tests cover it.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from ddp_trainer.preflight.collectives.device import Run, Timer
 from ddp_trainer.preflight.collectives.floors import Speeds
 
 _SIDE: Final = {"cuda": 8192, "cpu": 256}
-"""Of the square matrices: large enough that a GPU is busy for a millisecond."""
+"""Side of the square matrices, large enough to keep a GPU busy for a millisecond."""
 _COPY_BYTES: Final = {"cuda": 1 << 30, "cpu": 4 << 20}
 _REPEATS: Final = 10
 _WARMUP: Final = 3
 
 
 def device_speeds(device: torch.device, timer: Timer) -> Speeds:
-    """Measure for some seconds; medians of ten repeats. Raises what torch raises for a device in trouble."""
+    """Measure for some seconds, and return medians of ten repeats. A faulty device raises an error of torch."""
     size = _COPY_BYTES[device.type]
     here, there = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
     host = torch.zeros(size // 4, dtype=torch.uint8, pin_memory=device.type == "cuda")
@@ -38,7 +37,7 @@ def device_speeds(device: torch.device, timer: Timer) -> Speeds:
 
 def _matmul_flops(device: torch.device, timer: Timer) -> float:
     side = _SIDE[device.type]
-    # Random numbers: of zeros a GPU needs less power, and keeps higher clocks than any training does.
+    # Random numbers: with zeros a GPU needs less power and keeps higher clocks than in training.
     left, right = (torch.randn(side, side, device=device).to(torch.bfloat16) for _ in range(2))
     product = torch.empty_like(left)
     return 2 * side**3 / _median(lambda: torch.mm(left, right, out=product), timer)
@@ -51,5 +50,5 @@ def _median(run: Run, timer: Timer) -> float:
 
 
 def device_name(device: torch.device) -> str:
-    """As CUDA tells it; ``cpu`` for a processor."""
+    """Return the name of the device by CUDA; ``cpu`` for a CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

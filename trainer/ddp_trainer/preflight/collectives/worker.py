@@ -1,4 +1,7 @@
-"""One rank of the measurement: ``ddp-launch ... -m ddp_trainer.preflight.collectives.worker``."""
+"""One rank of the measurement: ``ddp-launch ... -m ddp_trainer.preflight.collectives.worker``.
+
+:func:`main` runs the requested operations, or pairs of nodes, and reports on rank 0.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """This process among the ranks, as any launcher with torchrun's environment says it."""
+    """Position of this process among the ranks, from torchrun's environment."""
 
     rank: int
     local_rank: int
@@ -52,7 +55,11 @@ class Place:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Place:
-        """Raises BadRequest without a launcher."""
+        """Read the position from the environment.
+
+        Raises:
+            BadRequest: The environment is not that of a launcher.
+        """
         try:
             return cls(
                 rank=int(environ["RANK"]),
@@ -71,11 +78,11 @@ class Place:
 
 
 def main(argv: Sequence[str], operations: Mapping[str, Operation] | None = None) -> int:
-    """Measure; returns the exit code of :mod:`errors`.
+    """Measure and return an exit code of :mod:`errors`.
 
     Args:
-        argv: the flags of :mod:`request`.
-        operations: instead of ours; for a backend that has others.
+        argv: Flags of :mod:`request`.
+        operations: Replacement of the table of operations, for a backend with others.
     """
     try:
         request = parse(argv)
@@ -87,7 +94,7 @@ def main(argv: Sequence[str], operations: Mapping[str, Operation] | None = None)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads the table any more; what Python would still write at its end goes nowhere.
+        # stdout is closed (EPIPE). Discard the output that Python writes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, sentence = 1, "The reader of the results is gone."
     if sentence:
@@ -98,8 +105,8 @@ def main(argv: Sequence[str], operations: Mapping[str, Operation] | None = None)
 def _measure(
     request: Request, place: Place, earlier: Earlier | None, operations: Mapping[str, Operation] | None
 ) -> tuple[int, str]:
-    """Exit code and sentence, the same on all ranks."""
-    # A wrong flag is told before torch takes its second.
+    """Return exit code and sentence, the same on all ranks."""
+    # A wrong flag must fail before torch is imported, which takes a second.
     from ddp_trainer.preflight.collectives.device import choose, refuse_what_does_not_fit  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.measure import Bench  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.operations import OPERATIONS  # noqa: PLC0415
@@ -126,7 +133,7 @@ def _measure(
 
 
 def _device(request: Request, bench: Bench) -> Mapping[str, Any]:
-    """Name and speeds of this rank's device; no speeds where no floor could be held against them."""
+    """Return name and speeds of this rank's device; no speeds if no floor applies."""
     from ddp_trainer.preflight.collectives.speeds import device_name, device_speeds  # noqa: PLC0415 - imports torch
 
     name = device_name(bench.device)
@@ -136,7 +143,7 @@ def _device(request: Request, bench: Bench) -> Mapping[str, Any]:
 
 
 def _pair(request: Request, place: Place, backend: str, device: torch.device, timer: Timer) -> tuple[int, str]:
-    """Exit code and sentence of ``--pairs``, the same on all ranks that are told in time."""
+    """Return exit code and sentence of ``--pairs``. Ranks that receive the outcome in time return the same code."""
     from ddp_trainer.preflight.collectives import pairs_report  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.device import refuse_what_does_not_fit  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.pairs import (  # noqa: PLC0415 - imports torch
@@ -181,7 +188,7 @@ def _pair(request: Request, place: Place, backend: str, device: torch.device, ti
 
 
 def _wait_for_others(store: Any, world: int) -> None:
-    """Until all have read the outcome, or for two seconds: this rank may host the store."""
+    """Wait for all ranks to read the outcome, for at most two seconds: this rank may host the store."""
     until = time.monotonic() + 2
     with suppress(RuntimeError):
         while not store.check([f"pairs/read/{rank}" for rank in range(1, world)]) and time.monotonic() < until:
@@ -189,7 +196,7 @@ def _wait_for_others(store: Any, world: int) -> None:
 
 
 def _results(bench: Bench, backend: str, operations: Mapping[str, Operation]) -> Iterator[Result | Unsupported]:
-    """All of them on rank 0; on others, which do the same, what the backend lacks."""
+    """Yield all results on rank 0; on other ranks, which run the same calls, only unsupported operations."""
     from ddp_trainer.preflight.collectives.measure import measure  # noqa: PLC0415 - imports torch
 
     request, world = bench.request, bench.exchange.world
@@ -208,7 +215,7 @@ def _results(bench: Bench, backend: str, operations: Mapping[str, Operation]) ->
 
 
 def _store(request: Request, place: Place) -> Any:
-    """The store of all ranks. Raises CommunicationFailed where it cannot be reached."""
+    """Return the store of all ranks. Raises CommunicationFailed if it is not reachable."""
     import torch.distributed as dist  # noqa: PLC0415
 
     try:
@@ -229,7 +236,7 @@ def _store(request: Request, place: Place) -> Any:
 
 @contextmanager
 def _group(request: Request, place: Place, backend: str, device: torch.device) -> Iterator[Exchange]:
-    """All ranks, and the store between them. Raises CommunicationFailed where they do not meet."""
+    """Join the process group of all ranks and yield their exchange. Raises CommunicationFailed if they do not meet."""
     import torch.distributed as dist  # noqa: PLC0415
 
     from ddp_trainer.preflight.collectives.exchange import Exchange  # noqa: PLC0415
@@ -244,7 +251,7 @@ def _group(request: Request, place: Place, backend: str, device: torch.device) -
             rank=place.rank,
             world_size=place.world,
             timeout=timeout,
-            # Else NCCL guesses a barrier's GPU by the global rank, which is another one where nodes differ.
+            # Otherwise NCCL derives a barrier's GPU from the global rank, which is wrong if nodes differ.
             device_id=device if device.type == "cuda" else None,
         )
     except RuntimeError as error:
@@ -283,7 +290,7 @@ def _nccl_version() -> str:
 
 
 def _leave_word(sentence: str) -> None:
-    """Where the launcher looks for what a worker ended of, and says it; on stderr where there is no such place."""
+    """Write the error to the launcher's error file of this worker, or to stderr without one."""
     reason = {"message": sentence.rstrip("."), "extraInfo": {"py_callstack": "", "timestamp": str(int(time.time()))}}
     try:
         Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": reason}))
