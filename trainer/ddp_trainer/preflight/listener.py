@@ -37,7 +37,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Banner:
-    """First line after the handshake, and the answer to a request for the time."""
+    """First line after the handshake, and the response to a request for the time."""
 
     preflight: int
     """:data:`~ddp_trainer.preflight.schema.VERSION` of the sender."""

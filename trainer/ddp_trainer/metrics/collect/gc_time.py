@@ -22,7 +22,7 @@ class Pauses:
         self._began: float | None = None
 
     def __call__(self, phase: str, _: Mapping[str, int]) -> None:
-        """See :data:`gc.callbacks`."""
+        """Handle one event of :data:`gc.callbacks`."""
         if phase == "start":
             self._began = self._clock()
         elif self._began is not None:

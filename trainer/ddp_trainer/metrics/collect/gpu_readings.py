@@ -22,7 +22,7 @@ from ddp_trainer.process.nvml_library import CLOCK_EVENTS, LIBRARY, Device, Nvml
 
 READ_EVERY_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 15.0
-"""Age from which a reading is left out."""
+"""Age in seconds beyond which a reading is left out."""
 
 Reader = Callable[[Nvml, Device], float]
 

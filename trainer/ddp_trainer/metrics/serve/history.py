@@ -1,8 +1,8 @@
 """Bounded history of a pod's numbers, kept by the aggregator for clusters without Prometheus.
 
 :meth:`History.look` reads the boards at a regular interval. At :data:`MOST_READINGS` readings, every other one is
-dropped and the interval doubles, so a history of any length keeps between half of that number and all of it. It stores
-counters and not rates, so dropped readings cost resolution only. The training thread takes no part.
+dropped and the interval doubles. A history of any length therefore keeps between half of that number and all of it. It
+stores counters and not rates, so dropped readings cost resolution only. The training thread takes no part.
 
 Names and labels are those of the exposition, summed where a pod has many series: phases over its ranks, seconds of a
 rank over its phases.
@@ -44,7 +44,7 @@ _AGENT_FAMILIES: Final = tuple(family for family in FAMILIES if family.name in _
 
 @dataclass(slots=True)
 class History:
-    """Readings of one pod's boards."""
+    """History of one pod's boards."""
 
     directory: Path
     clock: Callable[[], float] = time.time

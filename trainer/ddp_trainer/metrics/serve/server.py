@@ -34,7 +34,7 @@ class Request:
 
     method: str
     path: str
-    """Without the query."""
+    """Path without the query."""
     accept: str
     agent: str = ""
     """Value of the header ``User-Agent``."""

@@ -1,8 +1,8 @@
 """Progress reports to Kubeflow Trainer, for ``status.trainerStatus`` of a TrainJob.
 
-With the feature gate TrainJobStatus, Kubeflow Trainer (2.2 and later) sets the address of its status server, a
-certificate and a token in every pod of a TrainJob. The aggregator of rank 0's pod posts progress, remaining time and a
-few metrics, at most every ten seconds. :class:`Reporter` posts from a separate thread, so a slow, refusing or missing
+Kubeflow Trainer (2.2 and later) has the feature gate TrainJobStatus. With it, every pod of a TrainJob receives the
+address of a status server, a certificate and a token. The aggregator of rank 0's pod posts progress, remaining time and
+a few metrics, at most every ten seconds. :class:`Reporter` posts from a separate thread, so a slow, refusing or missing
 server does not affect the training.
 
 Source: KEP-2779 of kubeflow/trainer, and ``UpdateTrainJobStatusRequest`` of its API ``trainer.kubeflow.org/v1alpha1``.

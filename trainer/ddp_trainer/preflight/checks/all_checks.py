@@ -23,7 +23,7 @@ from ddp_trainer.preflight.schema import Facts
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row of the table."""
+    """One check, a row of the table."""
 
     name: str
     find: Callable[[Facts], Iterable[Finding]]

@@ -29,7 +29,7 @@ LEAST_REPEATS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One run of the measurement."""
+    """Parameters of one run of the measurement."""
 
     operations: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -74,7 +74,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
-    """The flags that are not torchrun's."""
+    """Return the parser of the flags that are not torchrun's."""
     made = _Parser(
         prog=program,
         usage=f"{program} [torchrun's flags] [flags]",
