@@ -1,8 +1,8 @@
-"""Every name that crosses the border between the plugin and the pod, once.
+"""Names that the plugin and the pod share: variables, labels, ports, paths, exit codes and metrics.
 
-The plugin renders these names into manifests and reads them back from pods; the launcher, the trainer and the
-aggregator obey them. Standard library only, so that both sides may import it at no cost. Anything that only one
-side knows does not belong here.
+The plugin renders these names into manifests and reads them back from pods. The launcher, the trainer and the
+aggregator use the same definitions. Standard library only, so that both sides can import it cheaply. A name that only
+one side uses does not belong here.
 """
 
 from __future__ import annotations
@@ -11,79 +11,81 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 GROUP: Final = "ddp.dev"
-"""Prefix of our labels and annotations."""
+"""Prefix of this project's labels and annotations."""
 
 FIELD_MANAGER: Final = "kubectl-ddp"
 
 
 class Env(StrEnum):
-    """Environment variables of a pod. torchrun's own (``RANK``, ``PET_*`` …) keep torchrun's meaning."""
+    """Environment variables of a pod. torchrun's variables (``RANK``, ``PET_*`` …) keep torchrun's meaning."""
 
     JOB = "DDP_JOB"
     """Name of the job, the value of the metric label ``ddp_job``."""
     NAMESPACE = "DDP_NAMESPACE"
     RUN_ID = "DDP_RUN_ID"
-    """Unique per submission; agents of another run are refused by the store."""
+    """Unique per submission. The store refuses agents of another run."""
     SECRET_FILE = "DDP_SECRET_FILE"  # noqa: S105 - the name of a variable
-    """File with the secret of the run, by which its processes authenticate to one another."""
+    """File with the secret of the run. Its processes use the secret to authenticate to one another."""
     POD_NAME = "DDP_POD_NAME"
-    """Name of the pod; its trailing number is the node index, by which ranks are ordered."""
+    """Name of the pod. Its trailing number is the node index, which orders the ranks."""
     POD_IP = "DDP_POD_IP"
-    """Address that peers reach this pod at, and from which it connects."""
+    """Address at which peers reach this pod, and from which it connects."""
     NODE_NAME = "DDP_NODE_NAME"
-    """Kubernetes node the pod runs on."""
+    """Kubernetes node that the pod runs on."""
     RUN_DIR = "DDP_RUN_DIR"
-    """Directory of this pod: boards, error files, summary. Survives the container, not the pod."""
+    """Directory of this pod: metric files, error files, summary. Survives the container, not the pod."""
     METRICS_PORT = "DDP_METRICS_PORT"
     METRICS_ADDRESS = "DDP_METRICS_ADDRESS"
-    """Address the aggregator binds; when unset, all in a pod, and the loopback elsewhere."""
+    """Address that the aggregator binds. Unset: all addresses in a pod, the loopback elsewhere."""
     METRICS_DIR = "DDP_METRICS_DIR"
-    """Directory of the boards; set by the launcher for its workers, metrics are off where it is unset."""
+    """Directory of the metric files; set by the launcher for its workers. Metrics are off where it is unset."""
     METRICS_HOOKS = "DDP_METRICS_HOOKS"
-    """``0`` keeps the launcher from counting the steps of scripts that do not report them themselves."""
+    """``0``: the launcher does not count the steps of scripts that do not report them themselves."""
     CHECKPOINT_DIR = "DDP_CHECKPOINT_DIR"
     CHECKPOINT_SCOPE = "DDP_CHECKPOINT_SCOPE"
-    """Who shares ``DDP_CHECKPOINT_DIR``: see :class:`CheckpointScope`."""
+    """Scope of ``DDP_CHECKPOINT_DIR``: a value of :class:`CheckpointScope`."""
     TERMINATION_LOG = "DDP_TERMINATION_LOG"
     """File that becomes the container's termination message."""
     GRACE_SECONDS = "DDP_GRACE_SECONDS"
-    """Seconds between SIGTERM and SIGKILL that the pod was promised."""
+    """Grace period of the pod: seconds between SIGTERM and SIGKILL."""
     GENERATION = "DDP_GENERATION"
     """Number of the rendezvous that formed this worker group; set by the launcher for its workers."""
     FENCE = "DDP_FENCE"
-    """Grows with every worker group of a run, even over a store and pods that remember nothing, where the generation
-    begins at 1 again: by it a stale writer is told. Set by the launcher for its workers."""
-    RESTARTS = "DDP_RESTARTS"
-    """JSON object cause → count of the run so far; set by the launcher for its workers."""
-    MOMENTS = "DDP_MOMENTS"
-    """JSON object of Unix times, by the name of a :class:`Moment`: how the worker group came about; set by the launcher
+    """Fencing number that grows with every worker group of a run; readers use it to detect a stale writer. It grows
+    even where the store and the pods have lost their state and the generation begins at 1 again. Set by the launcher
     for its workers."""
+    RESTARTS = "DDP_RESTARTS"
+    """Restarts of the run so far, as a JSON object cause → count; set by the launcher for its workers."""
+    MOMENTS = "DDP_MOMENTS"
+    """Times at which the worker group formed: a JSON object name of a :class:`Moment` → Unix time; set by the
+    launcher for its workers."""
     NODES = "DDP_NODES"
-    """``MIN:MAX`` nodes that the run goes on with; set by the launcher for its workers."""
+    """``MIN:MAX`` nodes that the run can train with; set by the launcher for its workers."""
     PARALLEL = "DDP_PARALLEL"
-    """How the ranks share one model, as :mod:`ddp_trainer.common.parallel_dims` reads it; unset where nobody said."""
+    """Layout of the ranks, in the syntax of :mod:`ddp_trainer.common.parallel_dims`; unset where none was given."""
     PREFLIGHT = "DDP_PREFLIGHT"
-    """``off``, ``warn`` or ``strict``: whether nodes are looked at before the first workers start."""
+    """``off``, ``warn`` or ``strict``: preflight checks of nodes before the first workers start."""
     ON_HANG = "DDP_ON_HANG"
-    """``off``, ``warn`` or ``act``: the default of ``--on-hang``. The launcher passes its own choice to its workers."""
+    """``off``, ``warn`` or ``act``: default of ``--on-hang``. The launcher passes its own choice to its workers."""
     HANG_FLOOR = "DDP_HANG_FLOOR"
-    """Seconds, what ``--hang-floor`` is by default."""
+    """Default of ``--hang-floor``, in seconds."""
     SURVIVE_ON_NCCL = "DDP_SURVIVE_ON_NCCL"
-    """``1`` keeps the processes of workers when an NCCL group ends, as ``--survive-on-nccl``. Not proven on GPUs."""
+    """``1``: worker processes survive the end of an NCCL group, as with ``--survive-on-nccl``. Not proven on GPUs."""
     LAST_SCRAPE = "DDP_LAST_SCRAPE"
-    """Seconds that a pod whose run is over stays at most for a Prometheus that has come regularly; 20 where it is not
-    set, 0 for none."""
+    """Longest time, in seconds, that a pod whose run is over waits for a last scrape by a Prometheus that scraped it
+    regularly (20; 0 for none)."""
     ZYGOTE = "DDP_ZYGOTE"
-    """Seconds after a start of workers at which a process is made that later ones are forked from; 0 for none."""
+    """Seconds between a start of workers and the start of the fork server from which later workers are forked; 0 for no
+    fork server."""
     PULSE = "DDP_PULSE"
-    """File that a worker marks what it is doing in; set by the launcher for its workers, and theirs alone."""
+    """Heartbeat page: the file in which one worker marks its section; set by the launcher for each of its workers."""
     LINT_IGNORE = "DDP_LINT_IGNORE"
-    """Rules of :mod:`ddp_trainer.common.lint` to leave out, with commas, or ``all``."""
+    """Rules of :mod:`ddp_trainer.common.lint` to leave out, separated by commas, or ``all``."""
     CHANNEL = "DDP_CHANNEL"
-    """Number of the descriptor that leads a worker to its agent, see :mod:`ddp_trainer.process.worker_protocol`; set by
-    the launcher for its workers."""
+    """Number of the file descriptor that connects a worker to its agent, see
+    :mod:`ddp_trainer.process.worker_protocol`; set by the launcher for its workers."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-    """torch's switch; at its default a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
+    """Variable of torch. At its default, a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
 
 SWITCHES: Final = frozenset(
@@ -98,16 +100,16 @@ SWITCHES: Final = frozenset(
         Env.METRICS_HOOKS,
     }
 )
-"""Variables of the launcher that a job may set as it likes; the others are the launcher's and the platform's."""
+"""Variables of the launcher that a job may set. The others belong to the launcher and the platform."""
 
 
 class CheckpointScope(StrEnum):
-    """Which ranks see the same checkpoint directory, and so which of them write."""
+    """Scope of a checkpoint directory: the ranks that see the same one, and so the ranks that write to it."""
 
     JOB = "job"
-    """One shared volume: global rank 0 writes."""
+    """One shared volume. Global rank 0 writes."""
     POD = "pod"
-    """A volume per pod: local rank 0 of every pod writes; on resume the newest copy is sent to all."""
+    """A volume per pod. Local rank 0 of every pod writes. On resume, all ranks receive the newest copy."""
 
 
 class Port(IntEnum):
@@ -116,7 +118,7 @@ class Port(IntEnum):
     RENDEZVOUS = 29400
     METRICS = 9464
     OPERATOR = 23456
-    """The Kubeflow operator insists on a port of this number's name in every worker."""
+    """Port number that the Kubeflow operator requires, under its port name, in every worker."""
 
 
 class PortName(StrEnum):
@@ -128,7 +130,7 @@ class PortName(StrEnum):
 
 
 class Label(StrEnum):
-    """Labels on every object and pod that we render."""
+    """Labels on every rendered object and pod."""
 
     JOB = f"{GROUP}/job"
     ROLE = f"{GROUP}/role"
@@ -149,11 +151,12 @@ class Annotation(StrEnum):
     SPEC = f"{GROUP}/spec"
     """The effective job specification as JSON."""
     DIGEST = f"{GROUP}/digest"
-    """SHA-256 of the effective specification, without what differs per submission."""
+    """SHA-256 of the effective specification, without the fields that differ per submission."""
     FIRST_ERROR = f"{GROUP}/first-error"
-    """The first error of any rank as JSON, copied from the pod that told it, which may be gone."""
+    """The first error of any rank as JSON. It is copied from the pod that reported it, since that pod may be
+    deleted."""
     SUMMARY = f"{GROUP}/summary"
-    """What a run that is over came to as JSON, copied likewise."""
+    """Summary of a finished run as JSON, copied from a pod in the same way."""
 
 
 class Path(StrEnum):
@@ -161,14 +164,15 @@ class Path(StrEnum):
 
     RUN_DIR = "/var/run/ddp"
     METRICS_DIR = "/var/run/ddp/metrics"
-    """``File.METRICS`` in the run directory: memory, since a store into a page that a disk writes back waits."""
+    """``File.METRICS`` in the run directory. It is a memory volume, since a store into a page that the kernel writes
+    back to a disk blocks."""
     SECRET = "/var/run/ddp-secret"  # noqa: S105 - a path
-    """Where the Secret of the run is mounted; the file is :data:`SECRET_KEY`."""
+    """Mount point of the run's Secret; the file in it is :data:`SECRET_KEY`."""
     CHECKPOINT_DIR = "/checkpoints"
     CODE = "/var/run/ddp-code"
-    """Where the code that travels with its job is: a script, read-only, or a directory."""
+    """Code that is submitted with the job: a read-only script, or a directory."""
     CODE_ARCHIVE = "/var/run/ddp-code-archive"
-    """Where a directory of code is mounted, packed."""
+    """Mount point of a packed directory of code."""
     TERMINATION_LOG = "/dev/termination-log"
     SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
     SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own
@@ -180,88 +184,90 @@ class File(StrEnum):
     """Files in a pod's run directory."""
 
     SUMMARY = "summary.json"
-    """What the run came to; see design: samples_lost, samples_repeated, steps, restarts, goodput, result."""
+    """Summary of the run: samples_lost, samples_repeated, steps, restarts, goodput, result (see the design)."""
     FIRST_ERROR = "error.json"
     """The earliest error of any rank of this pod."""
     ACCOUNT = "account.json"
-    """What the time of the job went into before this pod came, as rank 0 found it: for its launcher, should this pod
-    end before a step."""
+    """Time account of the job before this pod started, as rank 0 read it. The launcher uses it if this pod ends
+    before its first step."""
     METRICS = "metrics"
-    """Directory of the boards."""
+    """Directory of the metric files."""
     ATTEMPTS = "attempts"
     """Directory of per-generation files: torch's error file of each rank."""
 
 
 SECRET_KEY: Final = "run-secret"  # noqa: S105 - a key of the object
 """Key in the Secret of a run, and so the name of its file. Its value is ``RUN_ID:HEX``: the run id, a colon, and 256
-random bits as 64 hexadecimal digits. A file that somebody wrote by hand may hold the digits alone."""
+random bits as 64 hexadecimal digits. A file written by hand may hold the digits alone."""
 
 LOG_PREFIX: Final = "[rank${rank}] "
-"""torchrun's ``--log-line-prefix-template`` in every pod, so that a line tells which rank wrote it."""
+"""Value of torchrun's ``--log-line-prefix-template`` in every pod: each log line begins with its rank."""
 
 FAMILY_QUERY: Final = "name[]"
-"""What asks for single families, as in ``/metrics?name[]=ddp_step&name[]=ddp_loss``; the word of Prometheus' client
-libraries. An aggregator that does not know it tells everything."""
+"""Query parameter that selects metric families, as in ``/metrics?name[]=ddp_step&name[]=ddp_loss``. The name is that of
+Prometheus' client libraries. An aggregator that does not support it returns all families."""
 
 HANG_PATH: Final = "/hang"
-"""Where the aggregator serves how the ranks of its pod look to their launcher now, without stacks: a JSON document, see
-``ddp_trainer.launch.hang.status_socket``."""
+"""Path of the aggregator that serves the launcher's current view of the pod's ranks, without stacks: a JSON
+document, see ``ddp_trainer.launch.hang.status_socket``."""
 
 HISTORY_PATH: Final = "/history"
-"""Where the aggregator serves, beside ``/metrics``, what the numbers of its pod have been: a JSON document, see
+"""Path of the aggregator, beside ``/metrics``, that serves the history of the pod's metrics: a JSON document, see
 ``ddp_trainer.metrics.serve.history_format``."""
 
 HISTORY_VERSION: Final = 1
-"""Of that document."""
+"""Version of the history document."""
 
 HISTORY_MARK: Final = "ddp-history "
-"""What the lines begin with in which an aggregator leaves that document, packed, at the end of its pod's log: of a
-container that has ended nothing else can be read but 4 KiB. ``kubectl ddp`` shows these lines to nobody."""
+"""Prefix of the lines with which an aggregator writes the packed history to the end of its pod's log. Apart from a
+termination message of 4 KiB, the log is all that can be read of an ended container. ``kubectl ddp`` hides these
+lines."""
 
 CONTAINER: Final = "pytorch"
-"""Name of the trainer's container; the Kubeflow operator demands this one."""
+"""Name of the trainer's container; the Kubeflow operator requires it."""
 
 TERMINATION_MESSAGE_BYTES: Final = 4096
-"""What the kubelet keeps of a termination message."""
+"""Largest termination message that the kubelet keeps, in bytes."""
 
 CREDENTIALS: Final = (
     r"\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}"
     r"|\bsk-[\w-]{20,}|\bxox[abps]-[\w-]{16,}|\beyJ[\w-]{10,}\.eyJ[\w-]{5,}\.[\w-]*"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)|://[^/\s:@]*:[^/\s:@]+@"
 )
-"""What tokens of common services, private keys and passwords in URLs look like; a regular expression of Python's and of
-Go's. Neither goes into an object of a job, nor into a pod's termination message, which events repeat."""
+"""Regular expression, in the common syntax of Python and Go, for tokens of common services, private keys and
+passwords in URLs. A match must not go into an object of a job, nor into a pod's termination message, which events
+repeat."""
 
 NAME_LENGTH: Final = 63
-"""Longest DNS label, and so longest name of a pod or Service."""
+"""Longest DNS label, and so the longest name of a pod or Service, in characters."""
 
 
 class Exit(IntEnum):
-    """Exit codes of a pod, which controllers read: 1-127 permanent, 128 and above retryable."""
+    """Exit codes of a pod. Controllers treat 1 to 127 as permanent failures, and 128 and above as retryable ones."""
 
     SUCCESS = 0
     FAILURE = 1
-    """Also every other code of the user's script, which passes through."""
+    """Also every other exit code of the user's script, which passes through."""
     USAGE = 2
     DO_NOT_RESTART = 93
-    """The job gives up: its restart budget is spent, or a retry cannot help."""
+    """The job does not restart: its restart budget is spent, or a retry cannot help."""
     NOT_FIT = 94
-    """``--preflight=strict`` found what would make the run fail or hang."""
+    """``--preflight=strict`` found a problem that would make the run fail or hang."""
     SIGNAL_BASE = 128
     """128 + n: died of signal n."""
     TERMINATED = 143
-    """Told to stop by SIGTERM, and stopped in good order."""
+    """Stopped cleanly after SIGTERM."""
     RENDEZVOUS_LOST = 170
-    """The store could not be reached in time, or closed the run to this pod."""
+    """The store could not be reached in time, or refused this pod because the run is closed."""
     HANG = 171
     STALE_GENERATION = 172
-    """Another worker group has taken over; this one was fenced off before it could write."""
+    """Another worker group has replaced this one, which was fenced off before it could write."""
     GPU_FAULT = 173
-    """A GPU of the node failed, or does not work."""
+    """A GPU of the node has failed or does not work."""
 
 
 class RestartCause(StrEnum):
-    """Why a worker group was formed anew."""
+    """Cause of a restart of the worker group."""
 
     FAILURE = "failure"
     MEMBERSHIP = "membership"
@@ -271,7 +277,7 @@ class RestartCause(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why a worker process ended that should not have."""
+    """Cause of an unexpected exit of a worker process."""
 
     PYTHON_EXCEPTION = "python_exception"
     GPU_OOM = "gpu_oom"
@@ -287,12 +293,12 @@ class FailureReason(StrEnum):
     SIGTERM = "sigterm"
     IMPORT_ERROR = "import_error"
     EARLY_EXIT = "early_exit"
-    """It exited with 0 while other ranks needed it for a collective."""
+    """The worker exited with 0 while other ranks needed it for a collective."""
     OTHER = "other"
 
 
 class GroupState(StrEnum):
-    """What the worker group of a pod is doing."""
+    """State of the worker group of a pod."""
 
     PENDING = "pending"
     RENDEZVOUS = "rendezvous"
@@ -304,7 +310,7 @@ class GroupState(StrEnum):
 
 
 class Phase(StrEnum):
-    """Parts of a training step; over a step they add up to its wall time."""
+    """Phases of a training step. Over a step they add up to its wall time."""
 
     DATA_WAIT = "data_wait"
     HOST_TO_DEVICE = "h2d"
@@ -317,60 +323,62 @@ class Phase(StrEnum):
 
 
 class Wait(StrEnum):
-    """What a rank that holds a part of a model waits for in a step; on a CPU it is in the phase ``comm_exposed``."""
+    """Reason why a rank that holds a part of a model waits in a step. On a CPU this time belongs to the phase
+    ``comm_exposed``.
+    """
 
     ALL_GATHER = "all_gather"
-    """Weights that other ranks keep."""
+    """Gathering of weights that other ranks hold."""
     REDUCE_SCATTER = "reduce_scatter"
-    """Sums of gradients over ranks, those of a layout's replicas included."""
+    """Summation of gradients over ranks, including the ranks of a layout's replicas."""
     STAGE = "stage"
-    """What another stage of the pipeline is about to give, or to take: the bubble."""
+    """Input from, or output to, another stage of the pipeline: the bubble."""
 
 
 class JobTime(StrEnum):
-    """What the wall clock of a job was spent on; over all of them it adds up to the time since the job first started.
+    """Classes of a job's wall-clock time. They add up to the time since the job first started.
 
-    The classes are those of Google's ML goodput measurement, with the time of a hang beside them.
+    The classes are those of Google's ML goodput measurement, plus the time of a hang.
     """
 
     PRODUCTIVE = "productive"
-    """In steps that were committed, without what is named below; what was lost of it is a counter of its own."""
+    """Committed steps, without the time of the classes below. A separate counter holds the part that was lost later."""
     SCHEDULING = "scheduling"
-    """No pod: one has ended that was not told to, until a launcher runs again."""
+    """No pod: from an unplanned end of a pod until a launcher runs again."""
     SUSPENDED = "suspended"
-    """No pod, since all were told to stop and saved; until a launcher runs again."""
+    """No pod: from a requested stop of all pods, which saved, until a launcher runs again."""
     STARTUP = "startup"
-    """Launcher and workers start: imports, devices, the process group."""
+    """Start of launcher and workers: imports, devices, the process group."""
     INIT = "init"
-    """Model, data and strategy are made ready for the first step."""
+    """Preparation of model, data and strategy for the first step."""
     RENDEZVOUS = "rendezvous"
     CHECKPOINT_LOAD = "checkpoint_load"
     DATA_WAIT = "data_wait"
     CHECKPOINT_SAVE = "checkpoint_save"
-    """While training stands still for it."""
+    """Only the time for which saving blocks training."""
     EVAL = "eval"
     HANG = "hang"
-    """From the last step before a hang until the group has been stopped for it."""
+    """Time from the last step before a hang until the launcher has stopped the group."""
     RESTART = "restart"
-    """From the last step before a failure until the agents join anew."""
+    """Time from the last step before a failure until the agents join the next rendezvous."""
     ELASTIC_RESIZE = "elastic_resize"
-    """From the last step before nodes came or went until the agents join anew."""
+    """Time from the last step before nodes joined or left until the agents join the next rendezvous."""
     OTHER = "other"
 
 
 class Moment(StrEnum):
-    """What a launcher tells its workers the time of."""
+    """Events whose time the launcher passes to its workers."""
 
     LAUNCHED = "launched"
     """The launcher started."""
     JOINED = "joined"
-    """It joined the rendezvous that formed this worker group."""
+    """The launcher joined the rendezvous that formed this worker group."""
     FORMED = "formed"
     """The worker group was formed."""
 
 
 class Section(StrEnum):
-    """What a rank is about, for those who wait for it; each has a time limit of its own, or none."""
+    """Sections of a worker's program, for hang detection. Each section has its own time limit or none."""
 
     SETUP = "setup"
     DATA = "data"
@@ -380,11 +388,11 @@ class Section(StrEnum):
     CHECKPOINT = "checkpoint"
     EVALUATION = "evaluation"
     ASIDE = "aside"
-    """It has no place in the layout, and nobody waits for it."""
+    """The rank has no place in the layout, and no other rank waits for it."""
 
 
 class MetricLabel(StrEnum):
-    """Labels of our metrics. ``job`` is Prometheus' own, so ours is ``ddp_job``."""
+    """Labels of this project's metrics. Prometheus reserves ``job``, so the job's label is ``ddp_job``."""
 
     JOB = "ddp_job"
     RANK = "rank"
@@ -414,13 +422,14 @@ class MetricLabel(StrEnum):
 
 
 PLACE_LABELS: Final = (MetricLabel.REPLICATE, MetricLabel.PP, MetricLabel.SHARD, MetricLabel.TP)
-"""A rank's coordinates in the layout of its job, from the outermost dimension to the innermost; those of dimensions of
-size 1 are empty, and all where there is no layout."""
+"""Labels of a rank's coordinates in the layout of its job, from the outermost dimension to the innermost. A
+dimension of size 1 has an empty value. Without a layout, all values are empty."""
 
 
 class Metric(StrEnum):
-    """Metric families that the command line reads back from a pod, or that several rooms speak of; the whole catalogue
-    is the trainer's.
+    """Metric families that the command line reads from a pod, or that several subpackages use.
+
+    The complete catalogue is in the trainer.
     """
 
     STEPS = "ddp_steps_total"
@@ -465,21 +474,21 @@ class Metric(StrEnum):
 
 
 class Profile(IntEnum):
-    """What ``ddp_trainer profile`` in a pod and ``kubectl ddp profile`` agree on."""
+    """Defaults, limits and exit codes that ``ddp_trainer profile`` in a pod and ``kubectl ddp profile`` share."""
 
     STEPS = 5
-    """Of a trace, where nobody says how many."""
+    """Default number of steps in a trace."""
     MOST_STEPS = 50
     MOST_BYTES = 256 << 20
-    """Of a trace, gzipped."""
+    """Largest trace, gzipped, in bytes."""
     BUSY = 75
-    """Exit code: somebody else profiles this rank."""
+    """Exit code: another profiler runs on this rank."""
     LATE = 124
-    """Exit code: no trace in time."""
+    """Exit code: the trace was not ready in time."""
 
 
 class Dashboard(StrEnum):
-    """Grafana's dashboards of ours, by their ``uid``."""
+    """This project's Grafana dashboards, by their ``uid``."""
 
     JOB = "ddp-job"
     RANKS = "ddp-ranks"

@@ -1,6 +1,6 @@
-"""Words of the trainer's by which ``kubectl ddp`` plans and checks a job, and how one is refused that is none of them.
+"""Option values of the trainer that ``kubectl ddp`` and the chart check before a job is sent.
 
-The chart gets them as data. Standard library only.
+:func:`unknown` reports values that an option does not have. The chart reads the values as data. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ddp_trainer.common.model_constraints import Violation
 
 
 class PrecisionName(StrEnum):
-    """Numbers that forward and backward compute with; weights and optimizer stay in 32 bits."""
+    """Number formats of the forward and backward pass. Weights and optimizer state stay in 32 bits."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -22,14 +22,14 @@ class PrecisionName(StrEnum):
 
 
 class OptimizerName(StrEnum):
-    """Optimizers that the command line offers; a task may bring its own."""
+    """Optimizers that the command line offers. A task may define another one."""
 
     ADAMW = "adamw"
     SGD = "sgd"
 
 
 class PipelineSchedule(StrEnum):
-    """In which order the stages of a pipeline compute."""
+    """Orders in which the stages of a pipeline compute."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
@@ -43,11 +43,14 @@ CHOICES: Final[Mapping[str, type[StrEnum]]] = {
     "--optimizer": OptimizerName,
     "--pipeline-schedule": PipelineSchedule,
 }
-"""By their flags."""
+"""Allowed values of each flag."""
 
 
 def unknown(said: Callable[[str], str | None]) -> Iterator[Violation]:
-    """Words that are none of a flag's; ``said`` has what a flag was given, None where it is left out.
+    """Yield a violation for each flag whose value is not allowed.
+
+    Args:
+        said: Returns the value of a flag, or None where the flag was not given.
 
     >>> next(unknown({"--optimizer": "lion"}.get))
     Violation(sentence="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')

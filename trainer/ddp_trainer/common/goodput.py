@@ -1,7 +1,7 @@
-"""What the time of a job comes to: one set of words for the trainer's summary and for the launcher's last words.
+"""Time account and goodput of a job, for the trainer's summary and the launcher's termination message.
 
-``goodput = (productive - lost) / (all - suspended)``: productive time of steps that were lost with a crash stays
-productive, since a counter cannot be taken back, and is counted beside it.
+``goodput = (productive - lost) / (all - suspended)``. Productive time of steps that a crash lost stays in
+``productive``, since a counter cannot decrease. It is counted again in ``lost``.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ _SHOWN_SECONDS: Final = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class JobAccount:
-    """What the wall clock of a job went into so far, over all its processes and pods."""
+    """Wall-clock time of a job by class, over all its processes and pods."""
 
     started: float
     """Unix time at which the job first started."""
     seconds: Sequence[float]
-    """In the order of :class:`~ddp_trainer.common.constants.JobTime`."""
+    """Seconds of each class, in the order of :class:`~ddp_trainer.common.constants.JobTime`."""
     lost_steps: int
-    """Committed steps that did not survive, and had to be done again."""
+    """Committed steps that were lost and had to be repeated."""
     lost_seconds: float
-    """Productive time of those."""
+    """Productive time of the lost steps, in seconds."""
 
     @property
     def spent(self) -> Mapping[JobTime, float]:
-        """Seconds by state."""
+        """Seconds of each class."""
         return dict(zip(JobTime, self.seconds, strict=True))
 
     @property
     def until(self) -> float:
-        """Unix time up to which it tells."""
+        """Unix time at which this account ends."""
         return self.started + sum(self.seconds)
 
     def up_to(self, now: float, state: JobTime) -> JobAccount:
-        """The same, where the time since has gone into ``state``."""
+        """Return the account extended to Unix time ``now``, with the added time in ``state``."""
         more = max(0.0, now - self.until)
         seconds = [spent + more * (each is state) for each, spent in self.spent.items()]
         return JobAccount(self.started, seconds, self.lost_steps, self.lost_seconds)
 
     @classmethod
     def begun(cls, started: float) -> Self:
-        """That of a job of which nothing is known yet but when it started."""
+        """Return the empty account of a job that started at Unix time ``started``."""
         return cls(started, (0.0,) * len(JobTime), 0, 0.0)
 
     def to_json(self) -> str:
-        """For the launcher of the same pod; the inverse is :meth:`from_json`."""
+        """Return the account as JSON for the launcher of the same pod; the inverse of :meth:`from_json`."""
         return json.dumps([self.started, self.lost_steps, self.lost_seconds, *self.seconds])
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """The inverse of :meth:`to_json`; None of a text that is something else."""
+        """Return the account that :meth:`to_json` wrote, or None for any other text."""
         try:
             numbers = json.loads(text)
             if len(numbers) != 3 + len(JobTime) or not all(0.0 <= number < math.inf for number in numbers):
@@ -69,7 +69,7 @@ class JobAccount:
         return cls(started, seconds, int(lost_steps), lost_seconds)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values, as summaries and termination messages hold them; states that took no time are left out."""
+        """Return plain values for summaries and termination messages, without classes that took no time."""
         spent = self.spent
         return {
             "lost_steps": self.lost_steps,
@@ -82,7 +82,7 @@ class JobAccount:
 
 
 def goodput(spent: Mapping[JobTime, float], lost_seconds: float) -> float:
-    """Share of the time in which the job had its pods that went into steps that count, 0 to 1.
+    """Return the goodput, 0 to 1: productive time that was not lost, divided by all time that is not suspended.
 
     >>> goodput({JobTime.PRODUCTIVE: 80.0, JobTime.STARTUP: 20.0, JobTime.SUSPENDED: 3600.0}, 5.0)
     0.75
@@ -92,7 +92,10 @@ def goodput(spent: Mapping[JobTime, float], lost_seconds: float) -> float:
 
 
 def largest_badput(spent: Mapping[JobTime, float], lost_seconds: float) -> str:
-    """What cost most: a state, or ``lost_progress``; empty where nothing cost anything."""
+    """Return the name of the largest cost, a :class:`~ddp_trainer.common.constants.JobTime` or ``lost_progress``.
+
+    Empty where no time was lost.
+    """
     costs = {str(state): seconds for state, seconds in spent.items() if state not in _NO_COST}
     costs["lost_progress"] = lost_seconds
     name = max(costs, key=lambda each: costs[each])

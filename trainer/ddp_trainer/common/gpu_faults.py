@@ -52,7 +52,7 @@ class Refusal:
     """A configuration that NCCL refuses, and how to fix it."""
 
     what: str
-    """Goes on from ``NCCL``, for example ``finds no network 'IB'``."""
+    """Predicate that completes a sentence with the subject ``NCCL``, for example ``finds no network 'IB'``."""
     fix: str
     """What to do, without a capital and a full stop."""
 
@@ -122,14 +122,14 @@ _KINDS: Final = (
 """The first pattern that matches decides."""
 
 _SPEAKER: Final = re.compile(r"(?i)\bcuda\b|nccl|\bNVRM\b|nvidia|nvml|\bXid\b|GPU is lost|Accelerator")
-"""Names of programs that report GPU faults. Other programs report illegal accesses and unknown errors, too."""
+"""Names of programs that report GPU faults. Other programs also report illegal accesses and unknown errors."""
 
 _MEMORY: Final = re.compile(
     r"(?i)OutOfMemoryError|CUDA.{0,20}out of memory|ncclUnhandledCudaError[\s\S]{0,80}out of memory"
 )
 
 _BUGS: Final = re.compile(r"(?i)device-side assert triggered")
-"""A failed assertion of a kernel, usually an index of the model's input; no fault of a GPU."""
+"""A failed assertion of a kernel, usually an invalid index of the model's input; not a fault of a GPU."""
 
 _NETWORK: Final = re.compile(r"network (.+?) not found|Failed to initialize any NET plugin")
 _TWICE: Final = re.compile(r"Duplicate GPU detected ?: (.+)")
@@ -138,7 +138,9 @@ _USAGE: Final = re.compile(r"ncclInvalidUsage|ncclInvalidArgument|NCCL error[^\n
 
 
 def fault_in(message: str) -> GpuFault | None:
-    """Return the GPU fault that a message reports; None where it reports none.
+    """Return the GPU fault that a message reports, or None.
+
+    A GPU without free memory is not faulty, nor is one whose kernel failed an assertion.
 
     A GPU that has no memory left is not faulty, nor is one whose kernel failed an assertion.
 
@@ -159,7 +161,7 @@ def is_out_of_gpu_memory(message: str) -> bool:
 
 
 def refusal_in(message: str, network: str = "") -> Refusal | None:
-    """Return why NCCL refuses to work at all; None where it does not. Trying again does not help.
+    """Return why NCCL refuses a configuration, or None where it does not. A retry does not help.
 
     Args:
         message: Text of an error of torch or NCCL.

@@ -1,7 +1,7 @@
-"""What a kind of GPU does at most, as data: the one table of metrics and of the floors of a preflight.
+"""Peak figures of GPU models, for metrics and for the minimum values of a preflight.
 
-Standard library only. A part of a device (MIG) and every device that is not here have no figures: none is better than a
-wrong one.
+:func:`figures_of` is the entry point. Standard library only. A part of a device (MIG) and a device that is not in the
+table have no figures: none is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one kind of GPU."""
+    """Peak figures of one GPU model."""
 
     begin: str
-    """Beginning of its name, as CUDA and NVML tell it."""
+    """Beginning of the device name that CUDA and NVML report."""
     bf16_flops: float
-    """Operations a second in bfloat16 (float16 where there is none), dense."""
+    """Dense floating-point operations per second in bfloat16 (float16 where there is no bfloat16)."""
     memory_bytes: float
-    """Bytes a second to and from its own memory."""
+    """Bandwidth of the device's own memory, in bytes per second."""
 
 
 def _figures(begin: str, teraflops: float, terabytes: float) -> Figures:
@@ -53,8 +53,8 @@ FIGURES: Final = (
     _figures("Tesla T4", 65, 0.3),
     _figures("AMD Instinct MI300X", 1307, 5.3),
 )
-"""The first that fits counts. Figures are those of the makers' data sheets, without sparsity: where a data sheet prints
-bfloat16 with sparsity, half of it.
+"""Figures by device name; the first entry that matches counts. Figures are those of the makers' data sheets, without
+sparsity: where a data sheet prints bfloat16 with sparsity, half of it.
 
 Source: the data sheets at https://www.nvidia.com/en-us/data-center; of HGX B200 and B300, GB200 and GB300 NVL72 the
 figures by GPU. NVIDIA's partners, who sell H20 and H800, repeat its figures for them. A10G:
@@ -62,7 +62,7 @@ https://aws.amazon.com/ec2/instance-types/g5. MI300X: AMD's data sheet."""
 
 
 def figures_of(name: str) -> Figures | None:
-    """The figures of the device of this name; None where they are not known.
+    """Return the figures of a device, or None where they are not known.
 
     >>> [figures_of(name).bf16_flops / 1e12 for name in ("NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA L4")]
     [312.0, 362.0, 121.0]
