@@ -258,7 +258,7 @@ class Exit(IntEnum):
     TERMINATED = 143
     """Stopped cleanly after SIGTERM."""
     RENDEZVOUS_LOST = 170
-    """The store could not be reached in time, or refused this pod because the run is closed."""
+    """The store could not be reached in time, or refused this pod."""
     HANG = 171
     STALE_GENERATION = 172
     """Another worker group has replaced this one, which was fenced off before it could write."""

@@ -1,8 +1,9 @@
-"""What a layout demands of a transformer and of its steps, and the words in which it is refused.
+"""Constraints that a layout sets on a transformer and its steps, and the error messages for their violations.
 
-``kubectl ddp`` refuses a job of the reference trainer before it is sent, the chart does so in Helm's language, and the
-trainer refuses what nobody looked at before. All of them must say the same, so the rules stand here: arithmetic,
-standard library only. Each is an iterator that is empty where all is well.
+``kubectl ddp`` checks a job of the reference trainer before it sends the job. The chart repeats the checks in Helm's
+language, and the trainer checks jobs that were submitted by other means. All of them must report the same, so this
+module holds the rules: arithmetic, standard library only. Each ``of_*`` function yields the violations, none for a
+valid layout.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Violation(NamedTuple):
-    """Why a layout cannot be."""
+    """Reason why a layout is invalid, and the fix."""
 
     sentence: str
     help: str
@@ -21,13 +22,13 @@ class Violation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What a schedule of a pipeline asks for."""
+    """Requirements of a pipeline schedule."""
 
     stages_per_rank: int = 1
     in_rounds: bool = False
-    """Micro-batches come in rounds of as many as there are ranks."""
+    """Micro-batches run in equal rounds, one round per ``pp`` micro-batches."""
     fills: bool = False
-    """Needs as many micro-batches as there are ranks."""
+    """The schedule needs at least as many micro-batches as there are ranks."""
 
 
 SCHEDULES: Final[Mapping[str, Schedule]] = {
@@ -37,11 +38,11 @@ SCHEDULES: Final[Mapping[str, Schedule]] = {
     "zero-bubble": Schedule(stages_per_rank=2, in_rounds=True),
     "zero-bubble-v": Schedule(stages_per_rank=2),
 }
-"""By the trainer's own names."""
+"""Requirements by the trainer's names of schedules."""
 
 
 def of_slices(tp: int, *, heads: int, vocabulary: int) -> Iterator[Violation]:
-    """Slices of a transformer are whole heads, and as many tokens of the vocabulary each.
+    """Yield a violation unless ``tp`` divides the attention heads and the vocabulary evenly.
 
     >>> [misfit.sentence for misfit in of_slices(3, heads=4, vocabulary=256)][0]
     "The model's number of heads is 4, which tp=3 ranks cannot share evenly."
@@ -55,7 +56,7 @@ def of_slices(tp: int, *, heads: int, vocabulary: int) -> Iterator[Violation]:
 
 
 def of_stages(stages: int, *, layers: int) -> Iterator[Violation]:
-    """Every stage has a layer.
+    """Yield a violation unless every pipeline stage has a layer.
 
     >>> next(of_stages(8, layers=6)).help
     'Give a pp of at most 6, half of that with two stages on each rank.'
@@ -68,7 +69,7 @@ def of_stages(stages: int, *, layers: int) -> Iterator[Violation]:
 
 
 def of_micro_batches(schedule: str, micro_batches: int, *, pp: int) -> Iterator[Violation]:
-    """A schedule can do so many micro-batches in a step.
+    """Yield a violation unless the pipeline schedule supports this number of micro-batches per step.
 
     >>> list(of_micro_batches("gpipe", 1, pp=4)), len(list(of_micro_batches("1f1b", 3, pp=4)))
     ([], 1)
@@ -89,7 +90,12 @@ def of_micro_batches(schedule: str, micro_batches: int, *, pp: int) -> Iterator[
 
 
 def micro_batch_size(samples: int, most: int | None, pp: int) -> int:
-    """Samples of a micro-batch: what was asked, else a fourth of what each rank would have by itself.
+    """Return the samples per micro-batch: at most ``most``, by default a fourth of a rank's share, and at least 1.
+
+    Args:
+        samples: Samples of one step on all ranks of a pipeline together.
+        most: Requested size of a micro-batch; None for the default.
+        pp: Stages of the pipeline.
 
     >>> micro_batch_size(64, None, 2), micro_batch_size(64, 4, 2), micro_batch_size(3, None, 2)
     (8, 4, 1)
@@ -98,7 +104,9 @@ def micro_batch_size(samples: int, most: int | None, pp: int) -> int:
 
 
 def logical_shards(asked: int | None, *, most_ranks: int, parts: int, global_batch: int) -> int:
-    """Into how many shards the trainer cuts a batch: what was asked, else a power of two that the most ranks fit.
+    """Return the number of shards of a batch: ``asked``, else a power of two that is enough for the most ranks.
+
+    The default is at most ``global_batch``.
 
     >>> logical_shards(None, most_ranks=6, parts=3, global_batch=64)
     8
@@ -109,7 +117,7 @@ def logical_shards(asked: int | None, *, most_ranks: int, parts: int, global_bat
 
 
 def share(part: int, *, parts: int, shards: int, global_batch: int) -> int:
-    """Samples of a whole step that one of the parts has among which a layout divides a batch: those of a run of shards.
+    """Return the samples of a step that one of ``parts`` parts of a batch has; each part is a run of shards.
 
     >>> [share(part, parts=3, shards=8, global_batch=32) for part in range(3)]
     [12, 12, 8]
@@ -119,6 +127,6 @@ def share(part: int, *, parts: int, shards: int, global_batch: int) -> int:
 
 
 def _start(length: int, parts: int, part: int) -> int:
-    """Where a part begins; longer ones come first, by at most one."""
+    """Return the start of a part. Longer parts come first; lengths differ by at most one."""
     size, longer = divmod(length, parts)
     return part * size + min(part, longer)

@@ -1,7 +1,7 @@
-"""Which options of the trainer do not go with which layout, and the words in which that is refused.
+"""Options of the trainer that conflict with a layout, and the error messages for them.
 
-Like :mod:`ddp_trainer.common.model_constraints` it is used by the trainer, by ``kubectl ddp`` before a job is sent, and
-by the chart, which gets the table as data. Standard library only.
+:func:`clashes` is the entry point. Like :mod:`ddp_trainer.common.model_constraints`, it is used by the trainer, and by
+``kubectl ddp`` before a job is sent. The chart reads the table as data. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 
 
 class Word(NamedTuple):
-    """An option as it is given."""
+    """An option of the trainer, with the value to which a conflict applies."""
 
     flag: str
     value: str = ""
-    """The one that is meant; empty: any."""
+    """Value to which the conflict applies; empty for any value."""
     but: str = ""
-    """A value that is not meant, since it changes nothing."""
+    """Value to which the conflict does not apply, since it changes nothing."""
     is_switch: bool = False
 
 
 class Where(StrEnum):
-    """The layouts that are meant, by the largest that a range allows."""
+    """Layouts to which a conflict applies. For a range, its largest layout counts."""
 
     SPREAD = "spread"
     """No rank holds the whole model."""
     PP = "pp"
     TP = "tp"
     UNSHARDED = "unsharded"
-    """There is no ``shard``, or no layout at all."""
+    """``shard`` is 1, or no layout is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionConflict:
-    """Options that such a layout cannot have, all of them together."""
+    """Options that a layout does not support if all of them are given."""
 
     where: Where
     words: tuple[Word, ...]
     sentence: str
-    """With ``{parallel}`` for the layout, and ``{value}`` for what the first option was given."""
+    """Error message. ``{parallel}`` stands for the layout, ``{value}`` for the value of the first option."""
     help: str
 
 
 Said = Callable[[Word], str | None]
-"""What an option was given: empty for a switch, None where it is at its default."""
+"""Function that returns the value of an option: empty for a switch, None where it has its default."""
 
 _ONE: Final = "Leave one of them out."
 _OF_DDP: Final = "it is an option of DDP"
@@ -117,7 +117,7 @@ CLASHES: Final[Sequence[OptionConflict]] = (
         "Give --recompute all, or N for every N-th block.",
     ),
 )
-"""In the order in which they are told."""
+"""Conflicts in the order in which they are reported."""
 
 WITHOUT_SHARD: Final[Sequence[OptionConflict]] = tuple(
     OptionConflict(
@@ -128,11 +128,11 @@ WITHOUT_SHARD: Final[Sequence[OptionConflict]] = tuple(
     )
     for word in OF_SHARD
 )
-"""Options of a layout that there is not: told when the job's own layout is known."""
+"""Options of ``shard`` that need a layout with it; checked when the job's own layout is known."""
 
 
 def clashes(layouts: LayoutRange | None, said: Said, among: Sequence[OptionConflict] = CLASHES) -> Iterator[Violation]:
-    """Why the options do not go with these layouts.
+    """Yield a violation for each conflict between the options and the layouts.
 
     >>> given = {"--level": "exact"}
     >>> next(clashes(LayoutRange.parse("shard=2"), lambda word: given.get(word.flag))).sentence

@@ -1,13 +1,14 @@
-"""How the ranks of a job share one model: by replicas, shards of state, slices of tensors and stages of layers.
+"""Layouts of a job's ranks: replicas, shards of state, slices of tensors and pipeline stages.
 
-A layout is four numbers, written ``replicate=2,shard=4,tp=2,pp=2``; dimensions of 1 may be left out. It is arithmetic
-and nothing else, standard library only: the plugin checks a layout before a job is sent, the launcher names a rank's
-place by it, and the trainer builds its device mesh from it. None of them may count ranks in another way.
+:class:`Layout` is four numbers, written ``replicate=2,shard=4,tp=2,pp=2``; dimensions of 1 may be left out.
+:class:`LayoutRange` is the range of layouts that a job allows. The plugin checks a layout before a job is sent, the
+launcher names a rank's place by it, and the trainer builds its device mesh from it. All of them must number ranks in
+the same way, so this module holds the arithmetic. Standard library only.
 
-Dimensions from the outermost, whose coordinate changes slowest from rank to rank, to the innermost: ``replicate``,
-``pp``, ``shard``, ``tp``. So one replica of the model is a contiguous block of ranks, and a lost pod hits as few
-replicas as possible; the ranks of ``tp``, which speak the most, are neighbours in one pod; and a stage's ranks stand
-together, since stages speak the least.
+The order of the dimensions is ``replicate``, ``pp``, ``shard``, ``tp``, from the outermost, whose coordinate changes
+slowest from rank to rank, to the innermost. One replica of the model is thus a contiguous block of ranks, and a lost
+pod affects as few replicas as possible. Ranks of ``tp`` communicate the most and are neighbours in one pod. Stages
+communicate the least, so the ranks of one stage are adjacent.
 """
 
 from __future__ import annotations
@@ -22,36 +23,37 @@ DIMENSIONS: Final = ("replicate", "pp", "shard", "tp")
 """Names of the dimensions, from the outermost to the innermost."""
 
 MOST: Final = 1_000_000
-"""Largest size of a dimension; far above any cluster, so that a slip of the hand is told at once."""
+"""Largest size of a dimension. It is far above any cluster, so that a typing error is reported early."""
 
 MOST_REPLICAS: Final = 4096
-"""Most kinds of replica that a range may allow, so that the choice among them takes no time."""
+"""Most replica shapes that a range may allow, so that choosing among them takes little time."""
 
 WRITTEN: Final = ("replicate", "shard", "tp", "pp")
-"""The same in the order in which people, and the canonical text, write them."""
+"""Names of the dimensions in the order of the canonical text."""
 _EXAMPLE: Final = "replicate=2,shard=4"
 _SIZE: Final = re.compile(r"[0-9]+")
 
 
 class LayoutError(ValueError):
-    """A layout that does not hold together; its text is one sentence with the value and the way out."""
+    """Invalid layout; the message is one sentence with the value and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one rank stands in a layout: a coordinate for each dimension, counted from 0."""
+    """Place of one rank in a layout: its coordinate in each dimension, counted from 0."""
 
     replicate: int
     pp: int
     shard: int
     tp: int
     shards: int = field(default=0, compare=False)
-    """Size of the dimension ``shard``, as :meth:`Layout.place` fills it in; 0 where nobody has said it."""
+    """Size of the dimension ``shard``, which :meth:`Layout.place` fills in; 0 where it is not known."""
 
     @property
     def data_rank(self) -> int:
-        """Which of the ``layout.data_size`` parts of a batch is this rank's: ranks of one replica and shard that differ
-        in ``tp`` or ``pp`` share theirs.
+        """Index of this rank's part of a batch, of ``layout.data_size`` parts.
+
+        Ranks of one replica and shard that differ in ``tp`` or ``pp`` share their part.
 
         >>> [Layout(replicate=2, shard=2).place(rank).data_rank for rank in range(4)]
         [0, 1, 2, 3]
@@ -59,7 +61,7 @@ class Place:
         [0, 0, 1, 1]
 
         Raises:
-            LayoutError: The place was made by hand and does not know how many shards there are.
+            LayoutError: If the place was not made by :meth:`Layout.place`, so the number of shards is not known.
         """
         if not self.shards:
             raise LayoutError(f"{self} is of no layout, so it has no share of a batch; ask Layout.place for it")
@@ -68,16 +70,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many ranks there are along each dimension."""
+    """Layout of the ranks: the number of ranks along each dimension."""
 
     replicate: int = 1
-    """Copies of the model; the one dimension that grows and shrinks while a job runs."""
+    """Copies of the model. This is the only dimension whose size changes while a job runs."""
     shard: int = 1
-    """Ranks that keep a share each of weights, gradients and optimizer, and gather what they are about to use."""
+    """Ranks that each keep a shard of weights, gradients and optimizer state, and gather weights before they use
+    them."""
     tp: int = 1
-    """Ranks that compute a slice each of every layer."""
+    """Ranks that each compute a slice of every layer."""
     pp: int = 1
-    """Stages of consecutive layers, each on ranks of its own."""
+    """Pipeline stages of consecutive layers, each on a separate set of ranks."""
 
     def __post_init__(self) -> None:
         for name, size in asdict(self).items():
@@ -85,7 +88,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """Read what people write.
+        """Return the layout that a text describes.
 
         >>> Layout.parse("replicate=2,shard=4,tp=2,pp=2")
         Layout(replicate=2, shard=4, tp=2, pp=2)
@@ -95,7 +98,7 @@ class Layout:
         ddp_trainer.common.parallel_dims.LayoutError: shard=1:4 is a range, and one layout is asked for; give ...
 
         Raises:
-            LayoutError: ``text`` is no layout, or a range of them.
+            LayoutError: If ``text`` is not a layout, or is a range of layouts.
         """
         sizes = {}
         for name, (least, most) in _sizes(text).items():
@@ -107,7 +110,7 @@ class Layout:
         return cls(**sizes)
 
     def __str__(self) -> str:
-        """Canonical text: dimensions of 1 are left out.
+        """Return the canonical text, without dimensions of 1.
 
         >>> str(Layout(pp=2, shard=4)), str(Layout())
         ('shard=4,pp=2', 'replicate=1')
@@ -125,22 +128,22 @@ class Layout:
 
     @property
     def replica(self) -> int:
-        """Number of ranks that hold one replica of the model between them: a contiguous block."""
+        """Number of ranks that together hold one replica of the model: a contiguous block."""
         return self.pp * self.shard * self.tp
 
     @property
     def data_size(self) -> int:
-        """Number of parts that a batch is divided into, see :attr:`Place.data_rank`."""
+        """Number of parts into which a batch is divided, see :attr:`Place.data_rank`."""
         return self.replicate * self.shard
 
     def place(self, rank: int) -> Place:
-        """Where a rank stands.
+        """Return the place of a rank.
 
         >>> Layout(replicate=2, shard=2, tp=2).place(5)
         Place(replicate=1, pp=0, shard=0, tp=1, shards=2)
 
         Raises:
-            LayoutError: There is no such rank.
+            LayoutError: If the layout has no such rank.
         """
         if not 0 <= rank < self.world:
             raise LayoutError(f"there is no rank {rank} in {self}, which has ranks 0 to {self.world - 1}")
@@ -150,14 +153,14 @@ class Layout:
         return Place(replicate, pp, shard, tp, self.shard)
 
     def rank(self, place: Place) -> int:
-        """Who stands there; the inverse of :meth:`place`.
+        """Return the rank at a place; the inverse of :meth:`place`.
 
         >>> layout = Layout(replicate=2, shard=2, tp=2, pp=3)
         >>> all(layout.rank(layout.place(rank)) == rank for rank in range(layout.world))
         True
 
         Raises:
-            LayoutError: A coordinate is outside of its dimension.
+            LayoutError: If a coordinate is outside of its dimension.
         """
         rank = 0
         for name in DIMENSIONS:
@@ -168,7 +171,7 @@ class Layout:
         return rank
 
     def told(self, rank: int) -> str:
-        """A rank's place in words; dimensions of 1 say nothing and are left out.
+        """Return a rank's coordinates as text, without dimensions of 1.
 
         >>> Layout(replicate=2, shard=2, tp=2).told(5)
         'replicate 1, shard 0, tp 1'
@@ -176,26 +179,26 @@ class Layout:
         'replicate 0'
 
         Raises:
-            LayoutError: There is no such rank.
+            LayoutError: If the layout has no such rank.
         """
         return ", ".join(f"{name} {coordinate}" for name, coordinate in self.named(rank).items())
 
     def coordinates(self, rank: int) -> str:
-        """The same for a narrow column: a letter of each dimension, and the coordinate.
+        """Return a rank's coordinates in short form: the first letter of each dimension and the coordinate.
 
         >>> Layout(replicate=2, shard=4, tp=2, pp=2).coordinates(21)
         'r1 p0 s2 t1'
 
         Raises:
-            LayoutError: There is no such rank.
+            LayoutError: If the layout has no such rank.
         """
         return " ".join(f"{name[0]}{coordinate}" for name, coordinate in self.named(rank).items())
 
     def named(self, rank: int) -> Mapping[str, int]:
-        """The same by the dimensions' names.
+        """Return a rank's coordinates by dimension, without dimensions of 1.
 
         Raises:
-            LayoutError: There is no such rank.
+            LayoutError: If the layout has no such rank.
         """
         place = self.place(rank)
         shown = [name for name in DIMENSIONS if getattr(self, name) > 1] or ["replicate"]
@@ -204,12 +207,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class LayoutRange:
-    """The layouts that a job allows, of which each worker group takes one that its ranks suffice for."""
+    """Range of layouts that a job allows. Each worker group uses the layout of the range that fits its ranks."""
 
     smallest: Layout
-    """The least of each dimension."""
+    """Layout with the smallest size of each dimension."""
     largest: Layout
-    """The most of each dimension."""
+    """Layout with the largest size of each dimension."""
 
     def __post_init__(self) -> None:
         for name in WRITTEN:
@@ -222,7 +225,7 @@ class LayoutRange:
 
     @classmethod
     def parse(cls, text: str) -> LayoutRange:
-        """Read what people write; a fixed layout is a range of one.
+        """Return the range of layouts that a text describes; a fixed layout is a range of one.
 
         >>> LayoutRange.parse("replicate=1:4,shard=2").largest
         Layout(replicate=4, shard=2, tp=1, pp=1)
@@ -230,10 +233,10 @@ class LayoutRange:
         Traceback (most recent call last):
             ...
         ddp_trainer.common.parallel_dims.LayoutError: 'ddp' is no dimension of a layout; use replicate, shard, tp \
-and pp, as in replicate=2,shard=4
+        and pp, as in replicate=2,shard=4
 
         Raises:
-            LayoutError: ``text`` is no range of layouts.
+            LayoutError: If ``text`` is not a range of layouts.
         """
         sizes = _sizes(text)
         return cls(
@@ -243,11 +246,11 @@ and pp, as in replicate=2,shard=4
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutRange:
-        """The range of that one layout."""
+        """Return the range that has only this layout."""
         return cls(layout, layout)
 
     def __str__(self) -> str:
-        """Canonical text.
+        """Return the canonical text.
 
         >>> str(LayoutRange.parse("tp=1, shard=2:4, replicate=2:2"))
         'replicate=2,shard=2:4'
@@ -256,24 +259,23 @@ and pp, as in replicate=2,shard=4
 
     @property
     def spans(self) -> Mapping[str, tuple[int, int]]:
-        """Least and most of each dimension, by its name."""
+        """Smallest and largest size of each dimension, by name."""
         return {name: (getattr(self.smallest, name), getattr(self.largest, name)) for name in WRITTEN}
 
     def coordinates(self, rank: int, world: int) -> Mapping[str, int]:
-        """Where a rank stands in the layout that a group of so many ranks takes: a coordinate for each dimension that
-        has more than one.
+        """Return a rank's coordinates in the layout that a group of ``world`` ranks uses, without dimensions of 1.
 
         >>> dict(LayoutRange.parse("replicate=1:4,tp=2").coordinates(5, world=6))
         {'replicate': 2, 'tp': 1}
 
         Raises:
-            LayoutError: No layout of the range has so few ranks, or this one has no place.
+            LayoutError: If no layout of the range has so few ranks, or the layout has no place for this rank.
         """
         return self.choose(world).named(rank)
 
     @property
     def fixed(self) -> Layout | None:
-        """The one layout, where there is but one.
+        """The only layout of the range; None if it has several.
 
         >>> LayoutRange.parse("shard=2").fixed, LayoutRange.parse("shard=2:4").fixed
         (Layout(replicate=1, shard=2, tp=1, pp=1), None)
@@ -281,12 +283,12 @@ and pp, as in replicate=2,shard=4
         return self.largest if self.smallest == self.largest else None
 
     def choose(self, world: int) -> Layout:
-        """The layout that a group of ``world`` ranks takes: of those with at most so many ranks, one with the most.
+        """Return the layout that a group of ``world`` ranks uses: the one with the most ranks, at most ``world``.
 
-        Where several have as many, the one whose model is spread over the most ranks, since what each rank must hold
-        grows with every other choice and may not fit; then the one with the most shards, and then stages. The answer
-        depends on nothing but the range and ``world``, so every rank gets the same. It may have fewer ranks than
-        ``world``: the others are spare.
+        Among layouts with the same number of ranks, it is the one that spreads the model over the most ranks: in any
+        other, each rank must hold more, which may not fit. Among these, the most shards win, then the most stages. The
+        result depends only on the range and ``world``, so it is the same on every rank. Ranks that the layout does not
+        use are spare.
 
         >>> LayoutRange.parse("replicate=1:4,shard=2").choose(7)
         Layout(replicate=3, shard=2, tp=1, pp=1)
@@ -294,7 +296,7 @@ and pp, as in replicate=2,shard=4
         Layout(replicate=2, shard=4, tp=1, pp=1)
 
         Raises:
-            LayoutError: Even the smallest needs more ranks.
+            LayoutError: If even the smallest layout needs more ranks.
         """
         if self.smallest.world > world:
             whose = "" if self.fixed else f", the smallest layout of {self},"
@@ -306,8 +308,10 @@ and pp, as in replicate=2,shard=4
         return Layout(replicate=ranks // replica, shard=shard, tp=replica // (shard * pp), pp=pp)
 
     def _within(self, world: int) -> Iterator[tuple[int, int, int, int]]:
-        """For each replica allowed, and the most of them that ``world`` ranks suffice for: ranks in all and of one
-        replica, shards and stages. Numbers, since there may be thousands of which one becomes a layout.
+        """Yield (ranks in all, ranks per replica, shards, stages) for each replica shape, with the most replicas that
+        fit.
+
+        Plain numbers are faster than layouts: there may be thousands of shapes, and only one becomes a layout.
         """
         least, most = self.smallest, self.largest
         for tp in _span(least.tp, most.tp, world // (least.replicate * least.pp * least.shard)):
@@ -334,7 +338,7 @@ def _text(sizes: Mapping[str, str]) -> str:
 
 
 def _sizes(text: str) -> dict[str, tuple[int, int]]:
-    """Least and most of each dimension that ``text`` names."""
+    """Return the smallest and largest size of each dimension that ``text`` names."""
     sizes: dict[str, tuple[int, int]] = {}
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))

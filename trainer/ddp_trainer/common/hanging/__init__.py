@@ -1,5 +1,5 @@
-"""Who is it that the others wait for? How ranks look, and the rules that name one; pure.
+"""Rules that name the rank for which the others wait, and the data about ranks that they read; pure functions.
 
-Used by both sides, as ``ddp_trainer.common.lint`` is: the store names who hangs past the limit, and ``kubectl ddp
-hang`` on demand, and two copies of these rules would come to name different ranks.
+Both sides use this package: the store names a hanging rank past the limit, and ``kubectl ddp hang`` on demand. One copy
+of the rules ensures that both name the same rank.
 """

@@ -1,4 +1,7 @@
-"""What a rank looks like from outside, as agents tell the store: where it is, since when, and what it waits for."""
+"""State of a rank as its agent reports it to the store: position, time since the last progress, and current wait.
+
+:class:`Look` is one rank's state and :func:`look_of` reads it from a report.
+"""
 
 from __future__ import annotations
 
@@ -11,81 +14,83 @@ from ddp_trainer.common.bounds import Bounds
 
 MOST_RANKS: Final = 1 << 22
 MOST_GROUPS: Final = 16
-"""Process groups of which a rank reports its position."""
+"""Most process groups for which a rank reports its position."""
 WARNING: Final = 0.5
-"""Part of a limit after which it is told; at the limit it is acted on."""
+"""Fraction of a time limit after which a rank is reported. At the limit, the launcher acts."""
 
 
 class RankState(StrEnum):
-    """What the kernel and the worker's own thread say about a rank."""
+    """State of a worker process, from the kernel and from the worker's heartbeat thread."""
 
     ALIVE = "alive"
     STOPPED = "stopped"
-    """By SIGSTOP or a terminal; it will not go on by itself."""
+    """Stopped by SIGSTOP or a terminal. It does not resume without a signal."""
     TRACED = "traced"
-    """A debugger holds it, and whoever sits there is to be left alone."""
+    """Held by a debugger; the launcher must not interfere."""
     DEAF = "deaf"
-    """No thread of Python has had a turn for long: something holds the GIL."""
+    """No Python thread has run for a long time: something holds the GIL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """How far a rank is in one process group, as torch's flight recorder counts; -1 where torch does not.
+    """Collectives of one rank in one process group, as torch's flight recorder counts them; -1 where torch has no
+    count.
 
-    On a GPU a collective is enqueued by the host, started when its kernel runs, and completed when that has ended.
+    On a GPU, the host enqueues a collective, its kernel starts it, and the end of the kernel completes it.
     """
 
     group: Annotated[str, Bounds(0, 200)]
-    """torch's name, the same on all ranks of the group; empty for the default group."""
+    """torch's name of the group, the same on all its ranks; empty for the default group."""
     enqueued: Annotated[int, Bounds(-1, 1 << 53)]
     started: Annotated[int, Bounds(-1, 1 << 53)] = -1
-    """With ``TORCH_NCCL_ENABLE_TIMING=1`` alone."""
+    """Available only with ``TORCH_NCCL_ENABLE_TIMING=1``."""
     completed: Annotated[int, Bounds(-1, 1 << 53)] = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One rank at one moment."""
+    """State of one rank at one moment."""
 
     rank: Annotated[int, Bounds(0, MOST_RANKS)]
     local_rank: Annotated[int, Bounds(0, MOST_RANKS)]
     node: Annotated[str, Bounds(0, 253)]
     state: RankState
     seconds: Annotated[float, Bounds(-3600, 1e12)]
-    """Since it was last seen to move."""
+    """Time since the rank's last observed progress, in seconds."""
     limit: Annotated[float | None, Bounds(0, 1e12)]
-    """So long it may stay where it is; None for ever."""
+    """Longest time in seconds that the rank may stay where it is; None for no limit."""
     notice: Annotated[float | None, Bounds(0, 1e12)] = None
-    """Seconds after which it is reported if other ranks wait for it; None for never, or for half of the limit."""
+    """Seconds after which the rank is reported if others wait for it; None for never, or for half of the limit."""
     section: Annotated[str, Bounds(0, 64)] = ""
-    """That it has told; empty for a script that tells none."""
+    """Section that the rank has marked; empty for a script that marks none."""
     sequence: Annotated[int, Bounds(-1, 1 << 53)] = -1
-    """Collectives begun in the default group; -1 where that is not known."""
+    """Number of collectives begun in the default group; -1 where it is not known."""
     waits_in: Annotated[str, Bounds(0, 1000)] = ""
-    """The collective that it has begun and not ended; empty for none, or where torch does not tell."""
+    """Collective that the rank has begun and not ended; empty for none, or where torch does not report it."""
     collectives: Annotated[tuple[Annotated[str, Bounds(0, 1000)], ...], Bounds(0, 256)] = ()
-    """The last ones that it has begun in the default group, the latest last."""
+    """Last collectives begun in the default group, the latest last."""
     positions: Annotated[tuple[GroupPosition, ...], Bounds(0, MOST_GROUPS)] = ()
-    """In process groups that have collectives on record."""
+    """Positions in the process groups that have recorded collectives."""
     place: Annotated[str, Bounds(0, 1000)] = ""
-    """The line of the user's code that the main thread is at."""
+    """Line of the user's code that the main thread executes."""
     stack: Annotated[str, Bounds(0, 16_000)] = ""
-    """Of the main thread."""
+    """Stack of the main thread."""
 
     def is_overdue(self, part: float) -> bool:
-        """Whether it has stayed for longer than this part of its limit."""
+        """Return whether the rank has made no progress for longer than this fraction of its limit."""
         return self.limit is not None and self.seconds > part * self.limit
 
 
 def is_long(look: Look) -> bool:
-    """Whether the launcher reports this rank if other ranks wait for it."""
+    """Return whether the launcher reports this rank if other ranks wait for it."""
     return look.is_overdue(WARNING) or (look.notice is not None and look.seconds > look.notice)
 
 
 def look_of(told: Mapping[str, Any]) -> Look:
-    """A look out of what an agent of perhaps another version has written: what is not known here is left out.
+    """Return the look in an agent's report. Unknown fields, as of an agent of another version, are ignored.
 
-    Raises ValueError where something is missing or of another kind.
+    Raises:
+        ValueError: If a field is missing or has the wrong type.
     """
     try:
         known = {field.name: told[field.name] for field in fields(Look) if field.name in told}

@@ -1,17 +1,17 @@
-"""Who is it that the others wait for? Pure: from how all ranks look to names and reasons.
+"""Rules that name the ranks for which a group waits, with reasons; pure functions of the looks at all ranks.
 
-::
+:func:`culprits` applies the rules in this order, and the first rule that finds ranks decides::
 
-    somebody is in a debugger            nobody: a person is at work
-    stopped by a signal                  those
-    holds the GIL                        those
-    fewer collectives than the others    those that began the fewest
-    fewer in another group               those that began the fewest there, and wait for nobody elsewhere
-    as many, but not the same ones       those whose order is unlike the others', or unlike what it was before
-    fewer on the GPU                     those with the fewest kernels started, or over, if others are further
-    not waiting in a collective          those, where a program tells its sections; if all are, nobody is killed
+    a rank is in a debugger              no rank: a person works with it
+    stopped by a signal                  the stopped ranks
+    holds the GIL                        the ranks whose Python threads do not run
+    fewer collectives than the others    the ranks that began the fewest
+    fewer in another group               the ranks that began the fewest there and wait for no rank elsewhere
+    as many, but not the same ones       the ranks whose order differs from the others', or from the earlier order
+    fewer on the GPU                     the ranks with the fewest kernels started, or completed, if others have more
+    not waiting in a collective          these ranks, if the program marks sections; if all are, none is killed
 
-A rank that moves is a slow one and is never named, and while any rank moves, nobody hangs.
+A rank that makes progress is slow and is never named. While any rank makes progress, the group does not hang.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from ddp_trainer.common.hanging.look import Look, RankState, is_long
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """A rank, and what tells it from the others."""
+    """A rank that others wait for, and the reason."""
 
     look: Look
     why: str
-    """Goes on from ``rank 3 on worker-1``."""
+    """Reason, as a predicate that completes a sentence with the subject ``rank 3 on worker-1``."""
     is_waited_for: bool = True
-    """By another rank, as far as can be seen."""
+    """True if another rank waits for it, as far as the reports show."""
 
     @property
     def may_be_killed(self) -> bool:
-        """Nobody is killed for a checkpoint that takes long; one that is stopped will not finish it."""
+        """True if the rank may be killed. A rank that saves a checkpoint is not, unless a signal has stopped it."""
         is_saving = self.look.section == Section.CHECKPOINT and self.look.state is not RankState.STOPPED
         return self.is_waited_for and not is_saving
 
     @property
     def sentence(self) -> str:
-        """Who, and why."""
+        """The rank and the reason as one sentence."""
         return f"rank {self.look.rank} on {self.look.node} {self.why}"
 
 
 Judgement = Callable[[Look], bool]
-"""Whether a rank has stood still for so long that it may hang."""
+"""Function that returns whether a rank has made no progress for so long that it may hang."""
 
 
 def culprits(looks: Sequence[Look], stands_still: Judgement = is_long) -> list[Culprit]:
-    """Those that stand still and that everybody waits for; empty where that cannot be said."""
+    """Return the ranks without progress that all others wait for; empty where the looks do not show any."""
     if any(look.state is RankState.TRACED for look in looks):
         return []
     looks = _at_work(looks)
@@ -60,13 +60,13 @@ def culprits(looks: Sequence[Look], stands_still: Judgement = is_long) -> list[C
     overdue = [culprit for culprit in named if stands_still(culprit.look)]
     if not overdue:
         return []
-    # Who waits came later than who is waited for, but not by much: else it was busy with something of its own.
+    # A rank that waits stopped soon after the one it waits for. One that stopped much later was busy with other work.
     since = max(culprit.look.seconds for culprit in overdue)
     return overdue if all(look.seconds > since / 2 for look in looks) else []
 
 
 def nobody_missing(looks: Sequence[Look], stands_still: Judgement = is_long) -> str:
-    """A sentence where all ranks have long been waiting in one and the same collective; else nothing."""
+    """Return a sentence if all ranks have long waited in the same collective, else an empty string."""
     looks = _at_work(looks)
     waited_in = {(look.sequence, look.waits_in) for look in looks}
     if len(looks) < 2 or len(waited_in) > 1 or not all(look.waits_in and stands_still(look) for look in looks):
@@ -97,7 +97,7 @@ def _deaf(looks: Sequence[Look]) -> list[Culprit]:
 
 
 def _after(look: Look) -> str:
-    """How far it is, as torch's own threads tell."""
+    """Return the last collective that the rank began, as text."""
     if look.sequence < 0:
         return ""
     begun = name_of(look.collectives[-1]) if look.collectives else "collective"
@@ -110,7 +110,7 @@ def _behind(looks: Sequence[Look]) -> list[Culprit]:
     if first < 0 or first == last:
         return []
     missed = _named(looks, first)
-    # Who waits for a rank of another group is behind here for want of that one.
+    # A rank that waits for a rank of another group is behind here as a consequence.
     elsewhere = {culprit.look.rank for culprit in _behind_in_group(looks)}
     behind = [look for look in looks if look.sequence == first]
     behind = [look for look in behind if look.rank in elsewhere] or behind
@@ -118,15 +118,15 @@ def _behind(looks: Sequence[Look]) -> list[Culprit]:
 
 
 def _behind_in_group(looks: Sequence[Look]) -> list[Culprit]:
-    """By the collectives of each process group that its ranks have begun."""
+    """Name ranks by the collectives that they have begun in each process group."""
     return _lagging(looks, "enqueued", "did not enter {}", "")
 
 
 def _behind_on_gpu(looks: Sequence[Look]) -> list[Culprit]:
-    """All hosts have begun as many collectives: NCCL's are only enqueued then, and the GPUs may be less far.
+    """Name ranks by the progress of their GPUs, where all hosts have enqueued the same number of collectives.
 
-    Which kernels have started is known with ``TORCH_NCCL_ENABLE_TIMING=1``. Which are over says less: one of a ring
-    may be over on some ranks when a link breaks. So it names a minority alone.
+    Started kernels are known with ``TORCH_NCCL_ENABLE_TIMING=1``. Completed ones prove less: when a link breaks, a
+    collective in a ring may complete on some ranks. So completed ones name only a minority.
     """
     started = _lagging(looks, "started", "has not started {} on its GPU", ", which others wait in")
     if started:
@@ -136,7 +136,7 @@ def _behind_on_gpu(looks: Sequence[Look]) -> list[Culprit]:
 
 
 def _lagging(looks: Sequence[Look], count: str, what: str, others: str) -> list[Culprit]:
-    """Ranks with the fewest of a count in a group; who is ahead of another rank in any group waits for that one."""
+    """Return the ranks with the lowest count in a group, without those that wait in some group for another rank."""
     groups: dict[str, list[tuple[Look, int]]] = {}
     for look in looks:
         for position in look.positions:
@@ -157,12 +157,12 @@ def _lagging(looks: Sequence[Look], count: str, what: str, others: str) -> list[
 
 
 def _named(looks: Sequence[Look], first: int) -> str:
-    """The collective of the default group after the first ones."""
+    """Return the name and number of the default group's collective number ``first + 1``."""
     return f"{_collective(looks, first)} #{first + 1}"
 
 
 def _collective(looks: Iterable[Look], first: int) -> str:
-    """What the others began after the ``first`` collectives that all began."""
+    """Return the collective that other ranks began after the ``first`` collectives that all ranks began."""
     for look in looks:
         place = first - look.sequence
         if place < 0 and -place <= len(look.collectives):
@@ -171,7 +171,7 @@ def _collective(looks: Iterable[Look], first: int) -> str:
 
 
 def _unlike(looks: Sequence[Look]) -> list[Culprit]:
-    """All have begun as many collectives, and all wait, so they are not in the same one."""
+    """Name ranks that wait in a different collective although all ranks have begun the same number of collectives."""
     numbers = {look.sequence for look in looks}
     if len(numbers) != 1 or min(numbers) < 0 or not all(look.collectives for look in looks):
         return []
@@ -196,7 +196,9 @@ def _unlike(looks: Sequence[Look]) -> list[Culprit]:
 
 
 def _expected(entered: Sequence[str], before: Sequence[str]) -> str:
-    """What most ranks entered; without a most, what followed the same collectives before; empty if neither tells."""
+    """Return the collective that most ranks entered, else the one that followed the same ones before, else an empty
+    string.
+    """
     counts = Counter(entered).most_common(2)
     if len(counts) == 1 or counts[0][1] > counts[1][1]:
         return counts[0][0]
@@ -209,7 +211,7 @@ def _expected(entered: Sequence[str], before: Sequence[str]) -> str:
 
 
 def _lingering(looks: Sequence[Look]) -> list[Culprit]:
-    """No collective tells: those that wait in none, of a program that tells its sections."""
+    """Name ranks that wait in no collective, if the program marks its sections."""
     if not all(look.section for look in looks):
         return []
     idle = [look for look in looks if not look.waits_in]
@@ -226,11 +228,11 @@ RULES: Final[tuple[Callable[[Sequence[Look]], list[Culprit]], ...]] = (
     _behind_on_gpu,
     _lingering,
 )
-"""The first that names anybody is believed."""
+"""Rules in their order. The first rule that names a rank decides."""
 
 
 def name_of(collective: str) -> str:
-    """Without the shapes.
+    """Return the name of a collective without the shapes of its inputs.
 
     >>> name_of("all_reduce[[4]]")
     'all_reduce'

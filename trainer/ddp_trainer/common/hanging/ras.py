@@ -1,7 +1,7 @@
-"""Ranks that NCCL's RAS subsystem finds behind the others, read from its status report; pure.
+"""Ranks that are behind the others according to the status report of NCCL's RAS subsystem; pure functions.
 
-RAS counts operations that a rank has launched, per communicator; from NCCL 2.31 on per kind of operation. A rank whose
-kernel or network is stuck has launched as many as the others.
+:func:`lagging_ranks` is the entry point. RAS counts the operations that a rank has launched, per communicator, and from
+NCCL 2.31 on per kind of operation. A rank whose kernel or network hangs has launched as many operations as the others.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class Lagging:
     """A rank that has launched fewer operations than others of its communicator."""
 
     communicator: str
-    """RAS' name, for example ``0-0``."""
+    """Name of the communicator in RAS, for example ``0-0``."""
     rank: int
-    """In the communicator."""
+    """Rank in the communicator."""
     gpu: str
-    """Number on its node, as NVML counts."""
+    """Index of the GPU on its node, as NVML counts."""
     process: int
     """Process id, in the process namespace of its container."""
     node: str
-    """Address of its node."""
+    """Address of the rank's node."""
     launched: int
-    """Number of its last operation; 0 for none."""
+    """Number of the rank's last launched operation; 0 for none."""
     most: int
-    """Number of the last operation of the rank that is furthest."""
+    """Number of the last launched operation of the rank that is furthest ahead."""
 
     @property
     def sentence(self) -> str:
-        """Who is behind, and by how much."""
+        """The rank and its operation counts as one sentence."""
         return (
             f"NCCL: rank {self.rank} of communicator #{self.communicator} (GPU {self.gpu}, process {self.process}, "
             f"node {self.node}) has launched {self.launched} operations, others {self.most}"
