@@ -1,7 +1,8 @@
-"""Where the rooms meet: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``, which is one of launch, store,
-aggregate, train, checkpoint, profile, hang, preflight and collectives.
+"""Commands of the trainer image: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``.
 
-Each room is imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
+The commands are launch, store, aggregate, train, checkpoint, profile, hang, preflight and collectives. This module
+connects the packages, which do not import one another. Each package is imported only when its command runs: a launcher
+must not pay for torch, nor a store for prometheus.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _start_launcher(argv: Sequence[str]) -> int:
 
 
 def _is_our_trainer(program: Program) -> bool:
-    """It can import, and read its samples, before it has a place in a group."""
+    """Return whether the program is the reference trainer, which can import and read samples before it has a rank."""
     return (program.kind, program.target, program.arguments[:1]) == ("module", "ddp_trainer", ("train",))
 
 
@@ -88,13 +89,13 @@ def _collectives(argv: Sequence[str]) -> int:
 
 
 PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")}
-"""What our own trainer imports, so that a restart of it need not."""
+"""Modules to preload for the reference trainer, so that a restart does not import them again."""
 
 SUBCOMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "preflight": _preflight,
     "collectives": _collectives,
 }
-"""First words of ``ddp-launch`` that are no script; a script of such a name is started as ``./preflight``."""
+"""Subcommands of ``ddp-launch``. A script with such a name is started as ``./preflight``."""
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "launch": _launch,
@@ -109,7 +110,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code."""
     open_closed()
     name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
     if name in COMMANDS:
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch() -> int:
-    """The console script ``ddp-launch``."""
+    """Run the console script ``ddp-launch`` and return its exit code."""
     open_closed()
     return _launch(sys.argv[1:])
 

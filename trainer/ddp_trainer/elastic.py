@@ -1,4 +1,4 @@
-"""Ten lines that turn a plain training script into an elastic one.
+"""Elastic training for a plain training script, in about ten lines.
 
 ::
 
@@ -9,7 +9,8 @@
             for inputs, labels in step:
                 step.backward(loss_of(model(inputs), labels))
 
-See docs/library.md. The rooms ``train`` and ``metrics`` meet here, as they do in ``ddp_trainer.__main__``.
+:func:`run` is the entry point, see docs/library.md. Like ``ddp_trainer.__main__``, this module connects the packages
+``train`` and ``metrics``, which do not import each other.
 """
 
 from __future__ import annotations
@@ -45,32 +46,33 @@ def run(
     checkpoint_seconds: float | None = 30.0,
     keep: int = 3,
 ) -> ElasticLoop:
-    """An elastic run of the caller's own loop; call it in every process of the worker group.
+    """Return an elastic run of the caller's own loop; call it in every process of the worker group.
 
     Args:
-        model: plain, not wrapped; it is moved to the device of this rank.
-        optimizer: of the model's weights.
-        dataset: map-style; the same on every rank.
-        global_batch: samples per step over all ranks together.
-        epochs: passes over the dataset.
-        max_steps: end after this many global steps.
-        seed: decides order and random draws; weights are those of rank 0.
-        shards: the most ranks that there can be; derived by default.
-        scheduler: stepped with the optimizer, after every global step.
-        clip_norm: largest norm of the whole gradient.
-        name: identity; a checkpoint of another name is refused.
-        checkpoint_dir: where checkpoints go; ``$DDP_CHECKPOINT_DIR`` by default.
-        checkpoint_steps: save every so many steps.
-        checkpoint_seconds: save every so many seconds.
-        keep: checkpoints that are kept.
+        model: Plain model, not wrapped. It is moved to the device of this rank.
+        optimizer: Optimizer of the model's weights.
+        dataset: Map-style dataset, the same on every rank.
+        global_batch: Samples per step over all ranks together.
+        epochs: Passes over the dataset.
+        max_steps: Global steps after which the run ends; None for no limit.
+        seed: Seed of the sample order and of random draws. Initial weights are those of rank 0.
+        shards: Largest number of ranks of the run; derived by default.
+        scheduler: Learning rate scheduler, stepped with the optimizer after every global step.
+        clip_norm: Largest norm of the whole gradient; None for no clipping.
+        name: Name of the run. A checkpoint of another name is refused.
+        checkpoint_dir: Directory of checkpoints; ``$DDP_CHECKPOINT_DIR`` by default.
+        checkpoint_steps: Steps between checkpoints; None for no such interval.
+        checkpoint_seconds: Seconds between checkpoints; None for no such interval.
+        keep: Number of checkpoints to keep.
 
     Returns:
-        A context manager to iterate over. Told to stop, it saves and raises SystemExit with 143 between two steps.
+        A context manager to iterate over. After a stop request it saves and raises SystemExit with code 143 between two
+        steps.
 
     Raises:
-        BadConfig: a value that cannot be meant.
+        BadConfig: If a value is invalid.
     """
-    # torch and the rooms come in here: importing ddp_trainer must cost nothing.
+    # Imported here, not at the top: importing ddp_trainer must stay cheap.
     from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
     from ddp_trainer.train.config.config import Config  # noqa: PLC0415
     from ddp_trainer.train.config.worker_env import Environment  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""Bounds that a field declares with ``Annotated``: of a number, of a length, of the characters of a string.
+"""Bounds that a field declares with ``Annotated``: for a number, a length, or the characters of a string.
 
-:mod:`ddp_trainer.net.strict_json` enforces them on what comes over a network. Standard library only.
+:mod:`ddp_trainer.net.strict_json` enforces them on data from a network. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Bounds:
     most: float
 
     def check(self, value: Any) -> None:
-        """Raise OutOfBounds for a value outside. None, the value of an optional field, passes."""
+        """Raise OutOfBounds for a value outside of the bounds. None, the value of an optional field, passes."""
         if value is None:
             return
         size = value if isinstance(value, (int, float)) else len(value)

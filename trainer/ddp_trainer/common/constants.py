@@ -323,8 +323,9 @@ class Phase(StrEnum):
 
 
 class Wait(StrEnum):
-    """Reason why a rank that holds a part of a model waits in a step. On a CPU this time belongs to the phase
-    ``comm_exposed``.
+    """Reason why a rank that holds a part of a model waits in a step.
+
+    On a CPU this time belongs to the phase ``comm_exposed``.
     """
 
     ALL_GATHER = "all_gather"

@@ -73,7 +73,7 @@ class Layout:
     """Layout of the ranks: the number of ranks along each dimension."""
 
     replicate: int = 1
-    """Copies of the model. This is the only dimension whose size changes while a job runs."""
+    """Copies of the model. This is the one dimension that grows and shrinks while a job runs."""
     shard: int = 1
     """Ranks that each keep a shard of weights, gradients and optimizer state, and gather weights before they use
     them."""
@@ -233,7 +233,7 @@ class LayoutRange:
         Traceback (most recent call last):
             ...
         ddp_trainer.common.parallel_dims.LayoutError: 'ddp' is no dimension of a layout; use replicate, shard, tp \
-        and pp, as in replicate=2,shard=4
+and pp, as in replicate=2,shard=4
 
         Raises:
             LayoutError: If ``text`` is not a range of layouts.
@@ -308,8 +308,7 @@ class LayoutRange:
         return Layout(replicate=ranks // replica, shard=shard, tp=replica // (shard * pp), pp=pp)
 
     def _within(self, world: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (ranks in all, ranks per replica, shards, stages) for each replica shape, with the most replicas that
-        fit.
+        """Yield (ranks in all, ranks per replica, shards, stages) per replica shape, with the most replicas that fit.
 
         Plain numbers are faster than layouts: there may be thousands of shapes, and only one becomes a layout.
         """

@@ -1,4 +1,4 @@
-"""What asyncio leaves to its users: ending without a word about signals or lost connections; standard library only."""
+"""Helpers for asyncio that avoid tracebacks about signals and lost connections; standard library only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As :func:`asyncio.run`.
+    """Run a coroutine like :func:`asyncio.run`, and return its result.
 
-    A loop closes the pipe that signals are written to before it takes its handlers back, and a signal in between,
-    as of a child that just then ends, prints a traceback. So signals are no longer written anywhere once ``main`` is
-    done; the handlers, which do nothing but write there, stay until the loop takes them back.
+    A closing loop closes the pipe for signals before it removes its signal handlers. A signal in between, for example
+    from an ending child, prints a traceback. Therefore signals are not written to the pipe after ``main`` has ended.
+    The handlers, which only write to the pipe, stay until the loop removes them.
     """
     with asyncio.Runner() as runner:
         try:
@@ -27,19 +27,19 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close the connection; returns at once.
+    """Close a connection without waiting for its peer.
 
-    asyncio keeps why a connection broke for who waits for its end, and prints a traceback of it when nobody does.
+    asyncio stores why a connection broke, and prints a traceback if that result is never awaited.
     """
     is_lost = writer.is_closing()
     writer.close()
-    if is_lost:  # else the peer may take its time to read what is still to be sent
+    if is_lost:  # else the peer may take long to read the remaining data
         with contextlib.suppress(OSError):
             await writer.wait_closed()
 
 
 def tune(connection: socket.socket, timeout: float) -> None:
-    """Small messages at once; unacknowledged ones for at most ``timeout`` seconds."""
+    """Set a socket to send small messages immediately, and to fail on data unacknowledged for ``timeout`` seconds."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -16,17 +16,17 @@ from collections.abc import Callable
 from typing import Final
 
 RESERVED_DESCRIPTORS: Final = 64
-"""Open files that a process needs beside its connections."""
+"""Open files that a process needs in addition to its connections."""
 WINDOW_SECONDS: Final = 60.0
 _IPV6_NETWORK_BITS: Final = 64
-"""One host may use every address of such a network."""
+"""Prefix length of an IPv6 network; one host may use every address in it."""
 
 
 def client_of(address: str) -> str:
-    """Return the key under which connections from an address are counted; empty for a client of this machine.
+    """Return the key under which connections from an address are counted; empty for a client on this machine.
 
-    An IPv4 address counts by itself, also when it is mapped into IPv6. IPv6 addresses count by their /64 network,
-    link-local ones by themselves. Loopback addresses and Unix sockets have no limit per address.
+    Each IPv4 address counts separately, also when it is mapped into IPv6. IPv6 addresses count by their /64 network,
+    except link-local ones, which count separately. Loopback addresses and Unix sockets have no limit per address.
 
     >>> client_of("::ffff:192.0.2.7"), client_of("2001:db8::1:2:3:4"), client_of("fe80::1%eth0"), client_of("127.0.0.1")
     ('192.0.2.7', '2001:db8::/64', 'fe80::1', '')
@@ -47,12 +47,12 @@ def client_of(address: str) -> str:
 def fit_connections(wanted: int, *, reserved: int = RESERVED_DESCRIPTORS, may_raise: bool = True) -> int:
     """Return how many connections, at most ``wanted``, fit into the limit of open files; at least 1.
 
-    Raises the process's soft limit as far as ``wanted`` needs it and the hard limit allows, if it may.
+    Raises the soft limit of the process as far as ``wanted`` needs it and the hard limit permits, if ``may_raise``.
 
     Args:
-        wanted: Connections that the listener would like to hold at once.
+        wanted: Most connections that the listener would hold at the same time.
         reserved: Open files to keep for everything else in this process.
-        may_raise: False to keep the process's limit as it is.
+        may_raise: False to leave the limit of the process unchanged.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + reserved
@@ -74,23 +74,23 @@ class ConnectionLimits:
 
     @property
     def is_full(self) -> bool:
-        """True if no connection fits, wherever it comes from."""
+        """True if the total limit is reached."""
         return self._open.total() >= self.total
 
     def is_full_for(self, address: str) -> bool:
-        """True if this address has as many connections as one address may have."""
+        """Return whether the limit per address is reached for this address."""
         client = client_of(address)
         return bool(client) and self._open[client] >= self.per_address
 
     def admit(self, address: str) -> bool:
-        """Count one more connection from an address, unless a limit is reached; return whether it was counted."""
+        """Count one more connection from an address unless a limit is reached, and return whether it was counted."""
         if self.is_full or self.is_full_for(address):
             return False
         self._open[client_of(address)] += 1
         return True
 
     def release(self, address: str) -> None:
-        """Count one connection less from an address that was admitted."""
+        """Remove one connection from the count of an address that was admitted."""
         client = client_of(address)
         self._open[client] -= 1
         if self._open[client] <= 0:
@@ -98,9 +98,9 @@ class ConnectionLimits:
 
 
 class RateLimitedLog:
-    """Log that writes a number of lines per minute and counts the others.
+    """Log that writes a limited number of lines per minute and counts the others.
 
-    The count is written as one more line when the minute is over and the next line comes, and by :meth:`flush`.
+    It writes the count as one more line with the first line of the next minute, and in :meth:`flush`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class RateLimitedLog:
         self._suppressed = 0
 
     def write(self, line: str) -> None:
-        """Write a line, or count it where this minute has had enough of them."""
+        """Write a line, or count it if the limit of this minute is reached."""
         now = self._clock()
         if now - self._begun >= WINDOW_SECONDS:
             self.flush()
@@ -126,7 +126,7 @@ class RateLimitedLog:
             self._suppressed += 1
 
     def flush(self) -> None:
-        """Write how many lines were left out since the last flush, if any were."""
+        """Write the number of lines dropped since the last flush, if there are any."""
         suppressed, self._suppressed = self._suppressed, 0
         if suppressed:
             self._write(f"{suppressed} more lines like these were suppressed (limit {self._lines_per_minute} a minute)")

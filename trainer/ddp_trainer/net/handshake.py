@@ -9,7 +9,8 @@
 HMAC-SHA-256 with a key that :class:`~ddp_trainer.net.run_secret.RunSecret` derives for one kind of listener. Nonces are
 256 random bits, made for one connection. A server sends nothing before a knock. :class:`ClientHandshake` and
 :class:`ServerHandshake` do no I/O; :func:`authenticate` and :func:`admit` run them over asyncio streams. The handshake
-says who opened a connection; it does not protect what follows from a host on the path. Standard library only.
+authenticates the peer of a connection. It does not protect later messages from a host on the path. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _Hex = Annotated[str, Bounds(64, 64), Matching("[0-9a-f]+")]
 
 
 class HandshakeFailed(Exception):
-    """The peer is no process of this run, or of another version; the message ends a sentence."""
+    """The peer is not a process of this run, or has another version; the message completes a sentence."""
 
 
 class WrongSecret(HandshakeFailed):
-    """The peer speaks the protocol and has another secret."""
+    """The peer uses the protocol but has another secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def _proof(key: bytes, side: Literal["client", "server"], client_nonce: str, ser
 
 
 class ClientHandshake:
-    """The side that connects: send :attr:`knock`, then what :meth:`answer` returns for the server's line."""
+    """Client side: send :attr:`knock`, then the result of :meth:`answer` for the server's line."""
 
     def __init__(self, key: bytes, version: int) -> None:
         self._key = key
@@ -87,8 +88,8 @@ class ClientHandshake:
         """Return the proof to send.
 
         Raises:
-            HandshakeFailed: If the line is no challenge.
-            WrongSecret: If the server does not hold the secret.
+            HandshakeFailed: If the line is not a challenge.
+            WrongSecret: If the server does not have the secret.
         """
         challenge = _decode(_Challenge, "challenge", line)
         assert isinstance(challenge, _Challenge)  # noqa: S101 - by its parser
@@ -98,7 +99,7 @@ class ClientHandshake:
 
 
 class ServerHandshake:
-    """The side that listens: answer the first line by :meth:`challenge`, and check the second by :meth:`verify`."""
+    """Server side: answer the first line with :meth:`challenge`, and check the second with :meth:`verify`."""
 
     def __init__(self, key: bytes, version: int) -> None:
         self._key = key
@@ -112,7 +113,11 @@ class ServerHandshake:
         return bool(self._client_nonce)
 
     def challenge(self, line: bytes) -> bytes:
-        """Return the challenge to send. Raises HandshakeFailed for anything but a knock of this version."""
+        """Return the challenge to send.
+
+        Raises:
+            HandshakeFailed: If the line is not a knock of this version.
+        """
         knock = _decode(_Knock, "knock", line)
         assert isinstance(knock, _Knock)  # noqa: S101 - by its parser
         if knock.version != self._version:
@@ -122,7 +127,12 @@ class ServerHandshake:
         return _encode("challenge", nonce=self._nonce, proof=proof)
 
     def verify(self, line: bytes) -> None:
-        """Return if the client holds the secret. Raises WrongSecret, or HandshakeFailed for anything but a proof."""
+        """Check that the client has the secret.
+
+        Raises:
+            WrongSecret: If the client has another secret.
+            HandshakeFailed: If the line is not a proof.
+        """
         given = _decode(_Proof, "proof", line)
         assert isinstance(given, _Proof)  # noqa: S101 - by its parser
         if not hmac.compare_digest(_proof(self._key, "client", self._client_nonce, self._nonce), given.proof):
@@ -132,7 +142,7 @@ class ServerHandshake:
 async def authenticate(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int, seconds: float = SECONDS
 ) -> None:
-    """Authenticate to a server and the server to us.
+    """Authenticate to a server, and authenticate the server.
 
     Args:
         reader: Stream from the server.
@@ -142,8 +152,8 @@ async def authenticate(
         seconds: Time limit.
 
     Raises:
-        HandshakeFailed: If the server is none of this run.
-        TimeoutError: If it does not answer in time.
+        HandshakeFailed: If the server does not belong to this run.
+        TimeoutError: If the server does not answer in time.
         OSError: If the connection breaks.
     """
     handshake = ClientHandshake(key, version)
@@ -153,7 +163,7 @@ async def authenticate(
 
 
 async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int) -> None:
-    """Authenticate a client. Raises as :func:`authenticate` does."""
+    """Authenticate a client; raises the same errors as :func:`authenticate`."""
     handshake = ServerHandshake(key, version)
     async with asyncio.timeout(SECONDS):
         writer.write(handshake.challenge(await _line(reader)))
@@ -161,7 +171,11 @@ async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """The next line. Raises HandshakeFailed for one that is too long, or none."""
+    """Return the next line.
+
+    Raises:
+        HandshakeFailed: If the line is too long, or the connection ends first.
+    """
     try:
         line = await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError:

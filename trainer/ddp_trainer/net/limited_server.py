@@ -1,7 +1,7 @@
-"""Server on asyncio streams that keeps to :class:`~ddp_trainer.net.connection_limits.ConnectionLimits`.
+"""Server on asyncio streams that enforces :class:`~ddp_trainer.net.connection_limits.ConnectionLimits`.
 
-asyncio's own server accepts up to its backlog at once, before they can be counted, and prints a traceback when it runs
-out of descriptors. :class:`LimitedServer` accepts one connection at a time, so the limits hold for open files too.
+asyncio's own server accepts up to its backlog in one go, before connections can be counted, and prints a traceback when
+no descriptor is left. :class:`LimitedServer` accepts one connection at a time, so the limits also cover open files.
 Standard library only.
 """
 
@@ -17,11 +17,11 @@ from typing import Final
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, client_of
 
 RETRY_SECONDS: Final = 1.0
-"""Pause after the kernel has refused a connection for want of descriptors or memory."""
+"""Pause in seconds after the kernel could not accept a connection for lack of descriptors or memory."""
 LEAST_BACKLOG: Final = 256
-"""Connections that the kernel holds until they are accepted; beyond it a client has to try again after a second."""
+"""Least number of connections that the kernel queues. Beyond it, a client must retry after a second."""
 CLOSE_SECONDS: Final = 5.0
-"""How long a peer may take to read the last bytes that were written to it."""
+"""Longest time in seconds that a peer may take to read the last bytes sent to it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,11 +29,11 @@ class Connection:
     """One open connection."""
 
     address: str
-    """Of the peer; empty for a Unix socket."""
+    """Address of the peer; empty for a Unix socket."""
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     is_kept: bool = False
-    """True once the peer has proved who it is: the connection is not closed to make room for a newer one."""
+    """True once the peer is authenticated: the connection is not closed to make room for a newer one."""
 
     async def read_line(self, most_bytes: int) -> bytes:
         """Return the next line with its line end.
@@ -46,7 +46,7 @@ class Connection:
         while not line.endswith(b"\n"):
             try:
                 line += await self.reader.readuntil(b"\n")
-            except asyncio.LimitOverrunError as error:  # more than the buffer is meant to hold
+            except asyncio.LimitOverrunError as error:  # more than the limit of the buffer
                 line += await self.reader.readexactly(error.consumed)
             if len(line) > most_bytes:
                 raise ValueError(f"a line of more than {most_bytes} bytes")
@@ -55,24 +55,24 @@ class Connection:
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """What a connection takes of the limits."""
+    """Entry of one connection in the limits."""
 
     address: str
     connection: Connection | None = None
     is_leaving: bool = False
-    """True once the connection is being closed and counts for its address no more."""
+    """True once the connection is closing and no longer counts for its address."""
 
     @property
     def name(self) -> str:
-        """The peer, for a line of a log."""
+        """Name of the peer for the log."""
         return self.address or "this machine"
 
 
 class LimitedServer:
-    """Serves connections of one listening socket within limits.
+    """Server of one listening socket that keeps its connections within limits.
 
-    Where a limit is reached, the oldest connection that is not kept is closed to make room, so a crowd of idle clients
-    does not keep others out. Where all are kept, the new connection is closed at once.
+    When a limit is reached, it closes the oldest connection that is not kept, so idle clients do not keep others out.
+    If all connections are kept, it closes the new one immediately.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class LimitedServer:
         log: RateLimitedLog,
         buffer_bytes: int,
     ) -> None:
-        """Prepare to serve; :meth:`start` begins.
+        """Prepare the server; :meth:`start` begins to listen.
 
         Args:
             listener: Bound socket, TCP or Unix; the server owns it from now on.
-            serve: Talks to one peer until it returns; then the connection is closed. OSError, EOFError and
-                LimitOverrunError end the connection silently, any other exception is logged.
-            limits: Of this listener alone.
+            serve: Serves one peer until it returns; then the connection is closed. OSError, EOFError and
+                LimitOverrunError end the connection silently. Any other exception is logged.
+            limits: Limits of this listener alone.
             log: Receives refusals and unexpected errors.
             buffer_bytes: Limit of the stream reader. Unread bytes of one peer take at most four times as many in this
                 process, and twice as many in the kernel.
@@ -107,14 +107,14 @@ class LimitedServer:
 
     @property
     def open_connections(self) -> int:
-        """Connections that hold a descriptor now."""
+        """Number of connections that hold a descriptor now."""
         return len(self._open)
 
     def start(self) -> None:
-        """Listen and accept from now on."""
+        """Start to listen and to accept connections."""
         self._listener.setblocking(False)
         if self._listener.family != socket.AF_UNIX:
-            # Accepted sockets inherit it: asyncio reads as much at once as the kernel holds.
+            # Accepted sockets inherit the size. It bounds asyncio's reads: one read takes all that the kernel holds.
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
         self._listener.listen(min(max(self._limits.total, LEAST_BACKLOG), socket.SOMAXCONN))
         self._resume()
@@ -145,7 +145,7 @@ class LimitedServer:
     def _accept(self) -> None:
         is_full = len(self._open) >= self._limits.total
         if is_full and (self._drop_oldest() or any(place.is_leaving for place in self._open.values())):
-            self._pause()  # until a descriptor is free: the kernel keeps who waits
+            self._pause()  # until a descriptor is free; waiting clients stay in the kernel's queue
             return
         try:
             accepted, name = self._listener.accept()
@@ -174,7 +174,7 @@ class LimitedServer:
         return f"there are {self._limits.total} already, as many as may be"
 
     def _drop_oldest(self, client: str | None = None) -> bool:
-        """Close the oldest connection that is not kept, of one client or of all; return whether there was one."""
+        """Close the oldest connection that is not kept, of one client or of all, and return whether there was one."""
         for task, place in self._open.items():
             is_kept = place.is_leaving or (place.connection is not None and place.connection.is_kept)
             if not is_kept and client in {None, client_of(place.address)}:
@@ -189,7 +189,7 @@ class LimitedServer:
             self._limits.release(place.address)
 
     def _ended(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
-        accepted.close()  # of a task that was cancelled before its first step
+        accepted.close()  # needed if the task was cancelled before its first step
         self._leave(self._open.pop(task))
         self._resume()
 
@@ -208,7 +208,7 @@ class LimitedServer:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await writer.wait_closed()
         except (asyncio.CancelledError, OSError, EOFError, asyncio.LimitOverrunError):
-            pass  # closed by us, or gone, or silent, or none of ours
+            pass  # closed by this server, lost, timed out, or not a peer of this run
         except Exception as error:  # noqa: BLE001 - one peer must not end the server
             self._log.write(f"connection of {place.name} ended by an unexpected error: {error!r}")
         finally:

@@ -1,4 +1,7 @@
-"""The network interfaces of this machine, by the call that NCCL and gloo use themselves, and the way to others."""
+"""Network interfaces of this machine, from the libc call that NCCL and gloo use, and the route to other machines.
+
+:func:`interfaces` and :func:`route_from` are the entry points.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ class Interface:
 
     name: str
     is_up: bool
-    """Up and running: it has a carrier."""
+    """True if the interface is up and running: it has a carrier."""
     is_loopback: bool
     mtu: int
     addresses: tuple[str, ...]
-    """IPv4 first, in the kernel's order, which is the order NCCL and gloo go by."""
+    """Addresses in the kernel's order, IPv4 first. NCCL and gloo use the same order."""
 
 
 class _Sockaddr(ctypes.Structure):
-    """The head that all socket addresses share, and room for the longest that is read here."""
+    """Common header of socket addresses, with room for the longest address that is read here."""
 
     _fields_ = (("family", ctypes.c_ushort), ("data", ctypes.c_ubyte * 26))
 
@@ -51,7 +54,11 @@ _Ifaddrs._fields_ = (  # it refers to itself
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """All of them, in the kernel's order, link-local addresses with their zone. Raises OSError."""
+    """Return all interfaces in the kernel's order, link-local addresses with their zone.
+
+    Raises:
+        OSError: If the kernel does not list them.
+    """
     flags: dict[str, int] = {}
     addresses: dict[str, list[str]] = {}
     with _listed() as entries:
@@ -109,7 +116,10 @@ def _mtu(name: str) -> int:
 
 
 def route_from(address: str) -> str:
-    """The local address that a packet to ``address`` would leave from, by the kernel's routes; nothing is sent."""
+    """Return the local address from which the kernel routes packets to ``address``; empty without a route.
+
+    No packet is sent.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

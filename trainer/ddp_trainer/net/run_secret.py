@@ -1,6 +1,6 @@
-"""The secret of a run: read from its file, and never printed.
+"""Secret of a run: read from its file, and never printed.
 
-All processes of one run that listen or connect hold the same 256 random bits, and prove it to each other by
+All processes of one run that listen or connect have the same 256 random bits. They prove this to each other with
 :mod:`ddp_trainer.net.handshake`. :func:`read_run_secret` is the entry point of the launcher, the store and the
 preflight. Standard library only.
 """
@@ -16,26 +16,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 LEAST_CHARACTERS: Final = 32
-"""Shortest secret in a file; 64 hexadecimal digits are usual."""
+"""Shortest secret in a file, in characters; 64 hexadecimal digits are usual."""
 MOST_BYTES: Final = 4096
 HOW_TO_MAKE: Final = "write one with: (umask 077 && openssl rand -hex 32 >FILE)"
 
 
 PUBLISHED_CHARACTERS: Final = 1
-"""Distinct characters of the placeholder in the rendered examples, which is a row of zeros."""
+"""Number of distinct characters in the placeholder of the rendered examples, which is a row of zeros."""
 
 
 class BadSecret(Exception):
-    """A secret file that cannot be used; the message is one sentence with the file and the fix."""
+    """Unusable secret file; the message is one sentence with the file and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSecret:
-    """The secret, from which a key per purpose is derived. Its representation does not show it."""
+    """Secret of a run, from which a key per purpose is derived. Its representation does not show the secret."""
 
     _secret: bytes = field(repr=False)
     is_published: bool = False
-    """True for the placeholder of the rendered examples, which everybody knows."""
+    """True for the placeholder of the rendered examples, which is public."""
 
     @classmethod
     def random(cls) -> RunSecret:
@@ -43,19 +43,19 @@ class RunSecret:
         return cls(secrets.token_bytes(32))
 
     def key(self, purpose: str) -> bytes:
-        """Return the 32-byte key for one purpose: a proof for one listener is none for another."""
+        """Return the 32-byte key for one purpose. A proof for one listener is not valid for another."""
         return hmac.digest(self._secret, f"ddp {purpose}".encode(), hashlib.sha256)
 
 
 def read_run_secret(path: str, run_id: str = "") -> RunSecret:
-    """Return the secret in a file of the form ``RUN_ID:SECRET``, or ``SECRET`` alone.
+    """Return the secret in a file of the form ``RUN_ID:SECRET`` or ``SECRET``.
 
     Args:
-        path: The file.
-        run_id: Id of this run; empty where any will do.
+        path: Path of the file.
+        run_id: Id of this run; empty to accept any run.
 
     Raises:
-        BadSecret: If the file is missing, empty, readable by others, or of another run.
+        BadSecret: If the file is missing, empty, readable by others, malformed, or of another run.
     """
     text = _read(path)
     owner, colon, secret = text.rpartition(":")
@@ -85,5 +85,5 @@ def _read(path: str) -> str:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open as :func:`open` does, but never wait for the writer of a pipe."""
+    """Open a file like :func:`open`, without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)

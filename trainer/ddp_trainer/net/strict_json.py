@@ -1,7 +1,7 @@
-"""JSON that came over a network, as frozen dataclasses: exactly the declared fields, types and bounds.
+"""Parser of JSON from a network into frozen dataclasses with exactly the declared fields, types and bounds.
 
-A port can be reached by every host in the network, so a line is data and never code, and is parsed field by field.
-:func:`parse` is the entry point. A field bounds its value with ``Annotated[int, Bounds(0, 9)]``, see
+Every host in the network can reach a port, so a line is data, never code, and is parsed field by field. :func:`parse`
+is the entry point. A field bounds its value with ``Annotated[int, Bounds(0, 9)]``, see
 :mod:`ddp_trainer.common.bounds`. Standard library only.
 """
 
@@ -18,15 +18,19 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 from ddp_trainer.common.bounds import Bounds, Matching, OutOfBounds
 
 MOST_INTEGER: Final = (1 << 53) - 1
-"""Largest integer that every reader of JSON takes exactly (RFC 8259, section 6)."""
+"""Largest integer that every JSON reader represents exactly (RFC 8259, section 6)."""
 
 
 class Malformed(Exception):
-    """Not what was declared; the message says what stands where something else belongs."""
+    """The data does not match the declaration; the message gives the value and the expected type."""
 
 
 def loads(line: bytes) -> object:
-    """One JSON value. Raises Malformed."""
+    """Return the JSON value of a line.
+
+    Raises:
+        Malformed: If the line is not JSON.
+    """
     try:
         return json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -34,11 +38,15 @@ def loads(line: bytes) -> object:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(name)  # NaN and the infinities are no JSON, and no timestamp
+    raise ValueError(name)  # NaN and the infinities are neither valid JSON nor valid timestamps
 
 
 def parse(kind: Any, data: object) -> Any:
-    """``data`` as a ``kind``: a dataclass, an optional, a tuple, a dict, an enum or a scalar. Raises Malformed."""
+    """Return ``data`` as a ``kind``: a dataclass, an optional, a tuple, a dict, an enum or a scalar.
+
+    Raises:
+        Malformed: If the data does not match.
+    """
     if is_dataclass(kind):
         return _dataclass(kind, data)
     origin = get_origin(kind)
@@ -83,7 +91,7 @@ def _dataclass(kind: Any, data: object) -> Any:
 def _scalar(kind: Any, data: object) -> Any:
     if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(data, str) and data in list(kind):
         return kind(data)
-    # bool is an int to Python, and an int is a good float; JSON's own types are told apart here.
+    # Python accepts a bool as an int; JSON has separate types. An integer is a valid float.
     if kind is float and type(data) in {int, float} and math.isfinite(number := float(str(data))):
         return number
     if type(data) is int and abs(data) > MOST_INTEGER:
@@ -96,7 +104,7 @@ def _scalar(kind: Any, data: object) -> Any:
 
 
 def _check_encodable(text: str) -> None:
-    """Raise Malformed for a lone surrogate: JSON can write one, but no file, terminal or environment takes it."""
+    """Raise Malformed for a lone surrogate: JSON can represent one, but no file, terminal or environment can."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,8 +1,8 @@
-"""Files that readers see whole: written as a draft beside the target, then renamed onto it.
+"""Atomic replacement of files: write a draft beside the target, then rename it onto the target.
 
-Every module of the pod that replaces a file uses :func:`draft_of`. A draft's name carries a random token and not the
-process's number: two containers that share a volume may have equal process numbers, and would write into one draft.
-Standard library only.
+Every module of the pod that replaces a file uses :func:`draft_of`. The name of a draft holds a random token, not the
+process id: two containers that share a volume may have equal process ids, and would write into one draft. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 
 _TOKEN_BYTES: Final = 8
 _ABANDONED_SECONDS: Final = 3600.0
-"""Age at which a draft has no writer any more: a draft is renamed within seconds."""
+"""Age in seconds after which a draft has no writer: a draft is renamed within seconds."""
 
 
 @contextmanager
 def draft_of(file: Path) -> Iterator[Path]:
-    """Name of a new file beside ``file`` that replaces it when the block ends without an error.
+    """Yield the name of a new file beside ``file`` that replaces ``file`` when the block ends without an error.
 
     Raises:
-        OSError: The draft could not be renamed. The target still has its old content, and the draft is removed.
+        OSError: If the draft could not be renamed. The target still has its old content, and the draft is removed.
     """
     # Drawn for each draft: a token of the process would be the same in its forks.
     draft = file.with_name(f".{file.name}.{os.urandom(_TOKEN_BYTES).hex()}")

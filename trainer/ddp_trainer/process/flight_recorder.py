@@ -1,8 +1,9 @@
-"""torch's flight recorder, asked from outside: which collectives a worker has begun, also while it holds the GIL.
+"""Client of torch's flight recorder: reads the collectives that a worker has begun, even while it holds the GIL.
 
-Every worker in a group has a server of torch's (``_WorkerServer``) at a socket beside its pulse, started by
-:mod:`ddp_trainer.launch.in_worker.heartbeat`. Threads of C++ answer there. It obeys whoever reaches it, so it is a
-socket of this file system, in a folder of our own user's, and never a port. Standard library only.
+:func:`ask` returns a summary and :func:`dump` the complete records. Every worker in a group runs torch's server
+(``_WorkerServer``) at a socket beside its heartbeat page, started by :mod:`ddp_trainer.launch.in_worker.heartbeat`. C++
+threads answer its requests. The server does not authenticate its clients, so the socket is in a folder of this user,
+and never a port. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,60 +16,62 @@ from pathlib import Path
 from typing import Any, Final
 
 HANDLERS: Final = ("dump_nccl_trace_json", "fr_trace_json")
-"""Paths of torch's two recorders: that of NCCL, which only builds with CUDA have, and that of the other backends."""
+"""Paths of torch's two recorders: that of NCCL, which exists only in builds with CUDA, and that of the other
+backends."""
 MOST_BYTES: Final = 1 << 26
-"""Of an answer; two thousand collectives, as many as torch keeps, take one."""
+"""Largest response in bytes. It fits two thousand collectives, the most that torch keeps."""
 MOST_TOLD: Final = 64
-"""Of its collectives, the last ones that are worth telling: they show an order that is unlike the others'."""
+"""Number of last collectives to report: enough to show an order that differs from the other ranks'."""
 DEFAULT: Final = "default"
 _DEFAULT_GROUP: Final = "default_pg"
 _MOST_SHAPE_CHARACTERS: Final = 160
 
 
 class Silent(Exception):
-    """Nobody answers at the socket, or not with what a flight recorder says."""
+    """No server responds at the socket, or the response is not that of a flight recorder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Last collectives of one process group on one rank: numbers from 1, and -1 where torch has no number."""
+    """Last collectives of one process group on one rank: numbers from 1, -1 where torch has no number."""
 
     enqueued: int
-    """The last collective that the rank has begun. On NCCL its kernel may not run yet."""
+    """Last collective that the rank has begun. On NCCL its kernel may not run yet."""
     completed: int
-    """The last collective that is over."""
+    """Last collective that has ended."""
     started: int = -1
-    """The last collective whose kernel runs or ran; NCCL with ``TORCH_NCCL_ENABLE_TIMING=1`` alone."""
+    """Last collective whose kernel runs or ran; known only for NCCL with ``TORCH_NCCL_ENABLE_TIMING=1``."""
     name: str = ""
-    """torch's name of the group, the same on all of its ranks; empty where no collective of it is on record."""
+    """torch's name of the group, the same on all its ranks; empty where none of its collectives is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Collectives that one worker has on record, of all backends."""
+    """Recorded collectives of one worker, of all backends."""
 
     groups: dict[str, Position] = field(default_factory=dict)
-    """``default``, and the others as ``1``, ``2``, ... in the order in which they were made, those of NCCL first."""
+    """Positions by group: ``default``, and the others as ``1``, ``2``, ... in order of creation, those of NCCL
+    first."""
     collectives: tuple[str, ...] = ()
-    """The last ones begun in the default group with the shapes of their inputs, the latest last."""
+    """Last collectives begun in the default group with the shapes of their inputs, the latest last."""
     waits_in: str = ""
-    """The oldest one of any group that is not over."""
+    """Oldest collective of any group that has not ended; empty if there is none."""
 
 
 def socket_beside(pulse: str | Path) -> Path:
-    """Where the server of the worker with this pulse listens."""
+    """Return the path of the socket of the worker that has this heartbeat page."""
     return Path(pulse).with_suffix(".sock")
 
 
 def ask(path: Path, seconds: float) -> Record:
-    """Return what the worker at this socket has recorded.
+    """Return the collectives that a worker has recorded.
 
     Args:
         path: Socket of the worker.
         seconds: Time limit of each request.
 
     Raises:
-        Silent: The worker does not answer, or has no flight recorder.
+        Silent: If the worker does not respond, or has no flight recorder.
     """
     bodies, trouble = [], "it has no flight recorder"
     for handler in HANDLERS:
@@ -83,13 +86,16 @@ def ask(path: Path, seconds: float) -> Record:
 
 
 def read(*bodies: bytes) -> Record:
-    """Merge the JSON documents of recorders, NCCL's first; a default group in two of them is read from the first.
+    """Return the merged record of the recorders' JSON documents.
 
-    A build of torch with CUDA has both recorders. The one that no backend of the job writes to answers with a
-    document without groups.
+    A build of torch with CUDA has both recorders. The one that no backend of the job uses returns a document without
+    groups.
+
+    Args:
+        bodies: Documents, that of NCCL first. A default group in two of them is read from the first.
 
     Raises:
-        Silent: A document is not one of a flight recorder.
+        Silent: If a document is not that of a flight recorder.
     """
     try:
         recorders = [_recorder(json.loads(body)) for body in bodies]
@@ -101,11 +107,11 @@ def read(*bodies: bytes) -> Record:
 @dataclass(frozen=True, slots=True)
 class _Recorder:
     entries: list[dict[str, Any]]
-    """Collectives, the oldest first."""
+    """Recorded collectives, the oldest first."""
     statuses: dict[int, dict[str, Any]]
-    """Status of each group; the key is the group's number."""
+    """Status of each group, by the group's number."""
     default: int | None
-    """Number of the default group; None where no collective of one is on record."""
+    """Number of the default group; None where none of its collectives is recorded."""
 
 
 def _recorder(told: dict[str, Any]) -> _Recorder:
@@ -117,7 +123,7 @@ def _recorder(told: dict[str, Any]) -> _Recorder:
 
 
 def _merged(recorders: list[_Recorder]) -> Record:
-    # A recorder may have forgotten the collectives of the default group, which has the lowest number.
+    # A recorder may have dropped the collectives of the default group, which has the lowest number.
     first = next((each for each in recorders if each.default is not None), recorders[0] if recorders else None)
     default: dict[str, Position] = {}
     others: list[Position] = []
@@ -161,7 +167,7 @@ def _what(entry: dict[str, Any]) -> str:
 
 
 def _post(path: Path, target: str, seconds: float) -> tuple[str, bytes]:
-    """Status line and body. HTTP/1.0 by hand: one answer, then the end of the connection."""
+    """Return the status line and the body of an HTTP/1.0 response, which ends with the connection."""
     try:
         folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
         try:
@@ -181,17 +187,17 @@ def _post(path: Path, target: str, seconds: float) -> tuple[str, bytes]:
 
 
 def dump(path: Path, seconds: float) -> dict[str, Any]:
-    """Return what the recorders of the worker at this socket hold, by the names of their handlers; empty ones left out.
+    """Return the records of a worker's recorders by the names of their handlers, without empty records.
 
-    Of NCCL's groups only the first of a process writes its record to a file when a collective times out. The server
-    answers for all of them.
+    When a collective times out, torch writes a record to a file only for the first NCCL group of a process. The server
+    returns the records of all groups.
 
     Args:
         path: Socket of the worker.
         seconds: Time limit of each request.
 
     Raises:
-        Silent: The worker does not answer.
+        Silent: If the worker does not respond.
     """
     found: dict[str, Any] = {}
     for handler in HANDLERS:

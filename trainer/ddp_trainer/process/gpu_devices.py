@@ -1,7 +1,7 @@
-"""GPUs that a process is meant to use, found without CUDA: by its environment, device files and ``nvidia-smi -L``.
+"""GPUs that a process should use, found without CUDA: from its environment, device files and ``nvidia-smi -L``.
 
 :func:`visible_gpus` is the entry point. CUDA itself may see fewer: a GPU that fell off the bus keeps its device file.
-Standard library only; used by the launcher, the trainer and the preflight.
+The launcher, the trainer and the preflight use this module. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 DEVICES: Final = Path("/dev")
 MIG_PREFIX: Final = "MIG-"
 LIST_SECONDS: Final = 20.0
-"""A driver in trouble may never answer ``nvidia-smi``."""
+"""Time limit of ``nvidia-smi`` in seconds: with a broken driver it may never return."""
 
 _CAPABILITIES: Final = Path("/proc/driver/nvidia/capabilities")
 _CONFIGURATION_CAPABILITIES: Final = 2
-"""``nvidia-cap1`` and ``nvidia-cap2`` allow to configure MIG and to watch it, and exist without any slice."""
+"""Highest capability that exists without a MIG slice: ``nvidia-cap1`` and ``nvidia-cap2`` permit to configure and to
+monitor MIG."""
 _UUID: Final = re.compile(r"^(?P<indent>\s*)(?:GPU|MIG)\b.*\(UUID: (?P<uuid>[^)]+)\)")
 
 
 def visible_gpus(
     environ: Mapping[str, str], devices: Path = DEVICES, capabilities: Path = _CAPABILITIES
 ) -> tuple[str, ...]:
-    """Return what ``CUDA_VISIBLE_DEVICES`` may name for each GPU or MIG slice that a process is meant to use.
+    """Return a value for ``CUDA_VISIBLE_DEVICES`` for each GPU or MIG slice that a process should use.
 
     Args:
-        environ: Environment of the process. ``CUDA_VISIBLE_DEVICES`` counts up to its first entry that is none.
+        environ: Environment of the process. ``CUDA_VISIBLE_DEVICES`` counts up to its first entry that is empty or -1.
         devices: Folder of the device files.
         capabilities: Folder of the driver's capabilities, which has an entry for each MIG slice.
 
     Returns:
-        Indices or UUIDs; empty on a machine without GPUs of NVIDIA.
+        Indices or UUIDs; empty on a machine without NVIDIA GPUs.
     """
     named = environ.get(VISIBLE)
     if named is not None:
@@ -46,7 +47,7 @@ def visible_gpus(
         return tuple(entries[:end])
     if has_mig_slices(devices, capabilities) and (uuids := listed_uuids(environ)):
         return uuids
-    # CUDA counts the GPUs of a container from 0, whatever the numbers of their files.
+    # CUDA counts the GPUs of a container from 0, independent of the numbers of their device files.
     return tuple(str(place) for place in range(count_device_files(devices)))
 
 
@@ -56,7 +57,7 @@ def count_device_files(devices: Path = DEVICES) -> int:
 
 
 def has_mig_slices(devices: Path = DEVICES, capabilities: Path = _CAPABILITIES) -> bool:
-    """Return whether a GPU is cut into MIG slices."""
+    """Return whether a GPU is split into MIG slices."""
     if any(capabilities.glob("gpu*/mig/gi*/ci*")):
         return True
     numbers = (path.name.removeprefix("nvidia-cap") for path in devices.glob("nvidia-caps/nvidia-cap*"))
@@ -64,7 +65,10 @@ def has_mig_slices(devices: Path = DEVICES, capabilities: Path = _CAPABILITIES) 
 
 
 def listed_uuids(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the UUIDs of ``nvidia-smi -L``, without GPUs that are cut into slices; empty where it does not answer."""
+    """Return the UUIDs that ``nvidia-smi -L`` lists; empty where it fails.
+
+    A GPU that is split into MIG slices is replaced by its slices.
+    """
     program = shutil.which("nvidia-smi", path=environ.get("PATH", os.defpath))
     if program is None:
         return ()
@@ -76,7 +80,7 @@ def listed_uuids(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def uuids_in(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the UUIDs in the output of ``nvidia-smi -L``: a GPU's own, or those of its slices.
+    """Return the UUIDs in the output of ``nvidia-smi -L``: those of GPUs, or of their slices where a GPU is split.
 
     >>> uuids_in(["GPU 0: A100 (UUID: GPU-1)", "  MIG 1g.5gb Device 0: (UUID: MIG-2)", "GPU 1: A100 (UUID: GPU-3)"])
     ('MIG-2', 'GPU-3')

@@ -1,10 +1,11 @@
-"""Probe of one GPU in a child process: make a context, write memory, copy it and read it back.
+"""Probe of one GPU in a child process: create a context, write memory, copy it and read it back.
 
-A GPU that fell off the bus can block whoever touches it, and a failed context cannot be left again, so the probe is a
-process of its own, run by path: ``python -I process/gpu_probe.py``, with the GPU in ``CUDA_VISIBLE_DEVICES``. It uses
-the driver's library alone, so it takes about as long as CUDA needs to start. :func:`probe_gpus` runs one for each GPU
-and waits; :func:`command`, :func:`environment_of` and :func:`trouble_of` are for callers that start processes in their
-own way. Standard library only. Not proven on GPUs: tests use a library that stands in for the driver's.
+:func:`probe_gpus` runs one probe for each GPU and waits. :func:`command`, :func:`environment_of` and :func:`trouble_of`
+are for callers that start the processes themselves. A GPU that fell off the bus can block a process that accesses it,
+and a process cannot leave a failed context. The probe is therefore a separate process, run by path: ``python -I
+process/gpu_probe.py``, with the GPU in ``CUDA_VISIBLE_DEVICES``. It uses only the driver's library, so it takes about
+as long as CUDA needs to start. Standard library only. Not proven on GPUs: tests use a substitute for the driver's
+library.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from pathlib import Path
 
 LIBRARY = "libcuda.so.1"
 PROBE_SECONDS = 30.0
-"""A GPU that does not answer for so long does not work."""
+"""Time limit of a probe in seconds. A GPU that does not respond within it is faulty."""
 NO_DRIVER = 3
-"""Exit code: there is no library of the driver, and so nothing to probe."""
+"""Exit code: the driver's library does not exist, so the probe does nothing."""
 FAULTY = 4
-"""Exit code: the GPU does not work; stdout has one line that says why."""
+"""Exit code: the GPU is faulty; one line on stdout gives the reason."""
 WORDS = 1 << 18
-"""32-bit words that are written, copied on the GPU and read back: 1 MiB."""
+"""Number of 32-bit words that are written, copied on the GPU and read back: 1 MiB."""
 PATTERN = 0x5AC3_0FF1
 _OUT_OF_MEMORY = 2
 
 
 class _Faulty(Exception):
-    """The GPU does not work; the message says why."""
+    """Error of a faulty GPU; the message gives the reason."""
 
 
 def command(library: str = LIBRARY) -> list[str]:
@@ -44,11 +45,11 @@ def environment_of(device: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def trouble_of(returncode: int | None, output: str) -> str:
-    """Return what a probe found wrong with its GPU; empty where the GPU works, or there is no driver.
+    """Return the fault that a probe found; empty where the GPU works or no driver is installed.
 
     Args:
-        returncode: Of the probe's process, negative for a signal; None where it did not end in time.
-        output: Of its stdout.
+        returncode: Exit code of the probe's process, negative for a signal; None where it did not end in time.
+        output: Its stdout.
     """
     if returncode in {0, NO_DRIVER}:
         return ""
@@ -61,16 +62,16 @@ def trouble_of(returncode: int | None, output: str) -> str:
 def probe_gpus(
     devices: Sequence[str], environ: Mapping[str, str], *, seconds: float = PROBE_SECONDS, library: str = LIBRARY
 ) -> dict[str, str]:
-    """Probe GPUs side by side, each in a child process.
+    """Probe GPUs in parallel, each in a child process.
 
     Args:
         devices: Indices or UUIDs, see :func:`ddp_trainer.process.gpu_devices.visible_gpus`.
         environ: Environment of the probes.
-        seconds: Time limit of each.
-        library: The driver's, by name or path.
+        seconds: Time limit of each probe.
+        library: Name or path of the driver's library.
 
     Returns:
-        What is wrong, by GPU; GPUs that work are left out.
+        The fault of each faulty GPU, by device. GPUs that work are left out.
     """
     probes = {
         device: subprocess.Popen(
@@ -94,14 +95,14 @@ def probe_gpus(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Kill a probe. One that the kernel holds does not end by it, and is not waited for."""
+    """Kill a probe. Do not wait for one that blocks in the kernel and survives the signal."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=1)
 
 
 def main(library: str) -> int:
-    """Probe the one GPU that this process sees; the exit code."""
+    """Probe the GPU that this process sees, and return the exit code."""
     try:
         cuda = ctypes.CDLL(library)
     except OSError:
@@ -128,7 +129,7 @@ def _probe(cuda: ctypes.CDLL) -> None:
     for memory in (source, target):
         status = cuda.cuMemAlloc_v2(ctypes.byref(memory), size)
         if status == _OUT_OF_MEMORY:
-            return  # somebody else uses it; that it answers is what counts
+            return  # another process uses the memory; the GPU responds, which is enough
         _check(cuda, status)
     _call(cuda, "cuMemsetD32_v2", source, ctypes.c_uint(PATTERN), ctypes.c_size_t(WORDS))
     _call(cuda, "cuMemcpyDtoD_v2", target, source, size)

@@ -1,11 +1,12 @@
-"""A pulse: what a worker is doing now, in a page of memory that others can read whatever became of the worker.
+"""Heartbeat page: a worker's section and progress in a shared memory page, readable whatever the worker's state.
 
-The training thread marks where it is with two stores of a double, no lock and no system call. A thread of the worker
-(:mod:`ddp_trainer.launch.in_worker.heartbeat`) adds that it got its turn, and how many collectives were begun. The
-launcher reads the page, also of a process that is stopped, holds the GIL or is dead. Times are of the monotonic clock,
-which all processes of a machine share.
+The training thread marks its section with two stores of a double, without a lock or a system call. A thread of the
+worker (:mod:`ddp_trainer.launch.in_worker.heartbeat`) adds the time at which it last ran, and the number of collectives
+begun. The launcher reads the page, even of a process that is stopped, holds the GIL or is dead. Times are seconds of
+the monotonic clock, which all processes of a machine share. :func:`create`, :func:`open_cells` and :func:`marks` are
+the entry points.
 
-Standard library only, and loaded by path inside of workers: import nothing of ours here.
+Standard library only, and loaded by path inside of workers: do not import modules of this package here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Mapping
 from typing import Final
 
 VARIABLE: Final = "DDP_PULSE"
-"""Environment variable of a worker: its page. The contract has it as ``Env.PULSE``."""
+"""Environment variable with the path of a worker's page. :mod:`ddp_trainer.common.constants` has it as
+``Env.PULSE``."""
 
 BYTES: Final = 4096
 MAGIC: Final = 20260701.0
@@ -24,44 +26,48 @@ MAGIC: Final = 20260701.0
 
 # Cells, each a double.
 SECTION: Final = 1
-"""Number of the section that the training thread is in, from 1; 0 where it has told none."""
+"""Number of the training thread's section, from 1; 0 where it has marked none."""
 SINCE: Final = 2
-"""When it entered that section."""
+"""Time at which the training thread entered the section."""
 BEAT: Final = 3
-"""When the thread of the worker last had its turn."""
+"""Time at which the heartbeat thread of the worker last ran."""
 HAS_GROUP: Final = 4
 """1 while torch.distributed has a default group of more than one rank, and the thread watches it."""
 SEQUENCE: Final = 5
-"""Collectives begun in the default group; -1 where torch does not tell."""
+"""Number of collectives begun in the default group; -1 where torch does not report it."""
 TOTAL: Final = 6
-"""Collectives begun in all groups."""
+"""Number of collectives begun in all groups."""
 ASKED: Final = 7
-"""Number of the last question of the launcher: where are you, and in which collective?"""
+"""Number of the launcher's last request for the worker's position and current collective."""
 ANSWERED: Final = 8
-"""Number of the last question that was answered."""
+"""Number of the last request that was answered."""
 SIGNAL: Final = 9
-"""The signal at which the worker writes its stacks without needing the GIL; 0 where it has none."""
+"""Signal on which the worker writes its stacks without the GIL; 0 where it has none."""
 
 LAUNCHER: Final = "launcher.sock"
-"""Socket in the folder of the pages at which the launcher serves pages about its ranks to this user."""
+"""Name of the socket, in the folder of the pages, at which the launcher serves its view of the ranks to this user."""
 OUTLINE: Final = b"outline\n"
-"""Request there: what the metrics port may show."""
+"""Request to the launcher's socket: the facts that the metrics port may show."""
 STACKS: Final = b"stacks\n"
-"""Request there: all that can be had of the ranks."""
+"""Request to the launcher's socket: all available facts about the ranks."""
 
 BEAT_SECONDS: Final = 0.25
-"""A worker that gets a turn looks at itself so often."""
+"""Interval in seconds at which the heartbeat thread inspects its worker."""
 
 IMPORTS: Final = ".imports"
-"""Behind the path of a page, the file in which its worker leaves the names of what it has imported."""
+"""Suffix of the file beside a page in which a worker records the names of its imported modules."""
 
 
 def create(path: str) -> None:
-    """Put a blank page at ``path``, in place of any that a dead worker may still have mapped. Raises OSError."""
+    """Create a blank page at ``path``, replacing any page that a dead worker may still have mapped.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
     unfinished = f"{path}.new"
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        # Without its blocks allocated, a store into the mapping of a file on a full disk is answered by SIGBUS.
+        # Without allocated blocks, a store into the mapping of a file on a full disk raises SIGBUS.
         os.posix_fallocate(descriptor, 0, BYTES)
     finally:
         os.close(descriptor)
@@ -72,7 +78,12 @@ def create(path: str) -> None:
 
 
 def open_cells(path: str, *, check: bool = True) -> memoryview[float]:
-    """The page at ``path``, mapped to be read and written. Raises OSError; ValueError where it is no such page."""
+    """Return the page at ``path``, mapped for reading and writing, as cells of doubles.
+
+    Raises:
+        OSError: If the page cannot be opened.
+        ValueError: If the file is not a page of this version.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         cells = memoryview(mmap.mmap(descriptor, BYTES)).cast("d")
@@ -84,7 +95,10 @@ def open_cells(path: str, *, check: bool = True) -> memoryview[float]:
 
 
 def marks(environment: Mapping[str, str] = os.environ) -> memoryview[float] | list[float]:
-    """Where the training thread of this worker marks its section; leads nowhere without a launcher that asks."""
+    """Return the cells in which this worker's training thread marks its section.
+
+    Without a launcher that reads them, the cells are a plain list.
+    """
     path = environment.get(VARIABLE, "")
     if not path:
         return [0.0, 0.0]

@@ -1,8 +1,8 @@
-"""NVIDIA's management library (NVML) by ctypes: the calls that preflight and metrics make, each with its own error.
+"""Bindings of NVIDIA's management library (NVML) through ctypes: the calls that preflight and metrics make.
 
-Standard library only. Structures and numbers are those of ``nvml.h`` (https://docs.nvidia.com/deploy/nvml-api), as far
-as they are used. A function that an older driver lacks raises :class:`NvmlError`, as one that the GPU does not support
-does.
+:class:`Nvml` is the entry point. Each failed call raises its own :class:`NvmlError`, including a function that an older
+driver lacks or that the GPU does not support. The structures and numbers in use are those of ``nvml.h``
+(https://docs.nvidia.com/deploy/nvml-api). Standard library only.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 LIBRARY: Final = "libnvidia-ml.so.1"
-"""What the driver brings along, and the container runtime mounts where NVIDIA_DRIVER_CAPABILITIES has ``utility``."""
+"""Library of the driver. The container runtime mounts it where ``NVIDIA_DRIVER_CAPABILITIES`` has ``utility``."""
 
 NOT_SUPPORTED: Final = 3
 INSUFFICIENT_SIZE: Final = 7
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
 MOST_LINKS: Final = 36
-"""NVML_NVLINK_MAX_LINKS."""
+"""Most links of a GPU: ``NVML_NVLINK_MAX_LINKS``."""
 POWER_CAP: Final = "power_cap"
 CLOCK_EVENTS: Final[Mapping[int, str]] = {
     0x04: POWER_CAP,
@@ -29,7 +29,8 @@ CLOCK_EVENTS: Final[Mapping[int, str]] = {
     0x40: "hardware_thermal_slowdown",
     0x80: "power_brake",
 }
-"""Bits of ``nvmlClocksEventReasons`` that lower the clock of a busy GPU against its user's will."""
+"""Bits of ``nvmlClocksEventReasons`` for reasons, other than the user's settings, that lower the clock of a busy
+GPU."""
 
 _FABRIC_VERSION: Final = 0x02000024
 _SM_CLOCK: Final = 1
@@ -40,7 +41,7 @@ Device = ctypes.c_void_p
 
 
 class NvmlError(Exception):
-    """A call that did not succeed."""
+    """Failure of a call to NVML, with NVML's error code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -48,7 +49,7 @@ class NvmlError(Exception):
 
     @property
     def is_unsupported(self) -> bool:
-        """This GPU or this driver has no such thing, which is no trouble."""
+        """True if this GPU or driver does not support the call, which is not a fault."""
         return self.code in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}
 
 
@@ -85,12 +86,12 @@ class _Field(ctypes.Structure):
         ("latency", ctypes.c_int64),
         ("value_type", ctypes.c_uint),
         ("status", ctypes.c_uint),
-        ("value", ctypes.c_ulonglong),  # a union, of which whole numbers fill the first bytes
+        ("value", ctypes.c_ulonglong),  # a union; integers fill its first bytes
     )
 
 
 class Fabric(ctypes.Structure):
-    """How a GPU has joined the fabric of its NVSwitches (``nvmlGpuFabricInfo_v2_t``)."""
+    """State of a GPU in the fabric of its NVSwitches (``nvmlGpuFabricInfo_v2_t``)."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -113,38 +114,43 @@ class _Event(ctypes.Structure):
 
 
 class Nvml:
-    """The library, initialized."""
+    """Initialized NVML library."""
 
     def __init__(self, library: str) -> None:
-        """Raises OSError where there is no such library, NvmlError where it cannot be initialized."""
+        """Load and initialize the library.
+
+        Raises:
+            OSError: If the library does not exist.
+            NvmlError: If it cannot be initialized.
+        """
         self._library = ctypes.CDLL(library)
         self._library.nvmlErrorString.restype = ctypes.c_char_p
         self._call("nvmlInit_v2")
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Shut the library down."""
         self._call("nvmlShutdown")
 
     def text(self, function: str, *before: Any) -> str:
-        """What a function writes to a buffer that is its argument before the last."""
+        """Return the text that a function writes to the buffer that is its last argument but one."""
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         self._call(function, *before, buffer, _TEXT_BYTES)
         return buffer.value.decode(errors="replace")
 
     def number(self, function: str, *before: Any, kind: Any = ctypes.c_uint) -> int:
-        """What a function writes to its last argument."""
+        """Return the number that a function writes to its last argument."""
         value = kind()
         self._call(function, *before, ctypes.byref(value))
         return int(value.value)
 
     def numbers(self, function: str, device: Device, count: int) -> list[int]:
-        """What a function writes to its last ``count`` arguments."""
+        """Return the numbers that a function writes to its last ``count`` arguments."""
         values = [ctypes.c_uint() for _ in range(count)]
         self._call(function, device, *map(ctypes.byref, values))
         return [value.value for value in values]
 
     def device(self, index: int) -> Device:
-        """A handle of the GPU with this number."""
+        """Return the handle of the GPU with this index."""
         handle = Device()
         self._call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
         return handle
@@ -156,44 +162,44 @@ class Nvml:
         return handle
 
     def bus_id(self, device: Device) -> str:
-        """Its place on the PCI bus, as ``00000000:3B:00.0``."""
+        """Return the GPU's PCI bus id, such as ``00000000:3B:00.0``."""
         found = _Pci()
         self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(found))
         return bytes(found.bus_id).decode(errors="replace")
 
     def memory(self, device: Device) -> tuple[int, int]:
-        """Bytes in total, and in use by whatever there is, the driver included."""
+        """Return the memory of the GPU in bytes: in total, and in use by all processes and the driver."""
         found = _Memory()
         self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(found))
         return found.total, found.used
 
     def utilization_percent(self, device: Device) -> int:
-        """Return the share of the driver's last sampling period in which a kernel ran."""
+        """Return the percentage of the driver's last sampling period in which a kernel ran."""
         found = _Utilization()
         self._call("nvmlDeviceGetUtilizationRates", device, ctypes.byref(found))
         return int(found.gpu)
 
     def sm_clock_mhz(self, device: Device) -> int:
-        """Return the current clock of the multiprocessors."""
+        """Return the current clock of the multiprocessors in MHz."""
         return self.number("nvmlDeviceGetClockInfo", device, _SM_CLOCK)
 
     def sm_clock_max_mhz(self, device: Device) -> int:
-        """Return the highest clock that the multiprocessors can have."""
+        """Return the highest possible clock of the multiprocessors in MHz."""
         return self.number("nvmlDeviceGetMaxClockInfo", device, _SM_CLOCK)
 
     def clock_events(self, device: Device) -> tuple[str, ...]:
-        """Return why the clock is lowered, in words of :data:`CLOCK_EVENTS`."""
+        """Return the reasons why the clock is lowered, as values of :data:`CLOCK_EVENTS`."""
         try:
             bits = self.number("nvmlDeviceGetCurrentClocksEventReasons", device, kind=ctypes.c_ulonglong)
-        except NvmlError:  # its name before driver 535
+        except NvmlError:  # its old name, before driver 535
             bits = self.number("nvmlDeviceGetCurrentClocksThrottleReasons", device, kind=ctypes.c_ulonglong)
         return tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
 
     def processes(self, device: Device) -> list[int]:
-        """Process numbers of those that compute on it, as this container sees them."""
+        """Return the ids of the processes that compute on the GPU, as this container sees them."""
         count = ctypes.c_uint(0)
         with_room: Any = None
-        for _ in range(4):  # others may begin between two calls
+        for _ in range(4):  # more processes may start between two calls
             try:
                 self._call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), with_room)
             except NvmlError as error:
@@ -206,21 +212,26 @@ class Nvml:
         return [with_room[place].pid for place in range(count.value)] if with_room else []
 
     def field(self, device: Device, field: int, scope: int = 0) -> int:
-        """One of the values that have a number instead of a function."""
+        """Return a value that NVML identifies by a field number instead of a function."""
         found = _Field(field=field, scope=scope)
         self._call("nvmlDeviceGetFieldValues", device, 1, ctypes.byref(found))
         self._check(found.status)
         return int(found.value) & 0xFFFFFFFF
 
     def fabric(self, device: Device) -> Fabric:
-        """How it has joined the fabric of NVSwitches."""
+        """Return the state of the GPU in the fabric of its NVSwitches."""
         found = Fabric(version=_FABRIC_VERSION)
         self._call("nvmlDeviceGetGpuFabricInfoV", device, ctypes.byref(found))
         return found
 
     @contextmanager
     def xids(self, devices: Sequence[Device]) -> Iterator[list[tuple[int, int]]]:
-        """Listen for Xid errors; at the end the list holds device handle and number of each that came."""
+        """Collect Xid errors of GPUs while the block runs.
+
+        Yields:
+            A list that, after the block, holds (device handle, Xid number) of each error. It stays empty where the
+            driver does not support events.
+        """
         found: list[tuple[int, int]] = []
         events = ctypes.c_void_p()
         try:
@@ -232,7 +243,7 @@ class Nvml:
             try:
                 self._call("nvmlDeviceRegisterEvents", device, ctypes.c_ulonglong(_XID), events)
             except NvmlError:
-                continue  # on this GPU they are not to be had; on others they may be
+                continue  # other GPUs may support events
         yield found
         event = _Event()
         for _ in range(1000):

@@ -1,7 +1,7 @@
-"""What the launcher and the trainer report while they work, as two small protocols and their silent versions.
+"""Protocols through which the launcher and the trainer report metrics, and implementations that report nothing.
 
-The rooms of this package do not import one another: ``launch`` and ``train`` are handed a recorder, ``metrics``
-makes one that writes to shared memory, and ``ddp_trainer.__main__`` introduces them. A recorder never raises:
+The packages ``launch`` and ``train`` receive a recorder, ``metrics`` creates recorders that write to shared memory, and
+``ddp_trainer.__main__`` connects them, since these packages do not import one another. A recorder never raises:
 training does not fail because of its metrics.
 """
 
@@ -16,25 +16,25 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 
 
 class Marks(Protocol):
-    """Where the training thread marks what it is about: [0] the number of the section, [1] since when.
+    """Cells in which the training thread marks its section: [0] the number of the section, [1] the time of its start.
 
-    The number is that of :data:`SECTION_NUMBERS`, 0 for none; the time is ``time.monotonic()``'s. Two stores and no
-    call, since it is marked several times a step.
+    The number is that of :data:`SECTION_NUMBERS`, 0 for none. The time is that of ``time.monotonic()``, in seconds. A
+    mark is two stores without a call, since there are several marks per step.
     """
 
     def __setitem__(self, index: int, value: float, /) -> None:
-        """Set one of the two."""
+        """Set the section's number or start time."""
 
 
 SECTION_NUMBERS: Final = {section: float(number) for number, section in enumerate(Section, start=1)}
 
 
 class RankRecorder(Protocol):
-    """One rank's reports. Called on the training thread, so every method costs about a microsecond."""
+    """Reports of one rank. The training thread calls the methods, so each costs about a microsecond."""
 
     @property
     def marks(self) -> Marks:
-        """Where the section is marked, for the launcher's hang watch."""
+        """Cells in which the section is marked, for the launcher's hang watch."""
 
     def identity(
         self,
@@ -46,13 +46,19 @@ class RankRecorder(Protocol):
         device: str,
         parallel: LayoutRange | None = None,
     ) -> None:
-        """Name this process; called once per process, before the first step.
+        """Report the identity of this process; called once per process, before the first step.
 
-        ``parallel`` are the layouts that its group may take; those of the job, if any, when None.
+        Args:
+            rank: Global rank.
+            local_rank: Rank on this node.
+            world_size: Number of ranks.
+            backend: Backend of the process group.
+            device: Device of this rank.
+            parallel: Layouts that the group may use; None for those of the job, if any.
         """
 
     def planned(self, steps: int) -> None:
-        """The run will have this many global steps."""
+        """Report the number of global steps that the run will have."""
 
     def step(
         self,
@@ -68,110 +74,158 @@ class RankRecorder(Protocol):
         checkpoint: float,
         other: float,
     ) -> None:
-        """A global step was committed: ``samples`` is this rank's share, the rest are seconds per phase."""
+        """Report a committed global step. Phases are in seconds.
+
+        Args:
+            step: Number of the global step.
+            epoch: Number of the epoch.
+            samples: Samples of this rank's share.
+            data_wait: Wait for input data.
+            h2d: Copy to the device.
+            forward: Forward pass.
+            backward: Backward pass.
+            comm_exposed: Communication that no computation hides.
+            optimizer: Update of the weights.
+            checkpoint: Time that a checkpoint blocks training.
+            other: Rest of the step.
+        """
 
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
-        """Mean loss of the last step over all ranks, and the learning rate it used; None where that is not known."""
+        """Report the last step's mean loss over all ranks and its learning rate; None where a value is not known."""
 
     def job(self, *, precision: str, parallelism: str) -> None:
-        """Say how the job computes, as ``bf16`` and ``ddp``; called once per process."""
+        """Report how the job computes, for example ``bf16`` and ``ddp``; called once per process."""
 
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
-        """Norm of the last step's whole gradient before it was clipped, and what the loss was multiplied with; None
-        where that is not known.
+        """Report gradient figures of the last step; None where a value is not known.
+
+        Args:
+            norm: Norm of the whole gradient before clipping.
+            loss_scale: Scale factor of the loss.
         """
 
     def work(self, tokens: float, flops: float) -> None:
-        """This rank computed so many more tokens, and did so many more floating-point operations of the model."""
+        """Report work of this rank since the last report.
+
+        Args:
+            tokens: Tokens that it computed.
+            flops: Floating-point operations of the model that it performed.
+        """
 
     def recomputed(self, ratio: float) -> None:
-        """Of the operations that the model needs, this share is done a second time in the backward pass."""
+        """Report the share of the model's operations that the backward pass computes a second time."""
 
     def waited(self, seconds: Mapping[Wait, float]) -> None:
-        """In the step that was told last, or before the first one, this rank waited for others for so long. Told as 0
-        before the first step, since what is never told does not exist.
+        """Report the seconds that this rank waited for others in the last reported step, or before the first one.
+
+        The trainer reports 0 before the first step, since a wait that was never reported has no metric.
         """
 
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
-        """Of one step it was measured how long this rank waited for the others' gradients; the rest it was busy."""
+        """Report a step in which the wait for other ranks' gradients was measured.
+
+        Args:
+            busy_seconds: Time that this rank did not wait.
+            comm_exposed_seconds: Time that this rank waited for the gradients of other ranks.
+        """
 
     def evaluated(self, loss: float, accuracy: float) -> None:
-        """An evaluation over all ranks ended."""
+        """Report the result of an evaluation over all ranks."""
 
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
-        """A checkpoint became durable."""
+        """Report that a checkpoint became durable."""
 
     def checkpoint_failed(self) -> None:
-        """A checkpoint could not be written; training goes on."""
+        """Report that a checkpoint could not be written; training continues."""
 
     def checkpoint_skipped(self) -> None:
-        """A checkpoint was due while the one before was still being written."""
+        """Report that a checkpoint was due while the previous one was still being written."""
 
     def checkpoint_loaded(self, seconds: float) -> None:
-        """State was restored."""
+        """Report that state was restored, and the time in seconds that it took."""
 
     def checkpoint_interval(self, seconds: float) -> None:
-        """So much time is between checkpoints."""
+        """Report the interval between checkpoints, in seconds."""
 
     def skipped_step(self) -> None:
-        """A step used up its samples and moved no weight."""
+        """Report a step that consumed its samples without an update of the weights."""
 
     def account(self, account: JobAccount) -> None:
-        """What the whole job's time went into, and what of it was lost."""
+        """Report the time account of the whole job, with its lost progress."""
 
 
 class AgentRecorder(Protocol):
-    """The launcher's reports for its pod."""
+    """Reports of the launcher about its pod."""
 
     def state(self, state: GroupState) -> None:
-        """The worker group entered a state."""
+        """Report the state that the worker group has entered."""
 
     def restarted(self, cause: RestartCause) -> None:
-        """The worker group is formed anew."""
+        """Report that the worker group re-forms."""
 
     def failed(self, reason: FailureReason) -> None:
-        """A worker process of this pod ended that should not have."""
+        """Report an unexpected exit of a worker process of this pod."""
 
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
-        """A rank of this pod ended, or left its group, for this reason; counted where that is a collective's."""
+        """Report why a rank of this pod ended or left its group; only failures of collectives are counted."""
 
     def rendezvous_failed(self) -> None:
-        """A try to reach the store failed."""
+        """Report a failed attempt to reach the store."""
 
     def rendezvous_refused(self, count: int) -> None:
-        """The store has refused so many connections since it started, for want of the run's secret."""
+        """Report how many connections the store has refused since it started, for lack of the run's secret."""
 
     def rendezvous(self, seconds: float, generation: int) -> None:
-        """A rendezvous completed."""
+        """Report a completed rendezvous: its duration in seconds and its number."""
 
     def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
-        """The group that was formed: processes, nodes, the most nodes it could have, and the first rank of this pod."""
+        """Report the group that was formed.
+
+        Args:
+            size: Number of worker processes.
+            nodes: Number of nodes.
+            nodes_desired: Largest number of nodes that the group could have.
+            first_rank: First rank of this pod.
+        """
 
     def restarts_remaining(self, count: int) -> None:
-        """What is left of the restart budget of the run."""
+        """Report the remaining restart budget of the run."""
 
     def stalled(self, seconds: float, rank: int) -> None:
-        """Ranks of this pod wait for ``rank`` of the group, -1 for none that is known, and none has moved for
-        ``seconds``; 0 once they move.
+        """Report that ranks of this pod wait for another rank without progress.
+
+        Args:
+            seconds: Time since the last progress; 0 once the ranks make progress.
+            rank: Rank of the group for which they wait; -1 if it is not known.
         """
 
     def job_account(self) -> JobAccount | None:
-        """What the workers of this pod have told of the job's time, also those that are gone; None of nothing."""
+        """Return the latest time account that a worker of this pod, even an ended one, has reported.
+
+        Returns:
+            None if there is none.
+        """
 
     def highest_step(self) -> int | None:
-        """The last step that a worker of this pod has told, also one that is gone; 0 of none, None where metrics are
-        off.
+        """Return the last step that a worker of this pod, running or ended, has reported.
+
+        Returns:
+            0 if none was reported; None where metrics are off.
         """
 
     def steps_planned(self) -> int:
-        """Return the steps that the workers of this pod were going to take; 0 where none has reported them."""
+        """Return the planned number of steps that the workers of this pod reported; 0 if none was reported."""
 
 
 class SilentRankRecorder:
-    """Reports to nobody; used where no launcher gave a metrics directory."""
+    """Rank recorder that reports nothing; used where the launcher gave no metrics directory."""
 
     def __init__(self, marks: Marks | None = None) -> None:
-        """``marks`` are watched also where metrics are off; by nobody when None."""
+        """Create the recorder.
+
+        Args:
+            marks: Cells that the launcher's hang watch reads, even with metrics off; None if it reads none.
+        """
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
 
     def identity(
@@ -217,7 +271,7 @@ class SilentRankRecorder:
 
 
 class SilentAgentRecorder:
-    """Reports to nobody."""
+    """Agent recorder that reports nothing."""
 
     def state(self, state: GroupState) -> None: ...
     def restarted(self, cause: RestartCause) -> None: ...
@@ -230,10 +284,10 @@ class SilentAgentRecorder:
     def restarts_remaining(self, count: int) -> None: ...
     def stalled(self, seconds: float, rank: int) -> None: ...
     def job_account(self) -> JobAccount | None:
-        """Nobody knows."""
+        """Return None: metrics are off."""
 
     def highest_step(self) -> int | None:
-        """Nobody knows."""
+        """Return None: metrics are off."""
 
     def steps_planned(self) -> int:
         """Return 0: metrics are off."""

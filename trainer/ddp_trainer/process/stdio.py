@@ -1,6 +1,6 @@
-"""Words that nobody reads: the reader of a pipe has gone, as ``head`` does, the disk is full, or a stream is closed.
+"""Standard streams that cannot be written: the reader of a pipe has exited, the disk is full, or a stream is closed.
 
-Training does not end for that; a command that only shows something ends in good order.
+Training does not end in these cases. A command that only prints output ends without a traceback.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final
 from ddp_trainer.common.constants import Exit
 
 READER_IS_GONE: Final = Exit.SIGNAL_BASE + signal.SIGPIPE
-"""What a program that SIGPIPE ended exits with."""
+"""Exit code of a program that SIGPIPE ended."""
 
 _STANDARD: Final = (0, 1, 2)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def open_closed() -> None:
-    """Lead streams that the caller has closed (``>&-``) nowhere, before a socket of ours gets the number of one."""
+    """Open closed standard streams (``>&-``) on the null device, before a socket of this process takes their number."""
     for number in _STANDARD:
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is this one
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
@@ -35,12 +35,23 @@ def open_closed() -> None:
 
 
 def run_for_a_reader(command: Callable[[], int], program: str) -> int:
-    """Run what shows something; its exit code, or that of a program whose words cannot be written."""
+    """Run a command that prints output.
+
+    Args:
+        command: Prints to stdout and returns its exit code.
+        program: Name of the program, for the error message.
+
+    Returns:
+        The exit code of the command, or a failure code if the reader has exited or the disk is full.
+
+    Raises:
+        OSError: If the output cannot be written for another reason.
+    """
     try:
         try:
             return command()
         finally:
-            sys.stdout.flush()  # here, where a failure is a sentence; Python's own flush comes too late for one
+            sys.stdout.flush()  # Python's own flush at exit comes too late for an error message
     except BrokenPipeError:
         silence()
         return READER_IS_GONE
@@ -53,7 +64,7 @@ def run_for_a_reader(command: Callable[[], int], program: str) -> int:
 
 
 def say_or_not(text: str = "") -> None:
-    """Write a line to stdout, and what waits to be written; when nobody takes it, be silent from then on."""
+    """Write a line and all buffered output to stdout; after a failure, discard all later output."""
     try:
         if text:
             print(text)
@@ -64,7 +75,10 @@ def say_or_not(text: str = "") -> None:
 
 
 def silence() -> None:
-    """Lead what is still to be written nowhere: Python's flush at its end would fail, and change the exit code."""
+    """Discard buffered output that cannot be written.
+
+    Otherwise Python's flush at exit would fail and change the exit code.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,9 +1,9 @@
-"""What an agent and a worker that can stay alive between two groups say to each other.
+"""Messages between an agent and a worker whose process survives a change of the worker group.
 
-The launcher gives every worker one end of a socket, whose number stands in ``$DDP_CHANNEL``; a worker that knows
-nothing of it never touches it, and is stopped and started as ever. One that says :class:`Able` keeps its process, and
-so its model, optimizer and data, when its group ends: it says :class:`Left`, and :class:`Begin` tells its place in the
-next one. One JSON object per line. Standard library only: launcher and trainer both import this.
+The launcher gives every worker one end of a socket; ``$DDP_CHANNEL`` holds its file descriptor. A worker that does not
+use the socket is stopped and restarted as usual. A worker that sends :class:`Able` keeps its process, and so its model,
+optimizer and data, when its group ends. It sends :class:`Left`, and receives its place in the next group in
+:class:`Begin`. One JSON object per line. Standard library only: launcher and trainer both import this module.
 """
 
 from __future__ import annotations
@@ -15,61 +15,61 @@ from typing import Final
 from ddp_trainer.net import strict_json
 
 LINE_BYTES: Final = 1 << 16
-"""Longest line; the longest message is a part of an environment."""
+"""Longest line, in bytes. The longest message holds a part of an environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Able:
-    """From the worker: whether I can leave a group without ending, from now on."""
+    """Message of a worker: from now on it can, or cannot, leave a group without exiting."""
 
     able: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laid:
-    """From the worker: how the ranks of my groups share one model, which a flag of mine may say."""
+    """Message of a worker: the layout of its group's ranks, which a flag of the worker may set."""
 
     parallel: str
-    """As :mod:`ddp_trainer.common.parallel_dims` reads it."""
+    """Layout in the syntax of :mod:`ddp_trainer.common.parallel_dims`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """From the worker: I belong to no group any more."""
+    """Message of a worker: it has left its group."""
 
     generation: int
-    """Of the group that was left; 0 of one that has not been in any."""
+    """Generation of the group that the worker left; 0 if it has not been in a group."""
     exit_code: int
-    """What this process would have ended with, had it not stayed."""
+    """Exit code with which the process would have ended if it had not survived."""
     why: str
     stays: bool = True
-    """I wait for the next one; else I was told to end, and only save yet."""
+    """True if the worker waits for the next group; False if it must end and only saves its state first."""
     publishes: bool = False
-    """The others lack what I save: they had better begin when it is there."""
+    """True if the other workers need the checkpoint that this worker saves, so they should start after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """From the worker's bootstrap: the program is over, and only the exit of its process is left."""
+    """Message of the worker's bootstrap: the program has ended, and only the exit of its process remains."""
 
     exit_code: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regroup:
-    """From the agent: leave this group; end nothing."""
+    """Message of the agent: leave this group without exiting."""
 
     generation: int
     graceful: bool
-    """Everybody is alive: finish the step first."""
+    """True if all ranks are alive, so that the worker finishes its step first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """From the agent: your place in the next group."""
+    """Message of the agent: the worker's place in the next group."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables that tell it; they replace those of the group before."""
+    """Environment variables that define the place. They replace those of the previous group."""
 
 
 Message = Able | Laid | Left | Ended | Regroup | Begin
@@ -78,12 +78,16 @@ _KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Laid, Left, Ende
 
 
 def encode(message: Message) -> bytes:
-    """The message as one line."""
+    """Return a message as one line."""
     return json.dumps({"is": type(message).__name__.lower(), **asdict(message)}).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """The message of one line, with exactly the declared fields and types. Raises ValueError for anything else."""
+    """Return the message in one line, which must have exactly the declared fields and types.
+
+    Raises:
+        ValueError: For any other line.
+    """
     try:
         data = strict_json.loads(line)
         kind = _KINDS.get(str(data.pop("is", ""))) if isinstance(data, dict) else None
@@ -96,13 +100,17 @@ def decode(line: bytes) -> Message:
 
 
 class Lines:
-    """Bytes as they come, cut into messages."""
+    """Parser that splits a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, data: bytes) -> list[Message]:
-        """Those that are whole now. Raises ValueError for bytes that no peer of ours sends."""
+        """Add received bytes and return the messages that are now complete.
+
+        Raises:
+            ValueError: If the bytes are not messages of this protocol, or a line is too long.
+        """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LINE_BYTES:
             raise ValueError(f"a line of more than {LINE_BYTES} bytes")

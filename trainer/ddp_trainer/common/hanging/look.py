@@ -33,8 +33,7 @@ class RankState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """Collectives of one rank in one process group, as torch's flight recorder counts them; -1 where torch has no
-    count.
+    """Collective counts of one rank in one process group, from torch's flight recorder; -1 where it has none.
 
     On a GPU, the host enqueues a collective, its kernel starts it, and the end of the kernel completes it.
     """

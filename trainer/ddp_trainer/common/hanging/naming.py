@@ -196,8 +196,9 @@ def _unlike(looks: Sequence[Look]) -> list[Culprit]:
 
 
 def _expected(entered: Sequence[str], before: Sequence[str]) -> str:
-    """Return the collective that most ranks entered, else the one that followed the same ones before, else an empty
-    string.
+    """Return the collective that most ranks entered.
+
+    Without a majority, it is the one that followed the same collectives before, else an empty string.
     """
     counts = Counter(entered).most_common(2)
     if len(counts) == 1 or counts[0][1] > counts[1][1]:

@@ -1,7 +1,7 @@
-"""What is doubtful in the environment of NCCL and torch: rules as data, applied to variables and what is known beside.
+"""Lint of the environment variables of NCCL and torch: rules as data, applied to variables and facts about the node.
 
-Pure, and standard library only, so that both sides use it: ``ddp-launch`` on the environment that it finds and the
-facts of its node, ``kubectl ddp lint`` on a job before it runs anywhere.
+The functions are pure and use the standard library only, so both sides can use them. ``ddp-launch`` checks the
+environment and the facts of its node. ``kubectl ddp lint`` checks a job before it runs.
 
 ::
 

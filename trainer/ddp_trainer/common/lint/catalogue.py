@@ -1,4 +1,4 @@
-"""All rules, and what they come to for one environment."""
+"""Catalogue of all lint rules; :func:`check` applies them to one environment."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ORDER: Final = list(Severity)
 
 
 def check(environment: Environment, facts: Facts, ignored: str = "") -> list[Finding]:
-    """What is doubtful, the worst first.
+    """Return the findings of all rules for one environment, the most severe first.
 
     Args:
-        environment: the variables of a worker.
-        facts: what is known beside.
-        ignored: ids of rules to leave out, with commas, or ``all``.
+        environment: The variables of a worker.
+        facts: Facts about the node and the run.
+        ignored: Ids of rules to leave out, separated by commas, or ``all``.
     """
     left_out = {word.upper() for word in words(ignored)}
     if "ALL" in left_out:
@@ -40,6 +40,6 @@ def check(environment: Environment, facts: Facts, ignored: str = "") -> list[Fin
 
 
 def unknown_ids(ignored: str) -> list[str]:
-    """Of ``ignored``, what is no rule."""
+    """Return the words of ``ignored`` that are not ids of rules."""
     known = {"ALL", *(rule.id for rule in RULES)}
     return [word for word in words(ignored) if word.upper() not in known]

@@ -1,4 +1,4 @@
-"""Rules, what they look at, and what they find."""
+"""Data types of the lint: rules, the facts that they read, and their findings."""
 
 from __future__ import annotations
 
@@ -7,72 +7,72 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 Environment = Mapping[str, str]
-"""The variables that a worker will have."""
+"""Environment variables of a worker."""
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     ERROR = "error"
-    """The run will fail, hang or compute nonsense."""
+    """The run will fail, hang or compute wrong results."""
     WARNING = "warning"
-    """Slow or fragile."""
+    """The run will be slow or fragile."""
     INFO = "info"
-    """Without effect, or worth a thought."""
+    """The setting has no effect, or deserves a check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known beside the variables; None for what is not, and then no rule claims anything about it."""
+    """Facts beside the variables; None for an unknown fact, about which no rule then reports anything."""
 
     interfaces: frozenset[str] | None = None
     """Network interfaces of the node."""
     route: str | None = None
-    """The interface on the way to the other nodes."""
+    """Interface that routes to the other nodes."""
     rdma_devices: tuple[str, ...] | None = None
     """InfiniBand and RoCE devices of the node."""
     exists: Callable[[str], bool] | None = None
-    """Whether the node has a file."""
+    """Returns whether a file exists on the node."""
     nodes: int | None = None
-    """The most nodes that the run may have."""
+    """Largest number of nodes of the run."""
     nproc: int | None = None
-    """Workers of each node."""
+    """Workers per node."""
     gpus: int | None = None
-    """GPUs of each node."""
+    """GPUs per node."""
     cpus: float | None = None
-    """Cores of each node."""
+    """CPU cores per node."""
     is_one_machine: bool = False
-    """All nodes share one network stack, as those of a local job do: its loopback reaches every one of them."""
+    """True if all nodes share one network stack, as in a local job: its loopback reaches all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A variable that a rule is about."""
+    """Variable that a rule reports."""
 
     name: str
     value: str = ""
     detail: str = ""
-    """What the rule's sentence and fix need besides."""
+    """Additional detail for the rule's sentence and fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubtful:
-    """What a rule says, whatever it looks at."""
+    """Text of a rule, independent of what it inspects."""
 
     id: str
-    """N for NCCL, T for torch, K for the pods; never used again for something else."""
+    """Id of the rule: N for NCCL, T for torch, K for the pods. An id is never reused for another rule."""
     severity: Severity
     looks_for: str
-    """For the table of the documentation."""
+    """Description in the table of the documentation."""
     sentence: str
-    """With ``{name}``, ``{value}`` and ``{detail}`` of what was found; says why it matters."""
+    """Message that explains why the finding matters, with ``{name}``, ``{value}`` and ``{detail}`` of the finding."""
     fix: str
-    """What to do, with the same."""
+    """Fix, with the same placeholders."""
     source: str
-    """Where it is written."""
+    """Source of the rule."""
 
     def finding(self, found: Found) -> Finding:
-        """What was found, in words."""
+        """Return the finding for a reported variable."""
         return Finding(
             rule=self.id,
             severity=self.severity,
@@ -85,31 +85,31 @@ class Doubtful:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Doubtful):
-    """One thing to look for in an environment."""
+    """Rule that inspects an environment."""
 
     when: Callable[[Environment, Facts], Iterable[Found]]
     needs_node: bool = False
-    """Can only be told on the node itself."""
+    """True if the rule needs facts that are known only on the node."""
 
     def check(self, environment: Environment, facts: Facts) -> list[Finding]:
-        """What this rule finds."""
+        """Return the findings of this rule."""
         return [self.finding(found) for found in self.when(environment, facts)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing found."""
+    """Finding of one rule."""
 
     rule: str
     severity: Severity
     name: str
-    """The variable, or the field of a pod."""
+    """Name of the variable, or of the field of a pod."""
     sentence: str
     fix: str
     source: str
 
     def __str__(self) -> str:
-        """One line.
+        """Return the finding as one line.
 
         >>> found = Found("X", "1")
         >>> rule = Rule(id="N0", severity=Severity.INFO, looks_for="", when=lambda *_: [found],

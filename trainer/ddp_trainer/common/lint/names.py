@@ -1,7 +1,7 @@
-"""Names of variables: what NCCL 2.30.7 and torch 2.13 read, what they have stopped to read, and whose the others are.
+"""Names of environment variables that NCCL 2.30.7 and torch 2.13 read, no longer read, or leave to other programs.
 
-Taken from the names that NCCL's sources look up and the sections of its guide, and from those in torch's headers and
-libraries. An unknown name has no effect and no warning in either.
+The names come from the look-ups in NCCL's sources and the sections of its guide, and from torch's headers and
+libraries. NCCL and torch ignore an unknown name without a warning.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NCCL: Final = _names(
     UID_STAGGER_THRESHOLD UNPACK_DOUBLE_NCHANNELS WIN_ENABLE WIN_STRIDE WORK_ARGS_BYTES WORK_FIFO_BYTES
     """,
 )
-"""What NCCL reads."""
+"""Variables that NCCL reads."""
 
 NCCL_DEBUGGING: Final = _names(
     "NCCL_",
@@ -83,14 +83,14 @@ NCCL_DEBUGGING: Final = _names(
     SYM_GIN_KERNELS_ENABLE WIN_ENABLE
     """,
 )
-"""Those of the guide's section "Debugging": not to be kept in scripts."""
+"""Variables of the guide's section "Debugging", which scripts should not keep."""
 
 NCCL_OTHERS: Final = (
     *("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_OFI_", "NCCL_SHIMNET_", "NCCL_TESTS_", "NCCL_TUNER_"),
     *("NCCL_SHARP_", "NCCL_IBEXT_", "NCCL_UCX_", "NCCL_INSPECTOR_", "NCCL_PROFILE", "NCCL_DYNAMIC_CHUNK_SIZE"),
     *("NCCL_VERSION", "NCCL_HOME", "NCCL_ROOT", "NCCL_LIB", "NCCL_INCLUDE_DIR"),
 )
-"""Beginnings of names that plugins, vendors' images and builds read."""
+"""Prefixes of variables that plugins, vendors' images and builds read."""
 
 NCCL_GONE: Final = {
     "NCCL_LL_THRESHOLD": "removed in 2.5; NCCL chooses by its own model, delete it",
@@ -106,7 +106,7 @@ NCCL_GONE: Final = {
     "NCCL_CHECK_POINTERS": "deprecated since 2.29.7; use NCCL_CHECK_MODE=DEBUG_LOCAL",
     "NCCL_LAUNCH_MODE": "deprecated since 2.9; delete it",
 }
-"""What became of a name."""
+"""Removed variables of NCCL, with the reason and the fix."""
 
 NCCL_NOW_TORCHS: Final = {
     f"NCCL_{name}": f"TORCH_NCCL_{name}"
@@ -115,7 +115,7 @@ NCCL_NOW_TORCHS: Final = {
         "USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
     )
 }
-"""torch's own variables under their names of before 2.2, and of today."""
+"""Variables of torch: the names before torch 2.2, and the current ones."""
 
 TORCH: Final = _names(
     "",
@@ -136,7 +136,7 @@ TORCH: Final = _names(
     TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC TP_SOCKET_IFNAME TP_VERBOSE_LOGGING
     """,
 )
-"""What torch reads that has to do with more than one process."""
+"""Variables that torch reads for distributed work."""
 
 TORCH_BEGINNINGS: Final = ("TORCH_NCCL_", "TORCH_FR_", "TORCH_DIST", "TORCH_GLOO_", "GLOO_", "TP_", "PYTORCH_ALLOC")
 
@@ -150,4 +150,4 @@ ALLOCATOR_KEYS: Final = _names(
     throw_on_cudamalloc_oom
     """,
 )
-"""Keys of PYTORCH_ALLOC_CONF."""
+"""Keys of ``PYTORCH_ALLOC_CONF``."""

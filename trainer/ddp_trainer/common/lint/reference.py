@@ -1,4 +1,4 @@
-"""``docs/lint.md`` from the rules: ``python -m ddp_trainer.common.lint.reference > docs/lint.md``."""
+"""Generator of ``docs/lint.md``: ``python -m ddp_trainer.common.lint.reference > docs/lint.md``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ What else refuses a job is not repeated here: `etcd` as rendezvous, and variable
 
 
 def lines() -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     yield from HEAD.splitlines()
     for letter, title in (("N", "NCCL"), ("T", "torch")):
         yield from ("", f"## {title}", "", "| Rule | Severity | Looks for | Says | Node | Source |")

@@ -1,4 +1,4 @@
-"""What NCCL writes, and where to."""
+"""Lint rules for NCCL's log output and its destination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that nothing reads, or nothing reads any more."""
+"""Lint rules for names of variables that NCCL and torch do not read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _unknown_to_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
 def _misspelt_for_torch(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in environment:
         if name.startswith(names.TORCH_BEGINNINGS) and name not in names.TORCH:
-            # Only with a suggestion: torch adds names, and a newer one is no mistake.
+            # Only with a suggestion: torch adds names, and a newer name is not an error.
             for near in difflib.get_close_matches(name, sorted(names.TORCH), n=1, cutoff=_CLOSE):
                 yield Found(name, detail=near)
 
@@ -49,7 +49,7 @@ def _old_allocator_name(environment: Environment, _: Facts) -> Iterator[Found]:
 
 def _unknown_allocator_key(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
-        # The commas of roundup_power2_divisions:[256:1,512:2] separate no keys.
+        # Commas within the brackets of roundup_power2_divisions:[256:1,512:2] do not separate keys.
         flat = re.sub(r"\[[^\]]*\]", "", environment.get(name, ""))
         for pair in words(flat):
             key = pair.partition(":")[0].strip()

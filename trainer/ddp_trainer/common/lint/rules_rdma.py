@@ -1,4 +1,4 @@
-"""RDMA and the fabrics of the clouds: asked for and switched off, or tuned for another place."""
+"""Lint rules for RDMA and the network fabrics of clouds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _may_fall_back(environment: Environment, facts: Facts) -> Iterator[Found]:
 
 
 def _devices(environment: Environment) -> tuple[str, list[str]]:
-    """``^=mlx5_0:1,mlx5_1`` as its signs and its names without ports."""
+    """Split ``^=mlx5_0:1,mlx5_1`` into its signs and its device names without ports."""
     value = environment.get("NCCL_IB_HCA", "").strip()
     names = value.lstrip("^=")
     return value[: len(value) - len(names)], [word.partition(":")[0] for word in words(names)]

@@ -1,4 +1,4 @@
-"""Interfaces and addresses: which network the ranks meet on."""
+"""Lint rules for interfaces and addresses, which select the network of the ranks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _pattern_for_torch(environment: Environment, _: Facts) -> Iterator[Found]:
 
 
 def _elsewhere(environment: Environment, facts: Facts) -> Iterator[Found]:
-    """What is not there at all is another rule's."""
+    """Report interfaces that exist but do not route to the other nodes. Another rule reports missing ones."""
     if facts.route is None or facts.interfaces is None or facts.nodes == 1 or facts.is_one_machine:
         return
     for name in _TORCHS:

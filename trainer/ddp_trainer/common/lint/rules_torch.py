@@ -1,4 +1,4 @@
-"""torch's own switches, and what its processes share."""
+"""Lint rules for torch's variables and for resources that its processes share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _no_level(environment: Environment, _: Facts) -> Iterator[Found]:
 def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
     told = number(environment.get(_HANDLING, ""))
     if is_yes(environment.get(Env.SURVIVE_ON_NCCL, "")):
-        # The launcher's watch is the timeout then, and the trainer sets 0 itself where that watch ends ranks.
+        # Then the launcher's hang watch is the timeout. The trainer itself sets 0 where that watch kills ranks.
         if told:
             yield Found(_HANDLING, str(told), "torch ends a process that could outlive its group")
     elif told in {0, 1, 2}:
@@ -82,7 +82,7 @@ def _unwatched(environment: Environment, _: Facts) -> Iterator[Found]:
 
 def _threads(environment: Environment, facts: Facts) -> Iterator[Found]:
     told = number(environment.get("OMP_NUM_THREADS", "").partition(",")[0])
-    # One thread is the least there is, however few the cores.
+    # One thread is the minimum, even on a node with less than one core.
     if told and told > 1 and facts.cpus and told * (facts.nproc or 1) > max(1, facts.cpus):
         yield Found("OMP_NUM_THREADS", str(told), f"{facts.nproc or 1} workers and {facts.cpus:g} cores")
 

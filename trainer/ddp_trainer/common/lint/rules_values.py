@@ -1,4 +1,4 @@
-"""Values that cannot be, that contradict each other, or that change nothing."""
+"""Lint rules for values that are invalid, contradict each other, or have no effect."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ _HAVE_RULES: Final = frozenset(
         "NCCL_IGNORE_NET_MISMATCH",
     }
 )
-"""Of the debugging section; another rule says more, or the variable is for operation and not for debugging."""
+"""Debugging variables that another rule covers in more detail, or that have a use in operation."""
 
 
 def is_default(environment: Environment, name: str) -> bool:
-    """Whether the variable says what NCCL does anyway."""
+    """Return whether a variable has NCCL's default value."""
     return name in _DEFAULTS and number(environment.get(name, "")) == _DEFAULTS[name]
 
 
@@ -115,7 +115,7 @@ def _level_as_number(environment: Environment, _: Facts) -> Iterator[Found]:
 
 
 def _chosen_by_hand(environment: Environment, _: Facts) -> Iterator[Found]:
-    # TCPX on GCP is tuned with exactly these; its recipe sets them.
+    # The recipe for TCPX on GCP sets exactly these variables.
     if not any(name.startswith("NCCL_GPUDIRECTTCPX_") for name in environment):
         for name in sorted(environment.keys() & _NEEDED):
             if name == "NCCL_ALGO" or not _forces_ll128(environment[name]):
@@ -139,7 +139,7 @@ def _unknown_token(environment: Environment, _facts: Facts) -> Iterator[Found]:
 
 
 def _selections(value: str) -> Iterator[tuple[bool, set[str]]]:
-    """``ring;allreduce:^tree`` as (inverted, algorithms) of each function."""
+    """Split ``ring;allreduce:^tree`` into (inverted, algorithms) for each function."""
     for part in words(value, ";"):
         chosen = part.rpartition(":")[2].strip()
         yield chosen.startswith("^"), {word.lower() for word in words(chosen.removeprefix("^"))}

@@ -1,4 +1,4 @@
-"""Where the rules are written."""
+"""Sources of the lint rules, as URLs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EFA: Final = "https://github.com/awslabs/awsome-distributed-ai (efa-cheatsheet)"
 
 
 def env(name: str) -> str:
-    """The variable's paragraph in NCCL's guide."""
+    """Return the URL of the variable's paragraph in NCCL's guide."""
     return f"{ENV}#{name.lower().replace('_', '-')}"
 
 
 def issue(repository: str, number: int) -> str:
-    """An issue on GitHub."""
+    """Return the URL of an issue on GitHub."""
     return f"https://github.com/{repository}/issues/{number}"

@@ -1,4 +1,4 @@
-"""Reading values as NCCL and torch do."""
+"""Parsers of variables' values that follow NCCL and torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NO: Final = frozenset({"0", "n", "no", "f", "false", "off"})
 
 
 def number(text: str) -> int | None:
-    """A whole number in any base that C reads; None for anything else.
+    """Return an integer in any base that C reads, or None for any other text.
 
     >>> [number(each) for each in ("22", "0x10", " -1 ", "010", "x", "")]
     [22, 16, -1, 8, None, None]
@@ -25,17 +25,17 @@ def number(text: str) -> int | None:
 
 
 def is_yes(text: str) -> bool:
-    """A switch that is on."""
+    """Return whether a switch is on."""
     return text.strip().lower() in _YES
 
 
 def is_no(text: str) -> bool:
-    """A switch that is off."""
+    """Return whether a switch is off."""
     return text.strip().lower() in _NO
 
 
 def words(text: str, separator: str = ",") -> list[str]:
-    """Separated, without empty ones.
+    """Return the non-empty words of a separated list.
 
     >>> words("a, b,,c")
     ['a', 'b', 'c']

@@ -1,8 +1,8 @@
-"""Text of a job, made safe for people: secrets hidden, terminal controls escaped.
+"""Redaction of secrets and escaping of terminal controls in text of a job.
 
-Logs, errors, arguments and environment of a job are written by the job. Whatever shows, stores or sends them calls
-:func:`redact_text` or :func:`redact_object` first. Whatever writes them to a terminal calls :func:`escape_controls`.
-Launcher and plugin share this package; it imports nothing but the standard library.
+A job writes its own logs, errors, arguments and environment, so they are not trusted. Code that shows, stores or sends
+them calls :func:`redact_text` or :func:`redact_object` first. Code that writes them to a terminal calls
+:func:`escape_controls`. Launcher and plugin share this package. Standard library only.
 """
 
 from ddp_trainer.common.safe_text.controls import escape_controls, escape_log_line

@@ -1,4 +1,7 @@
-"""Terminal controls in text of a job, shown as escapes instead of obeyed by the terminal."""
+"""Escaping of terminal controls in text of a job, so that a terminal shows them and does not obey them.
+
+:func:`escape_controls` is the entry point for text, :func:`escape_log_line` for lines of a log.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import Final
 _BIDIRECTIONAL: Final = ("\u061c", "\u200e-\u200f", "\u202a-\u202e", "\u2066-\u206f")
 _INVISIBLE: Final = ("\u00ad", "\u200b", "\u2028-\u2029", "\u2060-\u2064", "\ufeff", "\ufff9-\ufffb")
 _HALVES: Final = "\ud800-\udfff"
-"""Of characters, which no encoding can write."""
+"""Surrogates: halves of characters, which no encoding can write."""
 
 _CONTROL: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{''.join((*_BIDIRECTIONAL, *_INVISIBLE))}{_HALVES}]")
-"""C0 without tab and newline, DEL, C1, direction controls, invisible separators. The zero-width joiner and non-joiner
-stay: emoji and several scripts need them."""
+"""Controls to escape: C0 without tab and newline, DEL, C1, direction controls, invisible separators. The zero-width
+joiner and non-joiner stay, since emoji and several scripts need them."""
 
 _SURROGATE: Final = re.compile(f"[{_HALVES}]")
 _ABOVE_ASCII: Final = "".join(
@@ -26,7 +29,8 @@ _ESCAPED: Final = {
     ord("\r"): "\\r",
     **{ord(character): f"\\u{ord(character):04x}" for character in _CONTROL.findall(_ABOVE_ASCII)},
 }
-"""Above ASCII in the form that strings of JSON and YAML share, so that a document stays one."""
+"""Escapes by code point. Above ASCII they have the form that strings of JSON and YAML share, so that a document
+stays valid."""
 
 
 def escape_controls(text: str) -> str:
@@ -45,7 +49,9 @@ def _escaped_surrogate(found: re.Match[str]) -> str:
 
 
 def escape_log_line(line: str) -> str:
-    r"""Return a line of a log as a terminal may show it: colours stay, other controls are escaped.
+    r"""Return a line of a log that is safe for a terminal: colours stay, other controls are escaped.
+
+    A carriage return starts the line again, as progress bars do: only the text after the last one is shown.
 
     A carriage return starts the line again, as progress bars do: only the text after the last one is shown.
 

@@ -1,4 +1,7 @@
-"""Names whose values are secrets, judged by their words: of variables, flags, headers, keys and fields."""
+"""Rules that decide by name whether a variable, flag, header, key or field holds a secret.
+
+:func:`is_secret_name` and :func:`is_harmless_variable` are the entry points.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 from typing import Final
 
 HIDDEN: Final = "(redacted)"
-"""What stands in the place of a secret."""
+"""Text that replaces a secret."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
@@ -20,7 +23,7 @@ _SECRET: Final = _words(
     "password passwd passphrase passcode pwd secret secrets credential credentials apikey accesskey secretkey "
     "privatekey accountkey authorization cookie cookies"
 )
-"""Any of these words makes a secret, wherever it stands in a name."""
+"""Words that make a name secret at any position."""
 
 _SECRET_AT_THE_END: Final = frozenset(["auth", "pass", "dsn", "token", "pgpass", "sas"])
 
@@ -30,7 +33,7 @@ _KEY_OF: Final = _words(
     "license licence master mistral mlflow neptune openai private root rsa secret sentry service session shared "
     "signing slack ssh ssl storage stripe subscription tls user wandb webhook x"
 )
-"""A key with one of these words before it is a secret; others are keys of a table."""
+"""Words that make a ``key`` after them a secret. Other keys are keys of a table."""
 
 _NO_SECRET_KEY: Final = _words(
     "cache column config dict foreign group hash index lookup metric monitor partition primary public row sort"
@@ -40,17 +43,17 @@ _NOT_ITSELF: Final = _words(
     "arn class count dir directory enabled env error errors exception file files keyring length limit mode name names "
     "path policy provider ref required size type url uri version volume warning"
 )
-"""A name that ends so describes a secret, and is none."""
+"""Last words of names that describe a secret and do not hold one."""
 
 _OF_LANGUAGE: Final = _words(
     "acc accuracy audio avg bos budget cls completion count embedding embeddings end eos first generated id ids idx "
     "image index input last len length limit loss mask max mean min new next num output pad per prompt rate sep size "
     "special start stop temperature text throughput time total type unk video vision vocab"
 )
-"""Beside ``token``: one of a language model, and not of an account."""
+"""Words that mark ``token`` as a token of a language model, not of an account."""
 
 _MOVES: Final = _words("backward by first forward last multi one second single two")
-"""Beside ``pass``: a pass over something."""
+"""Words that mark ``pass`` as a pass over data."""
 
 _HARMLESS_VARIABLE: Final = (
     r"(?:NCCL|TORCH|TORCHELASTIC|TORCHINDUCTOR|PYTORCH|GLOO|UCX|UCC|FI|OMPI|OMP|MKL|KMP|CUDA|CUDNN|CUBLAS|NVIDIA|NVSHMEM"
@@ -65,7 +68,7 @@ _HARMLESS_VARIABLE: Final = (
 
 @functools.lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether the value of a variable, flag, header or field of this name is a secret.
+    """Return whether the value of a variable, flag, header or field of this name is a secret.
 
     >>> [is_secret_name(name) for name in ("HF_TOKEN", "--db-pass", "AccountKey", "max_tokens", "sort_key")]
     [True, True, True, False, False]
@@ -89,7 +92,7 @@ def _is_secret_key(name: str, words: list[str]) -> bool:
 
 
 def is_harmless_variable(name: str) -> bool:
-    """Whether an environment variable is known to hold no secret; the value of any other is hidden.
+    """Return whether an environment variable is known to hold no secret. The value of any other variable is hidden.
 
     >>> is_harmless_variable("NCCL_DEBUG"), is_harmless_variable("COMPANY_SETTING")
     (True, False)

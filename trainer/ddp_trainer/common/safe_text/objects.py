@@ -1,4 +1,4 @@
-"""Secrets in objects: of Kubernetes, of kubeconfigs and of Docker, as they come out of JSON or YAML."""
+"""Redaction of secrets in parsed JSON or YAML: objects of Kubernetes, kubeconfigs and Docker configurations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ddp_trainer.common.safe_text.texts import redact_text
 
 _LEFT_OUT: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
 _REFERENCES: Final = frozenset({"secret", "secretRef", "secretKeyRef", "secretName"})
-"""Keys that name a Secret, and hold nothing of it."""
+"""Keys that name a Secret and do not hold its data."""
 _ENVIRONMENTS: Final = frozenset({"env", "environment", "environ", "envVars"})
 _ENCODED: Final = frozenset({".dockerconfigjson", ".dockercfg", "client-key-data", "identitytoken", "registrytoken"})
 
 
 def redact_object(item: Any) -> Any:
-    """Return an object of JSON without secrets.
+    """Return a copy of a JSON value without secrets.
 
-    Data of a Secret is left out. An environment variable keeps its value only where its name is known to be harmless.
-    A flag that is named like a secret hides the item after it.
+    Data of a Secret is left out. An environment variable keeps its value only if its name is known to be harmless.
+    After a flag whose name is secret, the next item is hidden.
     """
     if isinstance(item, str):
         return _redact_string(item)
@@ -37,7 +37,7 @@ def redact_object(item: Any) -> Any:
 
 
 def _redact_string(text: str) -> str:
-    """A text; of one that is an object in JSON, as annotations are, the names are judged as those of any other."""
+    """Redact a text. A text that is a JSON object, as in annotations, is redacted as an object."""
     if text.startswith(("{", "[")):
         with contextlib.suppress(ValueError, RecursionError):
             return json.dumps(redact_object(json.loads(text)))

@@ -1,8 +1,9 @@
-"""Secrets in free text: logs, errors, messages of events.
+"""Redaction of secrets in free text: logs, errors, messages of events.
 
-One pass finds the words after which a secret may follow, and tokens that are known by their form. A value is read once,
-so the time is linear in the length of the text (``bench redaction``). No repetition stands within a repetition, and
-every repetition before a value is bounded. Patterns are compiled when they are first needed: most commands need none.
+:func:`redact_text` and :func:`clean_text` are the entry points. One pass finds the words that a secret may follow, and
+tokens that are recognized by their form. Each value is read once, so the time is linear in the length of the text
+(``bench redaction``). No repetition contains another repetition, and every repetition before a value is bounded.
+Patterns are compiled on first use, since most commands need none.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from ddp_trainer.common.safe_text.names import HIDDEN, is_secret_name
 
 LEAST_FINDINGS: Final = 3_000
 CHARACTERS_OF_A_FINDING: Final = 60
-"""A text may have so many findings, and one more for so many characters. What comes after them is left out."""
+"""Limit of findings in a text: :data:`LEAST_FINDINGS`, plus one per this many characters. The text after the limit
+is left out."""
 TOO_MANY: Final = "(redacted: the rest of this text, in which too much looks like secrets)"
 
 _LONGEST_NAME: Final = 64
-"""Characters of a name before the word that makes it a secret's."""
+"""Most characters of a name before the word that makes it secret."""
 _MOST_VERDICTS: Final = 10_000
 _LONGEST_HARMLESS: Final = 200
-"""Characters of a value that is looked at again."""
+"""Longest value, in characters, that may be harmless."""
 
-# Searched in lower case. Each branch begins with a plain letter, by which the search skips what begins with none.
+# Searched in lower case. Each branch begins with a plain letter, so the search skips positions without one.
 _QUOTE: Final = r"\\{0,3}[\"'`]?"
 # A new line of a log begins with its time and its rank.
 _SPACE: Final = r"\s{1,40}+(?:[0-9t:.-]{15,32}z )?(?:\[rank[0-9]{1,6}\] ?)?\s{0,40}+"
@@ -38,9 +40,9 @@ _FOUND: Final = (
     rf"|(?(1)({_QUOTE},?{_SPACE}(?:-[ \t]{{1,4}}+)?(?!-))|(?!)))"
 )
 _FLAG, _ASSIGNMENT = 1, 2
-"""Its groups."""
+"""Groups of the pattern ``_FOUND``."""
 
-# "sk-" also ends "disk-" and "task-": no letter stands before it, but the end of a colour may.
+# "sk-" also ends "disk-" and "task-", so no letter may precede it, except the end of a colour code.
 _BORDER: Final = r"(?:(?<![\w-].)|(?<=\x1b\[[0-9]m.)|(?<=\x1b\[[0-9]{2}m.)|(?<=\x1b\[[0-9];[0-9]{2}m.))"
 _TOKEN: Final = (
     r"g(?:h[pousr]_\w{20,255}+|ithub_pat_\w{20,255}+|l(?:pat|ptt|dt|soat)-[\w-]{16,255}+)"
@@ -62,9 +64,10 @@ _VALUE: Final = (
     r"|()(?:(?i:Bearer|Basic|Token|Digest)[ \t]+)?"
     r"(?:[^\s\"'`,;&)\]}\\]|[,;&)\]}\\](?![\s\"'`,;&)\]}\\]|[\w.-]{1,40}\\?[\"']?[=:]|\Z))++"
 )
-"""A value: in quotes to their end, else to a space; punctuation that something else follows ends it too."""
+"""Pattern of a value: up to the closing quote, else up to a space. Punctuation also ends it before a space, a quote,
+more punctuation, the next name or the end of the text."""
 _REST_OF_LINE: Final = r"(\\{0,3}[\"']?)[^\"'\\\r\n]++"
-"""The value of a header that may have spaces."""
+"""Pattern of a header's value, which may contain spaces."""
 _IS_HEADER: Final = re.compile(r"(?i)authorization|cookie")
 
 _HARMLESS: Final = (
@@ -74,7 +77,7 @@ _HARMLESS: Final = (
     r"|(?:self|cls|args|cfg|config|os|opts|options|kwargs|settings|params)\.[\w.]+[()\[\]]*"
     r"|[A-Za-z_][\w.]*(?:\(.*|\[.*)|[a-z_]*token[a-z_]*"
 )
-"""Values that say nothing: a word after a flag in a sentence, none, a type, a reference to a variable, code."""
+"""Values that reveal nothing: a word of a sentence after a flag, null, a type, a reference to a variable, code."""
 _NUMBER: Final = r"-?[0-9]{1,7}(?:\.[0-9]*)?(?:e-?[0-9]+)?|\[[0-9, ]*\]?"
 
 _PEM: Final = (
@@ -84,7 +87,7 @@ _PEM: Final = (
 _USER_OF_URL: Final = r"://[^/\s\"'<>@]{1,512}+@(?:[^/\s\"'<>@]{1,128}+@)?"
 _NETRC: Final = r"login\s{1,8}\S{1,128}+\s{1,8}password\s{1,8}\S{1,512}+"
 _WITH_PASSWORD: Final = frozenset(["-u", "--user", "--proxy-user"])
-"""Flags of curl, whose value is ``user:password``."""
+"""Flags of curl whose value is ``user:password``."""
 
 
 def redact_text(text: str) -> str:
@@ -112,11 +115,11 @@ def clean_text(text: str) -> str:
 
 
 class _Scan:
-    """One pass over a text."""
+    """Single pass over one text that hides its secrets."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._lower = text.replace("\u0130", "I").lower()  # which is two characters in lower case
+        self._lower = text.replace("\u0130", "I").lower()  # U+0130 is two characters in lower case
         self._pieces: list[str] = []
         self._kept_to = 0
         self._verdicts: dict[tuple[bool, str], bool] = {}
@@ -136,7 +139,7 @@ class _Scan:
         self._kept_to = end
 
     def _names_a_secret(self, found: re.Match[str]) -> bool:
-        """Whether a secret follows, by the name as a whole, which may begin before the word that was found."""
+        """Return whether the complete name marks a secret. The name may begin before the matched word."""
         start, end = found.span()
         before = self._text[max(0, start - _LONGEST_NAME) : start]
         border = len(before.rstrip(_NAME_CHARACTERS))
@@ -149,7 +152,7 @@ class _Scan:
         return verdict
 
     def _hide_value(self, found: re.Match[str]) -> int:
-        """Hide the value after a name; returns where to look on."""
+        """Hide the value after a name, and return the position at which the search continues."""
         start, name = found.end(), found[0]
         is_header = found[_ASSIGNMENT] is not None and _IS_HEADER.match(name) is not None
         value = re.compile(_REST_OF_LINE if is_header else _VALUE).match(self._text, start)
@@ -163,7 +166,7 @@ class _Scan:
 
 
 def _is_secret(is_parameter: bool, found: str) -> bool:
-    """Whether ``found``, a name and what separates it from its value, names a secret."""
+    """Return whether ``found``, a name with its separator from the value, marks a secret."""
     name = _leading_name(found)
     if name.lower().endswith(("sig", "signature")):
         return found.endswith("=") and (is_parameter or name.lower().startswith(("x-amz-", "x-goog-")))
