@@ -17,7 +17,7 @@ from tests.local import train_gpu_fault
 
 FAILS_ONCE = """
 import os
-print("runs", os.environ["DDP_GENERATION"], flush=True)
+os.write(1, f"runs {os.environ['DDP_GENERATION']}\\n".encode())  # print writes a line in pieces
 if os.environ["RANK"] == "1" and os.environ["DDP_GENERATION"] == "1":
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 if os.environ["DDP_GENERATION"] == "1":
@@ -81,7 +81,7 @@ def test_a_node_whose_gpus_answer_goes_on(stage: Stage, tmp_path: Path) -> None:
     run = stage.launch("--nproc-per-node", "2", "--max-restarts", "3", stage.script(FAILS_ONCE), **machine)
     assert run.code() == 0, run.output
     assert any("The GPUs of node-b answer; the node joins again." in line for line in run.lines)
-    assert "runs 2" in run.lines
+    assert "runs 2" in run.lines, run.output
 
 
 RESET = {"nvmlDeviceGetRemappedRows": "0 1 1 0"}
