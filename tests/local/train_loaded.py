@@ -29,10 +29,10 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
 from ddp_trainer.train.loop.build_components import TrainState, build_state
+from ddp_trainer.train.loop.checkpoint_state import CheckpointState, Restored
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext, build_context
-from ddp_trainer.train.loop.train_state import Restored, State
 from ddp_trainer.train.mesh.sharded_state import piece
 from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp import pp_state
@@ -132,7 +132,7 @@ class Stand:
 
     ground: RunContext
     kept: TrainState
-    state: State
+    state: CheckpointState
     recorded: Sequence[str]
     """Weights that had no memory yet."""
 
@@ -147,7 +147,7 @@ class Stand:
         train_made.runs, drawn_next = 0, torch.get_rng_state()
         kept = build_state(ground, None, loads=loads)
         assert torch.equal(torch.get_rng_state(), drawn_next)
-        return cls(ground, kept, State(ground, kept, GoodputTracker(ground.phases)), recorded)
+        return cls(ground, kept, CheckpointState(ground, kept, GoodputTracker(ground.phases)), recorded)
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of all that the model has on this rank."""

@@ -31,10 +31,10 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.exact.digest import sha256
 from ddp_trainer.train.loop.build_components import build_state
+from ddp_trainer.train.loop.checkpoint_state import CheckpointState
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import build_context
-from ddp_trainer.train.loop.train_state import State
 from tests.local.train_layouts import Numbers
 
 LAYOUTS = ("replicate=2", "shard=2", "tp=2", "pp=2")
@@ -51,7 +51,7 @@ class OddNumbers(Numbers):
 class Stand:
     """A run under a layout that has built what it keeps, and takes no step."""
 
-    state: State
+    state: CheckpointState
     config: Config
     around: ProcessContext
 
@@ -74,7 +74,9 @@ class Stand:
                     if not weight.is_meta:  # of another stage
                         weight.grad = weight.detach().clone()
             optimizer.step()
-        return cls(State(ground, kept, GoodputTracker(ground.phases), keeps=around.group.rank == 0), config, around)
+        return cls(
+            CheckpointState(ground, kept, GoodputTracker(ground.phases), keeps=around.group.rank == 0), config, around
+        )
 
     def save(self, step: int) -> int | None:
         """The step that became durable, as this rank knows."""

@@ -2,8 +2,8 @@
 
 :class:`Trainer` runs the sequence in each worker group. Components come from :mod:`ddp_trainer.train.loop.run_context`
 and :mod:`ddp_trainer.train.loop.build_components`, the checkpointed state from
-:mod:`ddp_trainer.train.loop.train_state`. Events go to :mod:`ddp_trainer.train.loop.callbacks`, the summary is built in
-:mod:`ddp_trainer.train.loop.run_result`.
+:mod:`ddp_trainer.train.loop.checkpoint_state`. Events go to :mod:`ddp_trainer.train.loop.callbacks`, the summary is
+built in :mod:`ddp_trainer.train.loop.run_result`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.evaluation.early_stopping import Watch
 from ddp_trainer.train.loop.build_components import GroupComponents, TrainState, build_components, build_state
 from ddp_trainer.train.loop.callbacks import CallbackList
+from ddp_trainer.train.loop.checkpoint_state import CheckpointState, Restored
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard, RollBack
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import build_context, draw
 from ddp_trainer.train.loop.run_result import Outcome, summarize
-from ddp_trainer.train.loop.train_state import Restored, State
 from ddp_trainer.train.observability.profiling import Profile
 from ddp_trainer.train.recovery.local_state import capture_state, recapture_state, recover_state, restore_state
 from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState
@@ -57,7 +57,7 @@ class Trainer:
     _ledger: SampleTracker
     _parts: GroupComponents
     _plan: BatchPlan
-    _state: State
+    _state: CheckpointState
     _saver: CheckpointManager
     _profile: Profile
 
@@ -241,7 +241,8 @@ class Trainer:
             self._ground = replace(self._ground, recipes={})  # each holds a generator state of some kilobytes
             self._ledger = self._kept.ledger
             self._step = 0
-        self._plan, self._state = self._kept.plan, State(self._ground, self._kept, self._history, keeps=saver.writes)
+        self._plan = self._kept.plan
+        self._state = CheckpointState(self._ground, self._kept, self._history, keeps=saver.writes)
         self._audience.expect(self._ground, self._plan)
         self._history.go_on_from(self._step if checkpoint is None else checkpoint.manifest.step)
         restored = None if checkpoint is None else self._load(checkpoint, taken)

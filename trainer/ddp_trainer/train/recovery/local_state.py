@@ -15,8 +15,8 @@ from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.option_rules import layout_of
 from ddp_trainer.train.loop.build_components import TrainState
+from ddp_trainer.train.loop.checkpoint_state import CheckpointState, Restored
 from ddp_trainer.train.loop.run_context import RunContext
-from ddp_trainer.train.loop.train_state import Restored, State
 from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState, recover_from_peers
 
 _BUFFERS: Final = "buffers"
@@ -25,7 +25,9 @@ Demand: TypeAlias = Callable[[Manifest], None]
 """Callable that raises if the state is that of another run."""
 
 
-def capture_state(ground: RunContext, kept: TrainState, state: State, step: int, *, in_doubt: bool) -> LocalState:
+def capture_state(
+    ground: RunContext, kept: TrainState, state: CheckpointState, step: int, *, in_doubt: bool
+) -> LocalState:
     """Return this rank's part of the state of a group that has ended; the model cannot be used afterwards.
 
     Args:
@@ -80,7 +82,7 @@ def recapture_state(taken: RecoveredState, ground: RunContext) -> LocalState:
     )
 
 
-def restore_state(taken: RecoveredState, ground: RunContext, kept: TrainState, state: State) -> Restored:
+def restore_state(taken: RecoveredState, ground: RunContext, kept: TrainState, state: CheckpointState) -> Restored:
     """Load a recovered state into a model that was cut for this group, and into the other components."""
     from ddp_trainer.train.recovery.local_shards import put_in  # noqa: PLC0415 - as above
 

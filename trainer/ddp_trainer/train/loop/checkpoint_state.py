@@ -1,6 +1,6 @@
 """Collection of a run's state for checkpoints, and its restoration.
 
-:class:`State` collects the state from the components of a run, and gives it back to them. It writes through
+:class:`CheckpointState` collects the state from the components of a run, and gives it back to them. It writes through
 :class:`~ddp_trainer.train.checkpoint.checkpoint_manager.CheckpointManager`.
 """
 
@@ -36,7 +36,7 @@ class Restored(NamedTuple):
     """State of the feed; None if it has none."""
 
 
-class State:
+class CheckpointState:
     """State of a run, held by its components."""
 
     def __init__(self, ground: RunContext, kept: TrainState, history: GoodputTracker, *, keeps: bool = True) -> None:
