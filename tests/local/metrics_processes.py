@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -123,9 +123,9 @@ class Aggregator:
         self.process = process
         self.port = port
 
-    def scrape(self) -> Scrape:
-        """One scrape; it fails where there is no answer within two seconds."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=2) as answer:
+    def scrape(self, *, seconds: float = 2.0) -> Scrape:
+        """One scrape; it fails where there is no answer within ``seconds``."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=seconds) as answer:
             return Scrape(answer.read().decode())
 
     def scrape_until(self, holds: Callable[[Scrape], bool]) -> Scrape:
@@ -145,14 +145,21 @@ def aggregate(directory: Path, *arguments: str) -> list[str]:
 
 
 @contextlib.contextmanager
+def started(command: list[str], environment: Mapping[str, str] = os.environ) -> Iterator[subprocess.Popen[str]]:
+    """A process whose errors can be read, killed at the end, so that a test that fails does not wait for it."""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
 def aggregator(directory: Path, *, job: str = "digits", port: int = 0) -> Iterator[Aggregator]:
     """An aggregator on a free port of this host, or on ``port``."""
     command = aggregate(directory, "--address", "127.0.0.1", "--port", str(port))
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"DDP_JOB": job}) as process:
-        try:
-            yield Aggregator(process, announced_port(process))
-        finally:
-            process.kill()
+    with started(command, os.environ | {"DDP_JOB": job}) as process:
+        yield Aggregator(process, announced_port(process))
 
 
 def announced_port(process: subprocess.Popen[str]) -> int:
