@@ -27,6 +27,8 @@ from kubectl_ddp.local.translate import translation
 FALLBACK_LINES: Final = 80
 FALLBACK_BYTES: Final = 2048
 """What the kubelet takes of the log for ``FallbackToLogsOnError``."""
+_FALLBACK_LOG_BYTES: Final = 1 << 16
+"""What is read of a log for it: a log grows as long as its job runs, and the memory of the engine must not."""
 
 JOB_UID: Final = "ddp.dev/job-uid"
 """Label of every local pod: uid of the job, with which the marks of its processes begin."""
@@ -217,8 +219,9 @@ class PodRunner:
         policy = self.pod["spec"]["containers"][0].get("terminationMessagePolicy")
         if written or code == 0 or policy != "FallbackToLogsOnError":
             return written.decode(errors="replace")
-        lines = [text for _, text in LogReader(self.node.directory.log(self.name)).lines()][-FALLBACK_LINES:]
-        return "\n".join(lines)[-FALLBACK_BYTES:]
+        log = LogReader(self.node.directory.log(self.name))
+        log.skip_to_last(_FALLBACK_LOG_BYTES)
+        return "\n".join([text for _, text in log.lines()][-FALLBACK_LINES:])[-FALLBACK_BYTES:]
 
     def _keep_summary(self) -> None:
         """Copy what the run came to out of the pod, which goes, into the job's directory, which stays.

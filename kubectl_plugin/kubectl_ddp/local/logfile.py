@@ -76,6 +76,17 @@ class LogReader:
         self._rest = b""
         self._part = ""
 
+    def skip_to_last(self, size: int) -> None:
+        """Begin with the first line that starts in the last ``size`` bytes."""
+        try:
+            with self._file.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+                if file.tell():
+                    file.readline()
+                self._offset = file.tell()
+        except FileNotFoundError:
+            return
+
     def lines(self) -> Iterator[tuple[str, str]]:
         """Time and text of every line that was added since the last call."""
         for entry in self._entries():
@@ -91,7 +102,7 @@ class LogReader:
         try:
             with self._file.open("rb") as file:
                 file.seek(self._offset)
-                while chunk := file.read(1 << 20):
+                while chunk := file.read(1 << 16):
                     self._offset += len(chunk)
                     *whole, self._rest = (self._rest + chunk).split(b"\n")
                     yield from (entry.decode(errors="replace") for entry in whole)

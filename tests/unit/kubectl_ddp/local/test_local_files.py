@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,33 @@ def mounted(tmp_path: Path, mounts: dict[str, str], kinds: list[dict[str, object
     template["spec"]["volumes"] = kinds
     pod = worker_pod(job(template=template), index, "127.1.1.2")
     return volumes.mount(pod, tmp_path, {"code": {"train.py": b"print()\n"}})
+
+
+def test_the_last_lines_are_read_without_the_rest_of_a_long_log(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    writer = LogWriter(file)
+    writer.feed(b"".join(b"step %d\n" % step for step in range(100_000)))
+    writer.close()
+    tracemalloc.start()
+    try:
+        reader = LogReader(file)
+        reader.skip_to_last(4096)
+        read = [text for _, text in reader.lines()]
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert read == [f"step {step}" for step in range(100_000 - len(read), 100_000)]
+    assert 50 < len(read) < 4096 / 40
+    assert file.stat().st_size > 4 << 20
+    assert most_bytes < 1 << 19
+
+
+def test_the_last_lines_of_a_short_log_are_all_of_it(tmp_path: Path) -> None:
+    writer, reader = LogWriter(tmp_path / "log"), LogReader(tmp_path / "log")
+    writer.feed(b"one\ntwo\n")
+    writer.close()
+    reader.skip_to_last(4096)
+    assert [text for _, text in reader.lines()] == ["one", "two"]
 
 
 def test_an_empty_dir_is_a_pods_own_and_a_claim_is_the_jobs(tmp_path: Path) -> None:
