@@ -36,8 +36,8 @@ class Rows:
         return torch.stack(rows, 1)
 
 
-class Numbers:
-    """Foretell the next number."""
+class DrawnWhole:
+    """Foretell the next number, by a model that is built whole on every rank."""
 
     name = "numbers"
     vocabulary: ClassVar = 16
@@ -78,6 +78,14 @@ class Numbers:
         return {"loss": self.losses(model, batch).sum(), "accuracy": found.double().mean(1).sum()}
 
 
+class Numbers(DrawnWhole):
+    """Whose model is cut before it has memory."""
+
+    def init_weight(self, model: nn.Module, name: str, weight: Tensor) -> None:
+        """As the GPT draws it."""
+        cast("Gpt", model).init_weight(name, weight)
+
+
 class DroppedOutside(Numbers):
     """With dropout where every token is by itself, and none of attention."""
 
@@ -101,13 +109,13 @@ class Patched(Gpt):
         return moved * self.patch.weight.exp().mean() + self.columns[0] + self.rows[2]
 
 
-class LaidOut(Numbers):
+class LaidOut(DrawnWhole):
     """Whose weights and buffers lie in memory otherwise than row behind row; the buffers are others on each rank."""
 
     width = 64
 
     def model(self) -> nn.Module:
-        """Some of the weights are large enough to have no memory at first."""
+        """Transposed, expanded, and channels last."""
         model, rank = Patched(vocabulary=16, window=8, layers=2, heads=2, width=64), int(os.environ["RANK"])
         model.patch = nn.Conv2d(16, 16, 3, bias=False).to(memory_format=torch.channels_last)
         product = next(module for module in model.modules() if isinstance(module, nn.Linear))
@@ -117,7 +125,7 @@ class LaidOut(Numbers):
         return model
 
 
-class Unseeded(Numbers):
+class Unseeded(DrawnWhole):
     """Whose weights are others on each rank: of the second half of the layers, on each two ranks."""
 
     def model(self) -> nn.Module:

@@ -1,8 +1,8 @@
 """Models spread under many layouts that are about to be loaded, and then are: from a checkpoint, and from a slot.
 
 Each rank begins a model, takes its state, and has another model of the same kind, which it then fills from that state.
-How often weights were made is counted; what ranks would draw apart shows what was sent.
-A line for each layout says that all was right.
+How often weights were made is counted; what ranks would draw apart shows what was sent. Weights that are drawn are the
+same as in one process. A line for each layout says that all was right.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bench._resident_bytes import Resident
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.api import make_progress
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName
 from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.deferred_init.materialize import init_weights, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
@@ -34,17 +37,20 @@ from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext, build_context
 from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp import pp_state
 from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state
 from ddp_trainer.train.recovery.peer_recovery import LocalState
 from kubectl_ddp.local.prctl import die_with
 from tests.local import train_made
-from tests.local.train_layouts import Numbers
+from tests.local.train_layouts import DrawnWhole, Numbers
 from tests.ports import free_port
 
 STEP = 3
 SIDE = 40
+RANKS_OWN = ("norm.weight", "table.rows", "held", "unheld")
+"""Weights and buffers that each rank would begin with by itself."""
 
 
 def own_rank() -> int:
@@ -52,19 +58,27 @@ def own_rank() -> int:
     return int(os.environ["RANK"])
 
 
-class Halved(Numbers):
-    """Whose weights are a half of those that are drawn."""
+class Counted(Numbers):
+    """Whose weights are counted."""
+
+    def init_weight(self, model: nn.Module, name: str, weight: Tensor) -> None:
+        """As ever, except of one weight, of which the first rank's counts."""
+        if name in RANKS_OWN:
+            nn.init.constant_(weight, own_rank())
+        else:
+            train_made.count()
+            super().init_weight(model, name, weight)
+
+
+class Large(Numbers):
+    """Of which two ranks have no room for all."""
 
     def model(self) -> nn.Module:
-        """As ever, with a weight that each rank has drawn by itself, of which the first one's counts."""
-        model = super().model()
-        for weight in model.parameters():
-            train_made.halve(weight)
-        nn.init.constant_(model.get_parameter("norm.weight"), own_rank())
-        return model
+        """96 MiB, at most 4 MiB in one weight."""
+        return Gpt(vocabulary=self.vocabulary, window=self.window, layers=8, heads=self.heads, width=512)
 
 
-class Summed(Halved):
+class Summed(Counted):
     """Whose optimizer keeps something of every weight from the beginning."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -72,14 +86,13 @@ class Summed(Halved):
         return torch.optim.Adagrad(parameters, lr=0.1)
 
 
-class HalvedByHalf(Halved):
-    """Which the second of two ranks cannot record."""
+class Whole(DrawnWhole):
+    """Without an ``init_weight``."""
 
     def model(self) -> nn.Module:
-        """As ever, with a mark."""
+        """As ever, with a weight that each rank has drawn by itself, of which the first one's counts."""
         model = super().model()
-        if own_rank() % 2:
-            next(model.parameters()).mark = "drawn whole"  # type: ignore[attr-defined] # a tag of the user's
+        nn.init.constant_(model.get_parameter("norm.weight"), own_rank())
         return model
 
 
@@ -88,7 +101,7 @@ class Table(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows = nn.Parameter(torch.full((SIDE, SIDE), float(own_rank())), requires_grad=False)
+        self.rows = nn.Parameter(torch.empty(SIDE, SIDE), requires_grad=False)
 
     def _save_to_state_dict(self, *_: Any) -> None:
         pass
@@ -97,15 +110,15 @@ class Table(nn.Module):
         pass
 
 
-class WithMore(Halved):
+class WithMore(Counted):
     """With what a state holds beside weights that learn, and with what it does not hold."""
 
     def model(self) -> nn.Module:
         """As ever."""
         model = super().model()
         model.register_module("table", Table())
-        model.register_buffer("held", torch.full((SIDE, SIDE), float(own_rank())))
-        model.register_buffer("unheld", torch.full((SIDE, SIDE), float(own_rank())), persistent=False)
+        model.register_buffer("held", torch.empty(SIDE, SIDE))
+        model.register_buffer("unheld", torch.empty(SIDE, SIDE), persistent=False)
         model.get_parameter("positions.weight").requires_grad_(False)
         return model
 
@@ -117,11 +130,14 @@ CASES = (
     (Summed, "pp=2", 2),
     (WithMore, "replicate=2,shard=2", 4),
     (WithMore, "shard=2,tp=2", 4),
-    (Halved, "shard=2,pp=2", 4),
-    (Halved, "tp=2,pp=2", 4),
-    (HalvedByHalf, "shard=2", 2),
-    (HalvedByHalf, "tp=2", 2),
-    (HalvedByHalf, "pp=2", 2),
+    (Counted, "shard=2,pp=2", 4),
+    (Counted, "tp=2,pp=2", 4),
+    (Whole, "shard=2", 2),
+    (Whole, "tp=2", 2),
+    (Whole, "pp=2", 2),
+    (Large, "shard=2", 2),
+    (Large, "tp=2", 2),
+    (Large, "pp=2", 2),
 )
 """Of each task a layout, and the ranks that take it."""
 
@@ -133,21 +149,21 @@ class Stand:
     ground: RunContext
     kept: TrainState
     state: CheckpointState
-    recorded: Sequence[str]
+    deferred: Sequence[str]
     """Weights that had no memory yet."""
 
     @classmethod
-    def of(cls, task: Numbers, layout: str, around: ProcessContext, *, loads: bool) -> Stand:
+    def of(cls, task: DrawnWhole, layout: str, around: ProcessContext, *, loads: bool) -> Stand:
         """Begin with a model that is drawn, or with one that is about to be loaded."""
         config = Config(
             parallel=LayoutRange.parse(layout), optimizer_kernel=KernelName.LOOP, global_batch=8, device="cpu"
         )
         ground = build_context(config, task, around)
-        recorded = [name for name, each in ground.model.named_parameters() if each in ground.recipes]
+        deferred = [name for name, each in ground.model.named_parameters() if each.is_meta]
         train_made.runs, drawn_next = 0, torch.get_rng_state()
         kept = build_state(ground, None, loads=loads)
         assert torch.equal(torch.get_rng_state(), drawn_next)
-        return cls(ground, kept, CheckpointState(ground, kept, GoodputTracker(ground.phases)), recorded)
+        return cls(ground, kept, CheckpointState(ground, kept, GoodputTracker(ground.phases)), deferred)
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of all that the model has on this rank."""
@@ -158,8 +174,26 @@ class Stand:
     def demand_open(self) -> None:
         """Refuse weights with numbers of which a state has others, and without numbers where it has none."""
         stated, own = self.ground.model.state_dict().keys(), self.tensors()
-        for name in self.recorded:
+        for name in self.deferred:
             assert name not in own or own[name].isnan().all() == (name in stated), name
+
+    def demand_as_in_one_process(self) -> None:
+        """Refuse weights other than those that a rank draws which has the whole model."""
+        task, seed, model = self.ground.task, self.ground.config.seed, self.ground.model
+        if self.deferred:
+            with torch.device("meta"):
+                wanted = task.model()
+            materialize(wanted, torch.device("cpu"))
+            init_weights(wanted, task, seed, RANKS_OWN)
+        else:
+            KeyedRandom(seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+            wanted = task.model()
+        whole = {"model": model.state_dict(), "optimizer": {"state": {}}}
+        if self.kept.spread is not None:
+            whole = self.kept.spread.whole(whole, keep=True)
+        assert whole["model"].keys() == wanted.state_dict().keys()
+        for name, tensor in wanted.state_dict().items():
+            assert name in RANKS_OWN or torch.equal(whole["model"][name], tensor), name
 
     def unpacked(self, luggage: LocalState) -> Restored:
         """Go on from what the ranks have taken along."""
@@ -174,12 +208,13 @@ def begin_step(kept: TrainState) -> None:
         kept.spread.stages.pieces.gather(CommWaits())
 
 
-def demand_loaded(task: Numbers, layout: str, around: ProcessContext) -> None:
+def demand_loaded(task: DrawnWhole, layout: str, around: ProcessContext) -> None:
     """Fill models from the state of another one; nothing is made for what is filled, and nothing of it is left."""
     drawn = Stand.of(task, layout, around, loads=False)
     wanted = drawn.tensors()
     assert all(each.isfinite().all() for each in wanted.values())
-    assert sum(around.group.gather(train_made.runs)), "no rank has made a weight"
+    assert bool(sum(around.group.gather(train_made.runs))) is isinstance(task, Counted)
+    drawn.demand_as_in_one_process()
     checkpoint = drawn.state.copy(STEP)
     begin_step(drawn.kept)
     luggage = capture_state(drawn.ground, drawn.kept, drawn.state, STEP, in_doubt=False)
@@ -195,7 +230,17 @@ def demand_loaded(task: Numbers, layout: str, around: ProcessContext) -> None:
             assert torch.equal(filled[name], tensor), name
 
 
-def be(rank: int, world: int, port: int, task: Numbers, layout: str) -> None:
+def demand_room_for_half(layout: str, around: ProcessContext) -> None:
+    """Begin with a large model; at no time does a rank have most of it."""
+    Stand.of(Numbers(), layout, around, loads=False)  # code is loaded
+    watched = Resident()
+    model = Stand.of(Large(), layout, around, loads=False).ground.model
+    whole = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    assert whole > 90 << 20
+    assert watched.peak() < 0.75 * whole
+
+
+def be(rank: int, world: int, port: int, task: DrawnWhole, layout: str) -> None:
     """Rank ``rank`` of a group."""
     os.environ["RANK"] = str(rank)
     env = Environment(rank=rank, local_rank=rank, world_size=world, local_world_size=world, master_port=port)
@@ -207,12 +252,15 @@ def be(rank: int, world: int, port: int, task: Numbers, layout: str) -> None:
         stop=StopRequest(grace_seconds=30.0, leave=leave_at_once),
         began=time.time(),
     )
-    demand_loaded(task, layout, around)
+    if isinstance(task, Large):
+        demand_room_for_half(layout, around)
+    else:
+        demand_loaded(task, layout, around)
     around.group.gather(0)  # until all are through
     around.group.close()
 
 
-def fork(world: int, task: Numbers, layout: str) -> int:
+def fork(world: int, task: DrawnWhole, layout: str) -> int:
     """The highest exit code of a group of ranks."""
     port, parent, ranks = free_port(), os.getpid(), []
     for rank in range(world):

@@ -168,7 +168,7 @@ class Trainer:
             self._has_state = False
             del self._kept, self._state
         # The next model is initialized later, when the other ranks do not wait for this process to leave.
-        self._ground, self._lacks_model = replace(self._ground, model=nn.Identity(), recipes={}), True
+        self._ground, self._lacks_model = replace(self._ground, model=nn.Identity()), True
 
     def leave(self) -> Outcome:
         """Handle a stop request outside of any group: save the state if this rank is responsible for it."""
@@ -238,7 +238,6 @@ class Trainer:
             stored_shards = None if checkpoint is None else checkpoint.manifest.shards
             loads = checkpoint is not None or self._config.init_from is not None
             self._kept = build_state(self._ground, stored_shards, loads=loads)
-            self._ground = replace(self._ground, recipes={})  # each holds a generator state of some kilobytes
             self._ledger = self._kept.ledger
             self._step = 0
         self._plan = self._kept.plan
@@ -266,8 +265,8 @@ class Trainer:
     def _begin_anew(self, *, is_void: bool) -> None:
         """Provide a model to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""
         if self._lacks_model:
-            model, recipes = draw(self._config, self._ground.task, self._around)
-            self._ground, self._lacks_model = replace(self._ground, model=model, recipes=recipes), False
+            model = draw(self._config, self._ground.task, self._around)
+            self._ground, self._lacks_model = replace(self._ground, model=model), False
         if is_void:
             self._watch = Watch(self._config)
             guard = Guard(self._config, self._progress.note)

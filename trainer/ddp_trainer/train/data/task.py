@@ -1,9 +1,10 @@
 """Interface between a run and the task that it trains, and the loading of tasks by name.
 
-A :class:`Task` provides a model, samples, a loss and metrics. :func:`load_task` makes one for ``--task``. Three methods
-are optional. ``optimizer(parameters)`` replaces the optimizer of the flags. ``data_digest()`` returns a string that
-changes when the data change; without it, the run hashes the number of samples and a few samples. ``show(model)``
-returns a text about the trained model for the end of the run. A model may have a mapping ``architecture`` with
+A :class:`Task` provides a model, samples, a loss and metrics. :func:`load_task` makes one for ``--task``. Four methods
+are optional. ``init_weight(model, name, weight)`` initializes one weight, so a distributed model is never whole on any
+rank. ``optimizer(parameters)`` replaces the optimizer of the flags. ``data_digest()`` returns a string that changes
+when the data change; without it, the run hashes the number of samples and a few samples. ``show(model)`` returns a text
+about the trained model for the end of the run. A model may have a mapping ``architecture`` with
 properties that the shapes of its weights do not determine. A checkpoint with other values there is refused.
 """
 
@@ -71,7 +72,8 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """Return a new model on the CPU.
 
-        Initial weights come from torch's default generator, which the run seeds before the call.
+        Initial weights come from torch's default generator, which the run seeds before the call. For a task with
+        ``init_weight`` the call is made under ``torch.device("meta")``.
         """
 
     def train_samples(self) -> Samples | Iterable[Any]:
@@ -90,6 +92,22 @@ class Task(Protocol):
         """Return sums over the samples of the batch, by metric name.
 
         The run reports each as a mean over the test samples.
+        """
+
+
+@runtime_checkable
+class InitializesWeights(Protocol):
+    """Task that initializes each weight by itself, on any rank and in any order."""
+
+    def init_weight(self, model: nn.Module, name: str, weight: Tensor) -> None:
+        """Fill a weight or buffer of the model with its initial values, in place.
+
+        The run seeds the random generators from its seed and ``name`` before each call.
+
+        Args:
+            model: The model, possibly without memory.
+            name: Name of the weight or buffer in the model.
+            weight: The complete tensor on the CPU. Only its values count; what ``model()`` writes is ignored.
         """
 
 

@@ -1,138 +1,73 @@
-"""Materialize a deferred model: shard its weights without memory, then fill them.
+"""Initialize a model that was built on torch's meta device, after it is split over ranks.
 
-:func:`fill` computes, sends and shards one weight at a time, so a rank needs memory for its own pieces and one complete
-weight. Weights in ``loaded`` (names in the model) are neither computed nor sent, because a checkpoint provides them.
-They are NaN until then, so a weight that the load misses shows in the first loss.
+:func:`materialize` allocates this rank's pieces, and :func:`init_weights` fills a model that is whole on every rank. Of
+a split model, :func:`ddp_trainer.train.deferred_init.param_broadcast.init_pieces` does. Both take one weight at a time
+from the task's ``init_weight``, so a rank needs memory for its own pieces and one complete weight. The random
+generators are seeded from the seed of the run and the name of the weight, so the values do not depend on the layout.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Collection, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Collection
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import swap_tensors
 
-from ddp_trainer.train.deferred_init.init_replay import InitRecipe
-from ddp_trainer.train.deferred_init.param_broadcast import SHARING, send
-from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import piece
-
-Numbers: TypeAlias = Tensor | InitRecipe | None
-"""Values of a complete weight: a tensor, a recipe, or None if they will be loaded."""
-
-_META: Final = torch.device("meta")
+from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.task import InitializesWeights, Task
 
 
-def agree(
-    model: nn.Module, recipes: Mapping[Tensor, InitRecipe], group: Group, loaded: Collection[str]
-) -> Mapping[Tensor, InitRecipe]:
-    """Return the recipes if every rank has some; else materialize the weights and return no recipes.
-
-    Every rank must call it, because the collectives that follow must match.
-    """
-    if all(group.gather(bool(recipes))):
-        return recipes
-    fill_here(model, recipes, torch.device("cpu"), loaded)
-    return {}
+def is_deferred(model: nn.Module) -> bool:
+    """Return True if the model is on the meta device, before any weight has memory."""
+    return any(weight.is_meta for weight in model.parameters())
 
 
-def empty_out(model: nn.Module, recipes: Mapping[Tensor, InitRecipe], loaded: Collection[str]) -> dict[str, Numbers]:
-    """Replace the weights of a model by meta tensors, in place.
+def materialize(
+    model: nn.Module, device: torch.device, *, weights_on: torch.device | None = None, without: Collection[str] = ()
+) -> None:
+    """Allocate weights and buffers in place, filled with NaN; types without NaN stay uninitialized.
 
-    Returns:
-        The values of the weights, by name. Weights of other stages are on the meta device already and are omitted.
-    """
-    numbers: dict[str, Numbers] = {}
-    for name, weight in model.named_parameters():
-        if weight in recipes:
-            numbers[name] = recipes[weight]
-        elif not weight.is_meta:
-            numbers[name] = whole = _room(weight, _META)
-            _swap(weight, whole)
-    return {name: None if name in loaded else found for name, found in numbers.items()}
-
-
-def send_buffers(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
-    """Move the model's buffers to the device and broadcast those of the first rank."""
-    with group.watched(), torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.data = buffer.data.to(group.device)
-            if name not in loaded:
-                send(buffer, mesh)
-
-
-def fill(model: nn.Module, numbers: dict[str, Numbers], mesh: Mesh, group: Group, device: torch.device) -> None:
-    """Allocate weights without memory on this device and fill in this rank's pieces, in place.
-
-    The first of the ranks that share a weight computes it and sends it to the others; all of them must call this. A
-    model that is drawn from the seed is the same on every rank. With another random source, such as NumPy's, it is not,
-    and the ranks would train different models.
+    A weight that is never filled then shows in the first loss. ``nn.Module.to_empty`` would also allocate other stages,
+    and would separate modules that share a weight.
 
     Args:
-        model: Changed in place.
-        numbers: Values by name; used entries are removed.
-        mesh: Mesh of the ranks.
-        group: The ranks.
-        device: Device of the weights.
+        model: The model, possibly sliced or sharded.
+        device: Device of weights and buffers.
+        weights_on: Another device for the weights.
+        without: Names of weights that stay on the meta device.
     """
-    is_first = not any(getattr(mesh.place, name) for name in SHARING)
-    weights = {name: weight for name, weight in model.named_parameters() if name in numbers}
-    # Allocate all of them first. With complete weights in between, the freed gaps would be too small for the next ones.
-    for weight in weights.values():
-        _swap(weight, _room(weight, device))
-    for name, weight in weights.items():
-        found = numbers.pop(name)
-        if found is None:
-            _leave_open(weight)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if name in without:
             continue
-        with group.watched(), torch.no_grad():
-            if is_first:
-                whole = (
-                    (found.numbers() if isinstance(found, InitRecipe) else found).detach().to(group.device).contiguous()
-                )
-            else:
-                whole = torch.empty(weight.shape, dtype=weight.dtype, device=group.device)
-            send(whole, mesh)
-            piece(weight).copy_(_cut(whole, weight))
+        is_weight = isinstance(tensor, nn.Parameter)
+        room = _blank(tensor, weights_on or device if is_weight else device)
+        room = nn.Parameter(room, requires_grad=tensor.requires_grad) if is_weight else room
+        swap_tensors(tensor, room)  # type: ignore[no-untyped-call] # of torch
 
 
-def fill_here(
-    model: nn.Module, recipes: Mapping[Tensor, InitRecipe], device: torch.device, loaded: Collection[str]
-) -> None:
-    """Compute the values of weights with recipes, in place, on a rank that has the complete model."""
-    for name, weight in list(model.named_parameters()):
-        if weight in recipes:
-            room = _room(weight, device)
-            if name in loaded:
-                _leave_open(room)
-            else:
-                with torch.no_grad():
-                    room.copy_(recipes[weight].numbers())
-            _swap(weight, room)
+def init_weights(model: nn.Module, task: Task, seed: int, loaded: Collection[str]) -> None:
+    """Fill weights and buffers of a whole model in place, except those whose names are in ``loaded``."""
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if name not in loaded:
+                tensor.copy_(initial_weight(model, task, seed, name, tensor))
 
 
-def _leave_open(weight: Tensor) -> None:
-    """Fill a weight that will be loaded with NaN; types without NaN stay uninitialized."""
-    if weight.is_floating_point() or weight.is_complex():
-        with torch.no_grad():
-            piece(weight).fill_(math.nan)
+def initial_weight(model: nn.Module, task: Task, seed: int, name: str, like: Tensor) -> Tensor:
+    """Return the complete initial tensor of this name, on the CPU, with the shape and dtype of ``like``."""
+    random = KeyedRandom(seed, torch.device("cpu"))
+    random.enter(Stream.WEIGHTS, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]))
+    with torch.no_grad():
+        whole = _blank(torch.empty(like.shape, dtype=like.dtype, device="meta"), torch.device("cpu"))
+        cast("InitializesWeights", task).init_weight(model, name, whole)
+    random.enter(Stream.WEIGHTS)  # as on ranks that initialize nothing
+    return whole
 
 
-def _swap(weight: Tensor, other: Tensor) -> None:
-    """Replace the weight by another tensor for every object that refers to it."""
-    swap_tensors(weight, other)  # type: ignore[no-untyped-call] # of torch
-
-
-def _room(weight: Tensor, device: torch.device) -> nn.Parameter:
-    return nn.Parameter(torch.empty_like(weight, device=device), requires_grad=weight.requires_grad)
-
-
-def _cut(whole: Tensor, like: Tensor) -> Tensor:
-    if not isinstance(like, DTensor):
-        return whole
-    return piece(distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None))
+def _blank(tensor: Tensor, device: torch.device) -> Tensor:
+    blank = torch.empty_like(tensor, device=device)
+    return blank.fill_(math.nan) if blank.is_floating_point() or blank.is_complex() else blank

@@ -1,8 +1,10 @@
 """Broadcast the initial weights of the first rank, because ranks may have drawn different ones.
 
-A model that is drawn from the seed is the same on every rank. With another random source, such as NumPy's, it is not,
-and ranks with the same weights would train different models. The entry points are :func:`send_from_first` for a model
-and :func:`send` for a tensor.
+A model that is drawn from the seed is the same on every rank. With another random source it is not, and ranks with the
+same weights would train different models. The entry points are :func:`init_pieces` for a model that is not initialized
+yet, and :func:`send_from_first` for one that is.
+
+Weights in ``loaded`` (names in the model) are neither computed nor sent, because a checkpoint provides them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,40 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from ddp_trainer.train.data.task import Task
+from ddp_trainer.train.deferred_init.materialize import initial_weight
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.mesh.sharded_state import ShardedState, piece
 
 SHARING: Final = ("replicate", "shard", "tp")
 """Mesh dimensions along which ranks have the same weights, or pieces of them."""
+
+
+def init_pieces(model: nn.Module, task: Task, seed: int, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
+    """Fill this rank's pieces of weights and buffers, in place; every rank must call it.
+
+    The first of the ranks that share a tensor initializes it and sends it to the others.
+
+    Args:
+        model: Sliced or sharded. Weights of other stages are on the meta device.
+        task: The task, which has an ``init_weight``.
+        seed: Seed of the run.
+        mesh: Mesh of the ranks.
+        group: The ranks.
+        loaded: Names that a checkpoint provides; they are skipped.
+    """
+    is_first = not any(getattr(mesh.place, name) for name in SHARING)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta or name in loaded:
+            continue
+        with group.watched(), torch.no_grad():
+            if is_first:
+                whole = initial_weight(model, task, seed, name, tensor).to(group.device)
+            else:
+                whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=group.device)
+            send(whole, mesh)
+            piece(tensor).copy_(piece(ShardedState.cut(whole, tensor)))
 
 
 def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:

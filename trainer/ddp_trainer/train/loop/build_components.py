@@ -25,6 +25,7 @@ from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sampl
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Batch, Samples
+from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
 from ddp_trainer.train.loop.run_context import RunContext
@@ -92,10 +93,9 @@ def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = 
     plan = _plan(ground, stored_shards)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
     if spread is None:
-        if ground.recipes:
-            from ddp_trainer.train.deferred_init.materialize import fill_here  # noqa: PLC0415 - only for ranges of layouts
-
-            fill_here(ground.model, ground.recipes, group.device, loaded)
+        if is_deferred(ground.model):
+            materialize(ground.model, group.device)
+            init_weights(ground.model, ground.task, config.seed, loaded)
         ground.model.to(group.device)
     losses = prepare(ground.model, ground.task.losses, config, group, ground.around.progress.alarm)
     if spread is not None:
@@ -203,32 +203,29 @@ def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str
     """
     model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.around.group
     layout = mesh.layout
-    from ddp_trainer.train.deferred_init.materialize import agree, empty_out, fill, send_buffers  # noqa: PLC0415 - as in _lay
-    from ddp_trainer.train.deferred_init.param_broadcast import send_from_first  # noqa: PLC0415 - as above
-
-    recipes = agree(model, ground.recipes, group, loaded)
     if layout.pp > 1:
         from ddp_trainer.train.parallel.pp.pipeline_split import split_stages  # noqa: PLC0415 - as above
         from ddp_trainer.train.parallel.pp.pp_state import PipelineState  # noqa: PLC0415 - a second of imports; on request
 
-        return PipelineState(model, split_stages(model, task, config, mesh, group, recipes, loaded))
-    numbers = empty_out(model, recipes, loaded) if recipes else {}
-    if numbers:
-        send_buffers(model, mesh, group, loaded)
-    elif layout.tp > 1:
+        return PipelineState(model, split_stages(model, task, config, mesh, group, loaded))
+    from ddp_trainer.train.deferred_init.param_broadcast import init_pieces, send_from_first  # noqa: PLC0415 - as above
+
+    deferred = is_deferred(model)
+    if layout.tp > 1 and not deferred:
         model.to(group.device)
     if layout.tp > 1:
         from ddp_trainer.train.parallel.apply_tp import apply_tp  # noqa: PLC0415 - as above
 
         apply_tp(model, task, mesh, group)
-    if not numbers:
+    if not deferred:
         send_from_first(model, mesh, group, loaded)
     if layout.shard > 1:
         from ddp_trainer.train.parallel.fully_shard import shard  # noqa: PLC0415 - as above
 
         shard(model, mesh, config, group)
-    if numbers:
-        fill(model, numbers, mesh, group, torch.device("cpu") if config.fsdp_offload else group.device)
+    if deferred:
+        materialize(model, group.device, weights_on=torch.device("cpu") if config.fsdp_offload else None)
+        init_pieces(model, task, config.seed, mesh, group, loaded)
     return spread
 
 

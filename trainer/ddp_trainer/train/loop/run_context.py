@@ -1,19 +1,18 @@
 """Parts of a run that exist before any checkpoint is read: samples, initial weights and the identity of the run.
 
-:func:`build_context` builds them as a :class:`RunContext`. :func:`draw_model` and :func:`draw` build the model from the
-seed.
+:func:`build_context` builds them as a :class:`RunContext`. :func:`draw` builds the model from the seed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signature
 from ddp_trainer.train.config.config import Config
@@ -23,19 +22,14 @@ from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
 from ddp_trainer.train.data.loaders.bad_samples import Skips
 from ddp_trainer.train.data.loaders.base import Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
-from ddp_trainer.train.data.task import Samples, Task
-from ddp_trainer.train.deferred_init.init_replay import InitRecipe
+from ddp_trainer.train.data.task import InitializesWeights, Samples, Task
 from ddp_trainer.train.evaluation.early_stopping import Watch
 from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.contiguous import lay_out
 from ddp_trainer.train.utils.errors import BadTask
-from ddp_trainer.train.utils.gc_control import uncollected
 from ddp_trainer.train.utils.splitmix import ALGORITHM
-
-if TYPE_CHECKING:
-    from ddp_trainer.train.deferred_init.op_recording import DeferredInit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +41,7 @@ class RunContext:
     around: ProcessContext
     samples: Samples | Iterable[Any]
     model: nn.Module
-    """The model, initialized from the seed on the CPU; weights that have ``recipes`` have no memory yet."""
-    recipes: Mapping[Tensor, InitRecipe]
+    """The model, initialized from the seed on the CPU, or still on the meta device."""
     identity: Identity
     phases: StepTimer
     watch: Watch
@@ -74,73 +67,33 @@ class RunContext:
         return has_one_state and reads_anywhere and not is_bound and self.around.group.may_be_outlived
 
 
-class Drawn(NamedTuple):
-    """A model initialized from a seed, on the CPU."""
-
-    model: nn.Module
-    recipes: Mapping[Tensor, InitRecipe]
-    """How to initialize the weights that are still on torch's meta device."""
-    why_whole: str = ""
-    """Why deferred initialization failed, one line; empty if it succeeded or was not requested."""
-
-
-def draw_model(task: Task, seed: int, *, spreads: bool = False) -> Drawn:
-    """Build the task's model and initialize it from the seed.
-
-    Args:
-        task: The task.
-        seed: The seed of the run.
-        spreads: The model is distributed over ranks. Large weights then get no memory yet, if the construction of the
-            model can be recorded.
-    """
-    random = KeyedRandom(seed, torch.device("cpu"))
-    why = ""
-    if spreads:
-        from ddp_trainer.train.deferred_init.op_recording import DeferredInit  # noqa: PLC0415 - only for distributed models
-
-        random.enter(Stream.WEIGHTS)
-        recording = DeferredInit()
-        try:
-            return _recorded(task, recording)
-        except Exception as err:  # noqa: BLE001 - an error of the model itself is raised again below
-            why = str(err).strip().split("\n", 1)[0]
-        recording.abandon()
-    random.enter(Stream.WEIGHTS)
-    return Drawn(task.model(), {}, why)
-
-
-def _recorded(task: Task, recording: DeferredInit) -> Drawn:
-    with uncollected():  # the recording examines objects created inside of it
-        with recording:
-            model = task.model()
-        return Drawn(model, recording.recipes(model))
-
-
-def draw(config: Config, task: Task, around: ProcessContext) -> tuple[nn.Module, Mapping[Tensor, InitRecipe]]:
-    """Return the initialized model of a run, and the recipes of those weights that have no memory yet.
+def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
+    """Return the model of a run: initialized from the seed, or on the meta device if the task has ``init_weight``.
 
     Raises:
         BadTask: The model cannot be moved to the device of a rank.
     """
-    model, recipes, why_whole = draw_model(task, config.seed, spreads=config.spreads)
-    demand_numbers(model, task.name, recipes, spreads=config.spreads)
+    KeyedRandom(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+    is_deferred = isinstance(task, InitializesWeights)
+    with torch.device("meta") if is_deferred else nullcontext():
+        model = task.model()
+    demand_numbers(model, task.name, spreads=config.spreads, is_deferred=is_deferred)
     lay_out(model, spreads=config.spreads)
-    if why_whole:
-        around.progress.note(f"Each rank draws the whole model before it is cut: {why_whole}")
-    return model, recipes
+    if config.spreads and not is_deferred:
+        around.progress.note("Each rank builds the whole model before it is cut: the task has no init_weight.")
+    return model
 
 
 def build_context(config: Config, task: Task, around: ProcessContext) -> RunContext:
     """Build the context of a run from the task's samples and model."""
     samples = task.train_samples()
-    model, recipes = draw(config, task, around)
+    model = draw(config, task, around)
     return RunContext(
         config=config,
         task=task,
         around=around,
         samples=samples,
         model=model,
-        recipes=recipes,
         identity=Identity(
             task=task.name,
             model=signature(model),
@@ -158,29 +111,33 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
     )
 
 
-def demand_numbers(
-    model: nn.Module, task: str, recipes: Mapping[Tensor, InitRecipe] = MappingProxyType({}), *, spreads: bool
-) -> None:
+def demand_numbers(model: nn.Module, task: str, *, spreads: bool, is_deferred: bool = False) -> None:
     """Check that a model can be moved to the device of a rank.
 
     Args:
         model: The model.
         task: Name of the task, for the message.
-        recipes: Weights that are initialized later; they count as weights on the CPU.
         spreads: The model is distributed over ranks.
+        is_deferred: The model is initialized later, and has no memory yet.
 
     Raises:
-        BadTask: A weight or buffer is on the meta device, or a distributed model is on several devices.
+        BadTask: A weight or buffer is on the meta device, or none may be and one is not. A distributed model is on
+            several devices.
     """
-    weights = {name: weight for name, weight in model.named_parameters() if weight not in recipes}
-    tensors = {**weights, **dict(model.named_buffers())}
-    empty = next((name for name, tensor in tensors.items() if tensor.is_meta), None)
-    if empty is not None:
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    wrong = next((name for name, tensor in tensors.items() if tensor.is_meta is not is_deferred), None)
+    if wrong is not None and is_deferred:
         raise BadTask(
-            f"The model of the task {task!r} has no numbers in {empty}, which is on torch's meta device.",
+            f"The task {task!r} has an init_weight, and its model has {wrong} on {tensors[wrong].device} instead of "
+            "torch's meta device.",
+            hint="Let model() name no device, and give numbers in init_weight alone.",
+        )
+    if wrong is not None:
+        raise BadTask(
+            f"The model of the task {task!r} has no numbers in {wrong}, which is on torch's meta device.",
             hint="Let model() build it on the CPU.",
         )
-    devices = sorted({*(str(tensor.device) for tensor in tensors.values()), *(["cpu"] if recipes else [])})
+    devices = sorted({str(tensor.device) for tensor in tensors.values()})
     if spreads and len(devices) > 1:
         raise BadTask(
             f"The model of the task {task!r} is on {' and '.join(devices)}, and each of its ranks has one device.",

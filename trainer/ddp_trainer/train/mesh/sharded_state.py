@@ -65,7 +65,8 @@ class ShardedState:
         """Return the first rank of ``pp`` that has the weight of this name."""
         return 0
 
-    def cut(self, whole: Tensor, like: Tensor) -> Tensor:
+    @staticmethod
+    def cut(whole: Tensor, like: Tensor) -> Tensor:
         """Return the piece of this rank of a tensor that every rank has whole.
 
         Args:

@@ -52,10 +52,16 @@ class Gpt(nn.Module):
         self.heads = heads
         self._layers, self._width, self._window = layers, width, window
         for name, weight in self.named_parameters():
-            if weight.dim() > 1:
-                # Layers that add to the residual stream start smaller, so that it does not grow with depth (GPT-2).
-                depth = math.sqrt(2 * layers) if name.endswith("out.weight") else 1.0
-                nn.init.normal_(weight, std=_STD / depth)
+            self.init_weight(name, weight)
+
+    def init_weight(self, name: str, weight: Tensor) -> None:
+        """Fill a weight with its initial values, in place."""
+        if weight.dim() > 1:
+            # Layers that add to the residual stream start smaller, so that it does not grow with depth (GPT-2).
+            depth = math.sqrt(2 * self._layers) if name.endswith("out.weight") else 1.0
+            nn.init.normal_(weight, std=_STD / depth)
+        else:
+            nn.init.ones_(weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of the token after each token."""

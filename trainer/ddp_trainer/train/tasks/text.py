@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from torch import Tensor, nn
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.models.registry import build
 from ddp_trainer.train.utils.errors import BadData
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.models.gpt import Gpt
 
 VOCABULARY: Final = 256
 WINDOW: Final = 128
@@ -103,6 +106,10 @@ class Text:
     def model(self) -> nn.Module:
         """Return the model, by default a GPT of four layers with 0.8 million weights."""
         return build(self._model, vocabulary=VOCABULARY, window=self._window)
+
+    def init_weight(self, model: nn.Module, name: str, weight: Tensor) -> None:
+        """Fill one weight of the GPT, which is the only model for text."""
+        cast("Gpt", model).init_weight(name, weight)
 
     def train_samples(self) -> Windows:
         """Return all windows of the training bytes."""

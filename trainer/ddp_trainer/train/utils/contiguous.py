@@ -11,7 +11,6 @@ def lay_out(model: nn.Module, *, spreads: bool) -> None:
 
     A buffer may be a view of another tensor, a transpose, or one row expanded to many (``expand``). A collective cannot
     write received data into such a buffer, and torch's ``fully_shard`` rejects such weights. Values do not change.
-    Weights on the meta device keep the recorded operations that initialize them.
 
     Args:
         model: The model to change.

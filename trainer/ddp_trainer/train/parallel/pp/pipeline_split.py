@@ -20,9 +20,8 @@ from torch.func import functional_call
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.data.user_callable import ask, kind_of
-from ddp_trainer.train.deferred_init.init_replay import InitRecipe
-from ddp_trainer.train.deferred_init.materialize import empty_out, fill
-from ddp_trainer.train.deferred_init.param_broadcast import send_from_first
+from ddp_trainer.train.deferred_init.materialize import is_deferred, materialize
+from ddp_trainer.train.deferred_init.param_broadcast import init_pieces, send_from_first
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import piece
@@ -163,7 +162,6 @@ def split_stages(
     config: Config,
     mesh: Mesh,
     group: Group,
-    recipes: Mapping[Tensor, InitRecipe],
     loaded: Collection[str],
 ) -> Stages:
     """Cut the model in place: into stages, these into slices (``tp``), and these into shards (``shard``).
@@ -176,7 +174,6 @@ def split_stages(
         config: The configuration.
         mesh: The mesh of the ranks.
         group: The group of the ranks.
-        recipes: How to initialize weights that have no memory yet; weights of other stages are never initialized.
         loaded: Names of weights that are loaded later, which are not initialized.
 
     Raises:
@@ -188,16 +185,17 @@ def split_stages(
     demand_cuttable(model, ranks)
     modules = stages_of(model, task, ranks * kind.stages_per_rank)
     weights = _holders(model, modules, task, kind, ranks)
-    _drop(model, {name for name, holders in weights.items() if mesh.place.pp not in holders})
-    numbers = empty_out(model, recipes, loaded) if recipes else {}
-    if not recipes:
+    others = {name for name, holders in weights.items() if mesh.place.pp not in holders}
+    if not (deferred := is_deferred(model)):
+        _drop(model, others)
         _move(model, group.device)
     if mesh.layout.tp > 1:
         apply_tp(model, task, mesh, group)
     stages = Stages(modules, kind, mesh, group, weights)
     demand_shared(model, stages, task)
-    if recipes:
-        fill(model, numbers, mesh, group, group.device)
+    if deferred:
+        materialize(model, group.device, without=others)
+        init_pieces(model, task, config.seed, mesh, group, loaded)
     else:
         send_from_first(model, mesh, group, loaded)
     stages.send_shared(model, loaded)
