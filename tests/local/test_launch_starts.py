@@ -71,38 +71,6 @@ def test_two_workers_of_volcengine_need_no_flags(stage: Stage) -> None:
     assert "--nnodes 2 (MLP_WORKER_NUM), --node-rank 1 (MLP_ROLE_INDEX)" in runs[1].output
 
 
-def test_an_elastic_launch_on_slurm_meets_on_its_first_node_and_starts_again(stage: Stage) -> None:
-    script = stage.script(LOOP)
-    variables = {
-        "SLURM_JOB_ID": str(free_port()),
-        "SLURM_STEP_ID": "0",
-        "SLURM_NNODES": "2",
-        "SLURM_NTASKS": "2",
-        "SLURM_JOB_NODELIST": "localhost,elsewhere",
-    }
-    flags = ["--rdzv-backend", "c10d", "--max-restarts", "1", script, stage.done()]
-    runs = [stage.launch(*flags, **variables, SLURM_NODEID=str(index)) for index in (0, 1)]
-    for index, run in enumerate(runs):
-        victim = run.line(rf"rank={index} generation=1 world=2 pid=(\d+)")[1]
-    subprocess.run(["kill", "-9", victim], check=True)
-    for index, run in enumerate(runs):
-        run.line(rf"rank={index} generation=2 world=2")
-    stage.finish()
-    assert [run.code() for run in runs] == [0, 0]
-
-
-def test_one_launcher_per_rank_of_mpirun_gives_each_worker_the_gpu_of_its_place(stage: Stage) -> None:
-    script = stage.script(
-        "import os\nprint('gpu {RANK} {LOCAL_RANK} {CUDA_VISIBLE_DEVICES}\\n'.format(**os.environ), end='')"
-    )
-    variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "CUDA_VISIBLE_DEVICES": "4,6"}
-    flags = ["--master-port", str(free_port())]
-    ranks = ({"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)} for rank in (0, 1))
-    runs = [stage.launch(*flags, script, **variables, **rank) for rank in ranks]
-    assert [run.code() for run in runs] == [0, 0]
-    assert ["gpu 0 0 4" in runs[0].lines, "gpu 1 0 6" in runs[1].lines] == [True, True]
-
-
 def test_a_static_launch_whose_node_fails_ends_with_the_code_of_its_script(stage: Stage, tmp_path: Path) -> None:
     """Its nodes cannot hear each other: the other one learns of the loss from its own collective, or from its user."""
     script = stage.script(

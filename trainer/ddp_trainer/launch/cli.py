@@ -314,7 +314,6 @@ def _setup(
     preload: Sequence[str] | None,
 ) -> AgentConfig:
     arguments = plan.arguments
-    device = arguments.device if config.gpus(environ) > 1 else None
     launch = Launch(
         run_id=arguments.rdzv_id,
         local_world_size=plan.node.local_world_size,
@@ -322,10 +321,9 @@ def _setup(
         nodes=f"{plan.policy.min_nodes}:{plan.policy.max_nodes}",
         on_hang=str(plan.hangs.on_hang),
         role=arguments.role,
-        virtual_local_rank=arguments.virtual_local_rank or device is not None,
-        first_device=device or 0,
+        virtual_local_rank=arguments.virtual_local_rank,
         slices=plan.slices,
-        cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, device or 0, environ),
+        cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, environ),
     )
     return AgentConfig(
         core=AgentStateMachine(hello=_hello(plan, environ), limits=plan.limits, endpoint=plan.where),

@@ -343,13 +343,13 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
     raise LaunchError(f"--nproc-per-node {text!r} is neither a number from 1 nor auto, cpu or gpu.")
 
 
-def cpus_of(mode: str | None, workers: int, first_gpu: int, environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:
+def cpus_of(mode: str | None, workers: int, environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:
     """Return the processors that each worker is bound to; empty without ``--numa-binding``.
 
     Raises:
         LaunchError: The binding is not possible on this node.
     """
-    return numa.bindings(mode, workers, numa.this_machine(environ), first_gpu) if mode else ()
+    return numa.bindings(mode, workers, numa.this_machine(environ)) if mode else ()
 
 
 def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each: bool) -> str:

@@ -137,7 +137,13 @@ OURS: Final = (
         str,
         "give the script its local rank as an argument too, as torch.distributed.launch did: local-rank or local_rank",
     ),
-    Flag("--platform", "auto", str, "whose variables stand in for flags that are not given", choices=platforms.NAMES),
+    Flag(
+        "--platform",
+        "auto",
+        str,
+        "take flags that are not given from variables of Volcengine, or not",
+        choices=platforms.NAMES,
+    ),
     Flag(
         "--preflight",
         None,

@@ -82,8 +82,7 @@ class GpuProbes:
 
     def _devices(self) -> list[str]:
         devices = self._launch.slices or visible_gpus(self._environment)
-        first = self._launch.first_device
-        return list(devices[first : first + self._launch.local_world_size])
+        return list(devices[: self._launch.local_world_size])
 
     def _start_one(self, device: str) -> None:
         output = self._folder / f"gpu-probe-{device}.txt"

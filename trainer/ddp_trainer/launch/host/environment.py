@@ -30,9 +30,6 @@ class Launch:
     role: str = "default"
     virtual_local_rank: bool = False
     """If true, LOCAL_RANK is 0 for every worker, and each worker sees one GPU."""
-    first_device: int = 0
-    """GPU of the first worker with ``virtual_local_rank``. It comes from the platform, where that starts one launcher
-    per worker."""
     slices: tuple[str, ...] = ()
     """UUIDs of the node's MIG slices, which replace GPU indices; empty for whole GPUs."""
     on_hang: str = ""
@@ -77,7 +74,7 @@ def place_in(
         Env.RESTARTS: json.dumps(generation.restarts, sort_keys=True),
     }
     if launch.virtual_local_rank:
-        own |= _one_gpu(base, launch, launch.first_device + local_rank)
+        own |= _one_gpu(base, launch, local_rank)
     return {str(name): value for name, value in own.items()}
 
 
@@ -85,7 +82,7 @@ def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: in
     """Return the environment of a worker that has no generation yet. It recognizes this by the missing ``RANK``."""
     own = {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(launch.local_world_size)}
     if launch.virtual_local_rank:
-        own |= _one_gpu(base, launch, launch.first_device + local_rank)
+        own |= _one_gpu(base, launch, local_rank)
     return {**base, **own}
 
 

@@ -121,24 +121,24 @@ _MODES: Final[dict[str, Callable[[Machine, str], Cpus]]] = {
 NAMES: Final = tuple(_MODES)
 
 
-def bindings(mode: str, workers: int, machine: Machine, first: int = 0) -> tuple[Cpus, ...]:
-    """Return the processors of each worker. The first worker uses GPU ``first``.
+def bindings(mode: str, workers: int, machine: Machine) -> tuple[Cpus, ...]:
+    """Return the processors of each worker. Worker n uses the n-th visible GPU.
 
     Raises:
         LaunchError: If the machine does not show a GPU for each worker, does not report its topology, or allows no
             processor near a GPU.
     """
-    if first + workers > len(machine.gpus):
+    if workers > len(machine.gpus):
         raise LaunchError(
             f"--numa-binding {mode} keeps each worker near its GPU, and this machine shows {len(machine.gpus)} for "
             f"{workers} workers; leave the flag out, or start fewer."
         )
     try:
-        bound = tuple(_MODES[mode](machine, gpu) for gpu in machine.gpus[first : first + workers])
+        bound = tuple(_MODES[mode](machine, gpu) for gpu in machine.gpus[:workers])
     except (OSError, ValueError) as error:
         raise LaunchError(f"--numa-binding {mode}: the kernel does not say what is near the GPUs: {error}.") from error
     if not all(bound):
-        gpu = machine.gpus[first + bound.index(frozenset())]
+        gpu = machine.gpus[bound.index(frozenset())]
         raise LaunchError(
             f"--numa-binding {mode}: none of the processors near GPU {gpu} may be used here; allow them "
             "in the cpuset, or leave the flag out."

@@ -61,10 +61,6 @@ def test_each_mode_binds_as_torch_describes_it(root: Path, mode: str, expected: 
     assert list(bindings(mode, 4, a_machine(root))) == [numbers(each) for each in expected]
 
 
-def test_a_launcher_per_rank_binds_to_the_gpu_of_its_place(root: Path) -> None:
-    assert bindings("node", 1, a_machine(root), first=2) == (numbers(NODES[3]),)
-
-
 def test_processors_that_the_container_may_not_use_are_left_out(root: Path) -> None:
     assert bindings("node", 1, a_machine(root, frozenset({1, 2, 30}))) == (frozenset({1, 2}),)
 
