@@ -1,22 +1,20 @@
-"""The launcher and the store with torch itself: real process groups, real torchrun."""
+"""The launcher and the store with torch itself: real process groups."""
 
 from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_harness import Running, Stage, stage_of
+from launch_harness import Stage, stage_of
 
 ALL_REDUCE = """
 import datetime, os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
-rank, attempt = dist.get_rank(), os.environ.get("DDP_GENERATION") or os.environ["TORCHELASTIC_RESTART_COUNT"]
+rank, attempt = dist.get_rank(), os.environ["DDP_GENERATION"]
 total = torch.tensor([float(rank)])
 dist.all_reduce(total)
 print(f"rank={rank} of={dist.get_world_size()} attempt={attempt} sum={total.item():.0f} pid={os.getpid()}", flush=True)
@@ -98,46 +96,3 @@ def test_record_of_torch_and_ours_agree(stage: Stage, tmp_path: Path) -> None:
     run = stage.launch(script)
     assert run.code() == 1
     assert "RuntimeError: seen by record." in run.output
-
-
-def torchrun(stage: Stage, index: int, script: str, nnodes: str) -> Running:
-    return stage.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", nnodes, "--nproc-per-node", "1",
-            "--rdzv-backend", "ddp", "--rdzv-endpoint", f"127.0.0.1:{stage.port}", "--rdzv-id", "run",
-            "--max-restarts", "2", "--local-addr", "127.0.0.1", script, stage.done(),
-        ],
-        {"DDP_POD_NAME": f"worker-{index}", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-    )  # fmt: skip
-
-
-def test_stock_torchrun_gets_its_ranks_in_the_order_of_the_pods(stage: Stage) -> None:
-    stage.store()
-    script = stage.script(ALL_REDUCE)
-    agents = {index: torchrun(stage, index, script, "2") for index in (10, 2)}
-    agents[2].line("rank=0 of=2 attempt=0 sum=1")
-    agents[10].line("rank=1 of=2 attempt=0 sum=1")
-    stage.finish()
-    assert [agent.code() for agent in agents.values()] == [0, 0]
-
-
-def test_stock_torchrun_goes_on_after_a_lost_node_and_grows_again(stage: Stage) -> None:
-    stage.store()
-    script = stage.script(ALL_REDUCE)
-    survivor, lost = (torchrun(stage, index, script, "1:2") for index in (0, 1))
-    survivor.line("rank=0 of=2")
-    lost.line("rank=1 of=2")
-    lost.send(signal.SIGKILL)
-    survivor.line("rank=0 of=1")
-    again = torchrun(stage, 1, script, "1:2")
-    again.line("rank=1 of=2")
-    stage.finish()
-    assert (survivor.code(), again.code()) == (0, 0)
-    assert len(re.findall("rank=0 of=2", survivor.output)) == 2
-
-
-def test_stock_torchrun_that_gives_up_ends_the_run_for_all(stage: Stage) -> None:
-    stage.store("--linger-seconds", "600")
-    script = stage.script("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)")
-    agents = [torchrun(stage, index, script, "2") for index in (0, 1)]
-    assert [agent.code() for agent in agents] == [1, 1]

@@ -158,13 +158,6 @@ class SimulatedAgent:
         self.run.membership.receive(self.peer, Leave())
         return self
 
-    def give_up(self) -> SimulatedAgent:
-        """What stock torchrun's agent says when its own restarts are spent."""
-        self.run.membership.receive(
-            self.peer, Leave(giving_up=a_failure(self.generation.number, rank=self.generation.first_rank))
-        )
-        return self
-
     def disconnect(self) -> SimulatedAgent:
         self.connected = False
         self.run.membership.lost(self.peer)

@@ -171,7 +171,7 @@ _BY_DEST: Final = {flag.dest: flag for flag in ALL}
 _FLAGS_TO_COMPLETE: Final = {flag.long: flag.kind is not None for flag in ALL}
 
 _UNSUPPORTED: Final = {
-    "logs_specs": "--logs-specs {value!r}: log plugins of torch need torchrun; use torchrun --rdzv-backend=ddp.",
+    "logs_specs": "--logs-specs {value!r}: only torchrun loads log plugins of torch; leave the flag out.",
 }
 
 

@@ -259,7 +259,7 @@ class Hello:
     outlive: bool = False
     """The workers can leave a group without ending, as in :class:`Outlive`."""
     identity: Identity | None = None
-    """Program of the node; None if the launcher does not receive it, as in torchrun's rendezvous handler."""
+    """Program of the node; None in a launch of one node."""
     looks: bool = False
     """The agent takes part in preflights of joining nodes, including its own."""
 
@@ -299,9 +299,6 @@ class Leave:
 
     has_left: bool = False
     """No worker of the node belongs to the group now. The group does not wait for their remaining work, such as a save.
-    """
-    giving_up: Failure | None = None
-    """Set by an agent that counts restarts itself and has none left, as stock torchrun's agent. The run is then over.
     """
 
 

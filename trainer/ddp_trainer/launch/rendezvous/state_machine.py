@@ -33,7 +33,6 @@ from typing import Final
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.failures.failure_reason import MESSAGE_CHARACTERS, earlier, shorten
-from ddp_trainer.launch.protocol import exitcodes
 from ddp_trainer.launch.protocol.messages import (
     Alarm,
     Aside,
@@ -294,11 +293,6 @@ class Membership:
     # ------------------------------------------------------------------ a group ends
 
     def _leaves(self, agent: Agent, leave: Leave) -> None:
-        failure = leave.giving_up
-        if failure and self.over is None and self._is_own(agent, failure):
-            named = replace(failure, node=agent.node.name)
-            code = exitcodes.of_given_up_run(failure.exit_code)
-            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=named))
         was_busy = self._is_busy(agent)
         agent.leaving = True
         self._said_goodbye.add(agent.node.token)

@@ -71,7 +71,6 @@ MESSAGES = [
     Succeeded(generation=1),
     Leave(),
     Part(),
-    Leave(giving_up=a_failure(1)),
     Alarm(generation=3),
     Looks(generation=3, ranks=(LOOK, replace(LOOK, limit=None, state=RankState.DEAF))),
     Ping(),

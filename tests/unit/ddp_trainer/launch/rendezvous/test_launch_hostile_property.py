@@ -81,7 +81,7 @@ MESSAGES = st.one_of(
     HELLOS,
     st.builds(lambda prepared: Join(port=1, is_prepared=prepared), st.booleans()),
     st.builds(lambda failure, agreed: Failed(failure=failure, agreed=agreed), FAILURES, st.booleans()),
-    st.builds(lambda failure: Leave(has_left=True, giving_up=failure), st.none() | FAILURES),
+    st.just(Leave(has_left=True)),
     st.builds(lambda number: Succeeded(generation=number), NUMBERS),
     st.builds(lambda number: Aside(generation=number), NUMBERS),
     st.builds(lambda able: Outlive(able=able), st.booleans()),

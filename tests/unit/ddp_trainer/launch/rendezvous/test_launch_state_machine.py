@@ -5,7 +5,6 @@ import pytest
 from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
 from ddp_trainer.launch.protocol.messages import (
     MOST_NAMED,
-    Failed,
     Join,
     Leave,
     Over,
@@ -19,7 +18,7 @@ from ddp_trainer.launch.protocol.messages import (
 )
 from ddp_trainer.launch.rendezvous.state_machine import Phase
 from ddp_trainer.launch.rendezvous.waiting_notices import MOST_TOLD
-from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
+from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 
 def stop_and_join(*agents: SimulatedAgent) -> None:
@@ -334,30 +333,6 @@ def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
     assert survivor.runs is None  # the leaver's workers still finish their step
     leaver.disconnect()
     assert survivor.runs == 2
-
-
-def test_an_agent_that_counts_its_own_restarts_may_give_the_run_up_for_all() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second = run.joined(0, 1)
-    second.give_up()
-    assert (first.last.verdict, first.last.exit_code) == (Verdict.FAILED, 1)
-
-
-def test_an_agent_that_gives_the_run_up_cannot_end_it_as_a_success() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
-    failure = a_failure(1, rank=second.generation.first_rank, exit_code=0)
-    run.membership.receive(second.peer, Leave(giving_up=failure))
-    assert (first.last.verdict, first.last.exit_code) == (Verdict.FAILED, 1)
-
-
-def test_an_agent_that_is_no_member_gives_nothing_up() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
-    (spare,) = run.joined(2)
-    run.membership.receive(spare.peer, Leave(giving_up=a_failure(1)))
-    run.membership.receive(spare.peer, Failed(failure=a_failure(1)))
-    assert (first.runs, second.runs, first.asked_to_stop) == (1, 1, None)
 
 
 def test_a_connection_that_blips_disturbs_nobody() -> None:
