@@ -10,8 +10,8 @@ Only its optimizer is torch's AdamW as it comes, which on the CPU goes over the 
 ``ours`` is what a user of the trainer gets: the same AdamW, equal up to rounding, with the fused kernel that our flags
 choose by themselves; the bar is on it. ``ours_same_optimizer`` is given the very object of the loop by hand, and shows
 what our loop itself adds. What else ours does in another way belongs to it: it drops gradients without ``zero_grad``,
-steps without torch's marks while no profiler runs, begins the backward pass at each sample's loss, and reads the rows
-of several steps at once, since the samples say that their rows do not depend on each other.
+begins the backward pass at each sample's loss, and reads the rows of several steps at once, since the samples say that
+their rows do not depend on each other.
 
 A third part does the same for a model that is sharded: ``--parallel shard=2`` beside ``fully_shard`` by hand
 (``bench/_fsdp_loops.py``), each with its own optimizer.

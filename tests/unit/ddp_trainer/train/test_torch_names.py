@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 import ddp_trainer
 
@@ -84,8 +83,6 @@ def test_this_torch_has_every_private_name_that_the_trainer_asks_for() -> None:
         (nn.Parameter(torch.ones(1)), ("_base", "_use_count", "_backward_hooks", "_post_accumulate_grad_hooks")),
         (torch.ops.aten.add.Tensor, ("_schema",)),
         (torch.ops.aten.add_.Tensor._schema.arguments[0].alias_info, ("is_write",)),
-        (Optimizer, ("profile_hook_step",)),
-        (torch.optim.SGD([torch.ones(1)]), ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")),
         (nn.Linear(1, 1), ("_compiled_call_impl",)),
         (nn.parallel.DistributedDataParallel, ("_check_reducer_finalized",)),
     ],

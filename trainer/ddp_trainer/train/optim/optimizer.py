@@ -20,7 +20,6 @@ from ddp_trainer.train.config.options import KernelName, LrScaling
 from ddp_trainer.train.data.task import ChoosesOptimizer, Task
 from ddp_trainer.train.mesh.grad_norm import flaw, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale
-from ddp_trainer.train.optim.unwrapped_step import OptimizerStep
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -69,7 +68,6 @@ class OptimizerWrapper:
         """
         self.optimizer = optimizer
         self._spread = spread
-        self._move = OptimizerStep(optimizer)
         self._schedule = config.schedule
         self._warmup = config.warmup_steps
         self._total = total_steps
@@ -153,7 +151,8 @@ class OptimizerWrapper:
             # In a sharded model, some gradients are DTensors and others are not; no kernel accepts both in one call.
             at_once = None if self._spread is None else False
             nn.utils.clip_grads_with_norm_(self._weights, self._clip, self._norm, foreach=at_once)
-        self._move()
+        with uncompiled():
+            self.optimizer.step()
         # Only finite gradients reach this line, so this flag is 0 and can be reused for the next step.
         self._passed = self._flaw
         if self._loss_scale is not None:

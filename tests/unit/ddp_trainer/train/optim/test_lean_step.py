@@ -3,92 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
 
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.optim.unwrapped_step import OptimizerStep, inside
 from ddp_trainer.train.parallel import scaled_backward
 from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
 from tests.support.train_builders import Lines
-
-MAKE: list[Callable[[list[nn.Parameter]], Optimizer]] = [
-    lambda weights: AdamW(weights, lr=0.1),
-    lambda weights: AdamW(weights, lr=0.1, fused=True),
-    lambda weights: SGD(weights, lr=0.1, momentum=0.9),
-]
-
-
-class Halving(Optimizer):
-    """An optimizer of somebody's own."""
-
-    def __init__(self, weights: list[nn.Parameter]) -> None:
-        super().__init__(weights, {})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override] # needs none
-        for weight in self.param_groups[0]["params"]:
-            weight.mul_(0.5)
-
-
-def a_weight() -> nn.Parameter:
-    weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
-    weight.grad = torch.tensor([0.5, 0.25, -1.0])
-    return weight
-
-
-@pytest.mark.parametrize("make", MAKE)
-def test_a_direct_step_moves_the_weights_as_torchs_own(make: Callable[[list[nn.Parameter]], Optimizer]) -> None:
-    direct, own = a_weight(), a_weight()
-    optimizer, other = make([direct]), make([own])
-    step = OptimizerStep(optimizer)
-    for _ in range(3):
-        step()
-        other.step()
-    assert torch.equal(direct, own)
-    assert torch.is_grad_enabled()
-
-
-@pytest.mark.parametrize("kind", [AdamW, SGD])
-def test_the_wrappers_around_a_step_are_those_that_are_known(kind: type[Optimizer]) -> None:
-    # Fails when a new version of torch wraps steps in another way: steps then cost more, and nothing else happens.
-    kind([a_weight()], lr=0.1)  # type: ignore[call-arg] # both take it; torch wraps a step when the first is made
-    assert inside(kind) is not None
-
-
-def test_an_optimizer_of_ones_own_is_stepped_as_it_is() -> None:
-    weight = a_weight()
-    step = OptimizerStep(Halving([weight]))
-    step()
-    assert inside(Halving) is None
-    assert weight.tolist() == [0.5, -1.0, 1.5]
-
-
-def test_hooks_and_profilers_see_every_step() -> None:
-    weight = a_weight()
-    optimizer = AdamW([weight], lr=0.1)
-    step = OptimizerStep(optimizer)
-    step()
-    seen: list[str] = []
-    handles = [
-        optimizer.register_step_pre_hook(lambda *_: seen.append("before")),
-        optimizer.register_step_post_hook(lambda *_: seen.append("after")),
-    ]
-    step()
-    assert seen == ["before", "after"]
-    for handle in handles:
-        handle.remove()
-    with torch.autograd.profiler.profile() as profile:
-        step()
-    assert any(event.name == "Optimizer.step#AdamW.step" for event in profile.function_events)
-    assert seen == ["before", "after"]
 
 
 def gradient_of(run: ScaledBackward, dtype: torch.dtype = torch.float32) -> Tensor:
