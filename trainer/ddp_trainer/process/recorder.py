@@ -1,4 +1,4 @@
-"""Protocols through which the launcher and the trainer report metrics, and implementations that report nothing.
+"""Base classes of the recorders through which the launcher and the trainer report metrics. Their methods do nothing.
 
 The packages ``launch`` and ``train`` receive a recorder, ``metrics`` creates recorders that write to shared memory, and
 ``ddp_trainer.__main__`` connects them, since these packages do not import one another. A recorder never raises:
@@ -29,12 +29,13 @@ class Marks(Protocol):
 SECTION_NUMBERS: Final = {section: float(number) for number, section in enumerate(Section, start=1)}
 
 
-class RankRecorder(Protocol):
+class RankRecorder:
     """Reports of one rank. The training thread calls the methods, so each costs about a microsecond."""
 
-    @property
-    def marks(self) -> Marks:
-        """Cells in which the section is marked, for the launcher's hang watch."""
+    __slots__ = ()
+
+    marks: Marks
+    """Cells in which the section is marked, for the launcher's hang watch."""
 
     def identity(
         self,
@@ -154,8 +155,10 @@ class RankRecorder(Protocol):
         """Report the time account of the whole job, with its lost progress."""
 
 
-class AgentRecorder(Protocol):
+class AgentRecorder:
     """Reports of the launcher about its pod."""
+
+    __slots__ = ()
 
     def state(self, state: GroupState) -> None:
         """Report the state that the worker group has entered."""
@@ -215,9 +218,10 @@ class AgentRecorder(Protocol):
 
     def steps_planned(self) -> int:
         """Return the planned number of steps that the workers of this pod reported; 0 if none was reported."""
+        return 0
 
 
-class SilentRankRecorder:
+class SilentRankRecorder(RankRecorder):
     """Rank recorder that reports nothing; used where the launcher gave no metrics directory."""
 
     def __init__(self, marks: Marks | None = None) -> None:
@@ -226,69 +230,8 @@ class SilentRankRecorder:
         Args:
             marks: Cells that the launcher's hang watch reads, even with metrics off; None if it reads none.
         """
-        self.marks: Marks = [0.0, 0.0] if marks is None else marks
-
-    def identity(
-        self,
-        *,
-        rank: int,
-        local_rank: int,
-        world_size: int,
-        backend: str,
-        device: str,
-        parallel: LayoutRange | None = None,
-    ) -> None: ...
-    def planned(self, steps: int) -> None: ...
-    def step(
-        self,
-        step: int,
-        epoch: int,
-        samples: int,
-        data_wait: float,
-        h2d: float,
-        forward: float,
-        backward: float,
-        comm_exposed: float,
-        optimizer: float,
-        checkpoint: float,
-        other: float,
-    ) -> None: ...
-    def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None: ...
-    def job(self, *, precision: str, parallelism: str) -> None: ...
-    def gradients(self, norm: float | None, loss_scale: float | None) -> None: ...
-    def work(self, tokens: float, flops: float) -> None: ...
-    def recomputed(self, ratio: float) -> None: ...
-    def waited(self, seconds: Mapping[Wait, float]) -> None: ...
-    def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None: ...
-    def evaluated(self, loss: float, accuracy: float) -> None: ...
-    def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None: ...
-    def checkpoint_failed(self) -> None: ...
-    def checkpoint_skipped(self) -> None: ...
-    def checkpoint_loaded(self, seconds: float) -> None: ...
-    def checkpoint_interval(self, seconds: float) -> None: ...
-    def skipped_step(self) -> None: ...
-    def account(self, account: JobAccount) -> None: ...
+        self.marks = [0.0, 0.0] if marks is None else marks
 
 
-class SilentAgentRecorder:
+class SilentAgentRecorder(AgentRecorder):
     """Agent recorder that reports nothing."""
-
-    def state(self, state: GroupState) -> None: ...
-    def restarted(self, cause: RestartCause) -> None: ...
-    def failed(self, reason: FailureReason) -> None: ...
-    def collective_failed(self, local_rank: int, reason: FailureReason) -> None: ...
-    def rendezvous_failed(self) -> None: ...
-    def rendezvous_refused(self, count: int) -> None: ...
-    def rendezvous(self, seconds: float, generation: int) -> None: ...
-    def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None: ...
-    def restarts_remaining(self, count: int) -> None: ...
-    def stalled(self, seconds: float, rank: int) -> None: ...
-    def job_account(self) -> JobAccount | None:
-        """Return None: metrics are off."""
-
-    def highest_step(self) -> int | None:
-        """Return None: metrics are off."""
-
-    def steps_planned(self) -> int:
-        """Return 0: metrics are off."""
-        return 0

@@ -15,6 +15,7 @@ from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.suppress_errors import harmless
 from ddp_trainer.metrics.storage.mmap_directory import rank_board
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
+from ddp_trainer.process.recorder import AgentRecorder
 
 COLLECTIVE_FAILURES: Final = {
     FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),
@@ -40,7 +41,7 @@ STALLED_BY: Final = AGENT.index(Metric.STALLED_BY)
 RESTARTS_REMAINING: Final = AGENT.index("ddp_restarts_remaining")
 
 
-class BoardAgentRecorder:
+class BoardAgentRecorder(AgentRecorder):
     """Recorder of the launcher on its board."""
 
     __slots__ = ("_board", "_cells", "_directory")

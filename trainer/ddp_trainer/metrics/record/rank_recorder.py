@@ -26,7 +26,7 @@ from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.suppress_errors import harmless, warn_once
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board
-from ddp_trainer.process.recorder import Marks
+from ddp_trainer.process.recorder import Marks, RankRecorder
 
 STEPS: Final = RANK.index(Metric.STEPS)
 SAMPLES: Final = RANK.index(Metric.SAMPLES)
@@ -100,7 +100,7 @@ def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str
     return {label: str(coordinates.get(label, "")) for label in PLACE_LABELS}
 
 
-class BoardRankRecorder:
+class BoardRankRecorder(RankRecorder):
     """Recorder of one rank on its board. Every method is thread-safe, except ``step``, which one thread must call."""
 
     __slots__ = (
