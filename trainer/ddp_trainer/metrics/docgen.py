@@ -1,19 +1,17 @@
 """Generator of the tables at the end of ``docs/metrics.md``: ``python -m ddp_trainer.metrics.docgen docs/metrics.md``.
 
-:func:`with_tables` returns the page with tables of the catalogue in :mod:`ddp_trainer.metrics.families.registry`.
+They list the catalogue in :mod:`ddp_trainer.metrics.families.registry`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+from ddp_trainer.common.generated_tables import write_tables
 from ddp_trainer.metrics.families.family import Family, Scope
 from ddp_trainer.metrics.families.registry import FAMILIES
-
-BEGIN: Final = "<!-- Below: written by `make docs`; a test keeps it in step. -->"
 
 SCOPES: Final = {
     Scope.RANK: ("Of every rank", "These also carry `rank`, the global rank."),
@@ -25,12 +23,8 @@ SCOPES: Final = {
 }
 
 
-def with_tables(page: str) -> str:
-    """Return the page with all that follows :data:`BEGIN` written again."""
-    return "\n".join([page.partition(BEGIN)[0] + BEGIN, *_lines()]) + "\n"
-
-
-def _lines() -> Iterator[str]:
+def lines() -> Iterator[str]:
+    """Yield the lines of the tables."""
     for scope, (title, sentence) in SCOPES.items():
         yield from ("", f"## {title}", "", sentence, "")
         yield "| Metric | Type | Unit | Labels | Meaning | From |"
@@ -48,5 +42,4 @@ def _row(family: Family) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+    write_tables(sys.argv[1], lines())

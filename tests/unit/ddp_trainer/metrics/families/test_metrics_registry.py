@@ -9,8 +9,9 @@ from types import ModuleType
 import pytest
 
 from ddp_trainer.common.constants import Metric, MetricLabel, Phase, Port
+from ddp_trainer.common.generated_tables import with_tables
 from ddp_trainer.metrics.collect import gpu
-from ddp_trainer.metrics.docgen import with_tables
+from ddp_trainer.metrics.docgen import lines
 from ddp_trainer.metrics.families import family as families
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 from ddp_trainer.metrics.families.registry import FAMILIES
@@ -87,7 +88,7 @@ def test_counters_and_states_start_at_zero_and_other_gauges_absent() -> None:
 
 def test_the_docs_are_in_step() -> None:
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    assert page == with_tables(page), "run: python -m ddp_trainer.metrics.docgen docs/metrics.md"
+    assert page == with_tables(page, lines()), "run: python -m ddp_trainer.metrics.docgen docs/metrics.md"
     assert f"http://<pod>:{Port.METRICS.value}/metrics" in page
     assert f"aggregate --port {Port.METRICS.value} &" in page
 
