@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.host.endpoint import is_loopback
+from ddp_trainer.net.addresses import is_loopback
 
 _CONCERNED: Final = (
     *("NCCL_", "TORCH", "PYTORCH_", "GLOO_", "TP_", "FI_", "RDMAV_", "UCX_", "CUDA_", "OMP_NUM_THREADS"),

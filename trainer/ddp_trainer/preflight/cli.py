@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ddp_trainer.common.constants import Env, Exit, Port
+from ddp_trainer.net.addresses import is_own_address, split_endpoint
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import formatter, names
 from ddp_trainer.preflight.checks.all_checks import judge
@@ -132,27 +133,18 @@ def _endpoint(text: str, flag: str) -> tuple[str, int]:
             f"More than one node needs {flag} HOST:PORT, the same on all of them, where HOST is the first node; "
             "for one node say --standalone."
         )
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text.strip(), str(int(Port.RENDEZVOUS))
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    try:
+        host, port = split_endpoint(text, Port.RENDEZVOUS)
+    except ValueError:
+        port = 0
+    if not port:
         raise PreflightError(f"{flag} {text!r} is not HOST:PORT, with a port from 1 to 65535.")
-    return host, int(port)
+    return host, port
 
 
 def _is_this_host(host: str) -> bool:
     """Return True if the name resolves to an address of this host."""
-    return any(map(_can_bind, names.forward(host).addresses))
-
-
-def _can_bind(address: str) -> bool:
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    return any(map(is_own_address, names.forward(host).addresses))
 
 
 class _Parser(argparse.ArgumentParser):

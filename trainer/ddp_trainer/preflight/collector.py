@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env
+from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
 from ddp_trainer.preflight import gpus, interface_selection, names
 from ddp_trainer.preflight.limits import limits
@@ -92,7 +93,7 @@ def _route(subject: Subject, endpoint: Resolution, found: tuple[Interface, ...],
     own = {address for interface in found for address in interface.addresses}
     meeting = names.forward(subject.meeting_host).addresses if subject.meeting_host else ()
     for target in (*meeting, *endpoint.addresses):
-        if not names.is_loopback(target) and (target in own or route_from(target)):
+        if not is_loopback(target) and (target in own or route_from(target)):
             return target if target in own else route_from(target)
     usable = (each for each in found if each.is_up and not each.is_loopback)
     return next((address for each in usable for address in each.addresses if "%" not in address), "")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from ddp_trainer.net.addresses import is_address
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, authenticate
 from ddp_trainer.preflight import names
@@ -318,7 +319,7 @@ def _nobody(found: Resolution, port: int, tried: Sequence[tuple[str, Outcome]]) 
             "mend DNS or /etc/hosts, or name the first node's address with --meet ADDRESS:PORT to see the rest",
         )
     where = ", ".join(f"{address} {outcome}" for address, outcome in tried)
-    leads = "" if names.is_address(found.name) else f"{found.name}{by_hosts} leads to "
+    leads = "" if is_address(found.name) else f"{found.name}{by_hosts} leads to "
     return NobodyMet(f"the first node was not met at port {port}: {leads}{where}", _HINTS[tried[0][1]])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import queue
 import socket
 import threading
@@ -72,17 +71,3 @@ def hosts_line(name: str, hosts: Path = _HOSTS) -> str:
         if name.lower() in (word.lower() for word in words[1:]):
             return " ".join(words)
     return ""
-
-
-def is_address(text: str) -> bool:
-    """Return True if the text is an IP address and needs no resolver."""
-    try:
-        ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(address: str) -> bool:
-    """Return True for a loopback address."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, authenticate
 from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, WireError, decode, read_line
 from ddp_trainer.preflight.listener import Banner
-from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.schema import Outcome, Probe, Purpose, Report
 
 CONNECT_SECONDS: Final = 5.0

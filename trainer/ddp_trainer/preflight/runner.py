@@ -13,12 +13,12 @@ from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, replace
 
 from ddp_trainer.common.constants import Env
+from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight.collector import Subject, collect
 from ddp_trainer.preflight.exchange import Guest, Host, NobodyMet, meet
 from ddp_trainer.preflight.json_codec import KEY_PURPOSE
 from ddp_trainer.preflight.listener import Listener, why_taken
-from ddp_trainer.preflight.names import is_loopback
 from ddp_trainer.preflight.port_probe import probe
 from ddp_trainer.preflight.schema import Facts, Listening, Report
 

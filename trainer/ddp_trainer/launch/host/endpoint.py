@@ -1,14 +1,13 @@
 """Network endpoints and addresses of this host.
 
-:func:`parse_endpoint` reads the store's ``host[:port]``, in torchrun's format. The other functions classify and resolve
-host names for the launcher.
+:func:`parse_endpoint` reads the store's ``host[:port]``, in torchrun's format. The other functions resolve host
+names for the launcher.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import threading
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from ddp_trainer.common.constants import Env, Port
 from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.net.addresses import is_address, is_own_address, split_endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,10 @@ def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
     >>> parse_endpoint("digits-store"), parse_endpoint("[::1]:29500").port
     (Endpoint(host='digits-store', port=29400), 29500)
     """
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text.strip(), str(int(default_port))
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
-        raise LaunchError(f"--rdzv-endpoint {text!r} is not host:port, with a port of at most 65535.")
-    return Endpoint(host, int(port))
+    try:
+        return Endpoint(*split_endpoint(text, default_port))
+    except ValueError:
+        raise LaunchError(f"--rdzv-endpoint {text!r} is not host:port, with a port of at most 65535.") from None
 
 
 def own_address(environ: Mapping[str, str]) -> str:
@@ -52,24 +49,10 @@ def own_address(environ: Mapping[str, str]) -> str:
         LaunchError: If the value is not an IP address.
     """
     text = environ.get(Env.POD_IP, "")
-    try:
-        ipaddress.ip_address(text.partition("%")[0] or "::")
-    except ValueError:
+    if text and not is_address(text):
         told = f"{Env.POD_IP}={text!r} is no address"
-        raise LaunchError(f"{told}; set it to one of this machine, or leave it unset.") from None
+        raise LaunchError(f"{told}; set it to one of this machine, or leave it unset.")
     return text
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is a loopback address or ``localhost``. Nodes that meet there are on one machine.
-
-    >>> [is_loopback(host) for host in ("localhost", "127.16.0.1", "::1", "10.0.0.1", "")]
-    [True, True, True, False, False]
-    """
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def addresses_of(host: str, seconds: float) -> list[str]:
@@ -105,14 +88,4 @@ def is_this_host(host: str) -> bool:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return any(_can_bind(family, address[0]) for family, _, _, _, address in found)
-
-
-def _can_bind(family: int, address: str | int) -> bool:
-    if not ipaddress.ip_address(str(address).partition("%")[0]).is_loopback:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((str(address), 0))
-            except OSError:
-                return False
-    return True
+    return any(is_own_address(str(address[0])) for *_, address in found)

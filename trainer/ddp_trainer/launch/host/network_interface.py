@@ -8,13 +8,12 @@ one.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.launch.host.endpoint import is_loopback
 from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.net.addresses import is_address, is_loopback
 from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
 
 EXACT: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -60,7 +59,7 @@ def sockets_of(environ: Mapping[str, str], generation: Assignment) -> Sockets:
 
 def interface_to(address: str) -> str | None:
     """Return the interface on the route to ``address``; None for a name, a loopback, or an address without a route."""
-    source = "" if not _is_address(address) or is_loopback(address) else route_from(address)
+    source = "" if not is_address(address) or is_loopback(address) else route_from(address)
     return next((each.name for each in _listed() if source in each.addresses), None) if source else None
 
 
@@ -69,17 +68,7 @@ def _targets(generation: Assignment) -> Iterator[str]:
     if generation.node_count == 1:
         return
     known = generation.peer_addresses or (generation.master_address,)
-    yield from (each for each in known if _is_address(each) and not is_loopback(each))
-
-
-def _is_address(text: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, text.partition("%")[0])
-        except OSError:
-            continue
-        return True
-    return False
+    yield from (each for each in known if is_address(each) and not is_loopback(each))
 
 
 def _listed() -> Sequence[Interface]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.host.endpoint import addresses_of, is_loopback
+from ddp_trainer.launch.host.endpoint import addresses_of
 from ddp_trainer.launch.protocol import exitcodes
 from ddp_trainer.launch.protocol.messages import (
     Alarm,
@@ -33,6 +33,7 @@ from ddp_trainer.launch.protocol.messages import (
 from ddp_trainer.launch.protocol.timeouts import Patience
 from ddp_trainer.launch.rendezvous.hang_decision import HangJudge
 from ddp_trainer.launch.rendezvous.state_machine import Membership
+from ddp_trainer.net.addresses import is_loopback
 
 RESOLVER_SECONDS: Final = 5.0
 """Longest wait of a static group's workers for a name server. The result only improves defaults."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ddp_trainer.preflight import names
+from ddp_trainer.net.addresses import is_address, is_loopback
 from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import Facts, Report
 
@@ -67,11 +67,11 @@ def endpoint(facts: Facts) -> Iterator[Finding]:
         hint = f"make {found.name} lead to {', '.join(sorted(truth)) or 'the first node'} here: mend " + (
             "/etc/hosts" if found.hosts_line else "DNS (in Kubernetes: the headless Service and its selector)"
         )
-        if not found.name or (names.is_address(found.name) and not names.is_loopback(found.name)):
+        if not found.name or (is_address(found.name) and not is_loopback(found.name)):
             continue
         if not found.addresses:
             message = f"the endpoint's name {found.name} does not resolve{by_hosts}: {found.error}"
-        elif has_many_machines and not report.is_host and all(map(names.is_loopback, found.addresses)):
+        elif has_many_machines and not report.is_host and all(map(is_loopback, found.addresses)):
             message = f"{found.name} leads to this node itself{by_hosts}: {', '.join(found.addresses)}"
         elif truth and not report.is_host and not truth & set(found.addresses):
             message = f"{found.name} leads to {', '.join(found.addresses)}{by_hosts}, elsewhere than on other nodes"
@@ -83,7 +83,7 @@ def endpoint(facts: Facts) -> Iterator[Finding]:
 def _truth(facts: Facts) -> set[str]:
     """Return the host's own addresses if the name resolves to them on some node, else the most frequent address."""
     said = [address for report in facts.reports for address in report.endpoint.addresses]
-    said = [address for address in said if not names.is_loopback(address)]
+    said = [address for address in said if not is_loopback(address)]
     for host in (report for report in facts.reports if report.is_host):
         own = {address for interface in host.interfaces for address in interface.addresses}
         if own & set(said):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddp_trainer.preflight import names
+from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.preflight.interface_selection import GLOO_VARIABLE, NCCL_VARIABLE
 from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import Choice, Facts, Outcome, Probe, Purpose, Report
@@ -45,7 +45,7 @@ def _trouble(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Prob
         return f"has no interface: {chosen.error}"
     is_alone = all(each.machine == report.machine for each in facts.reports)
     where = f"would listen on {chosen.address} ({chosen.interface}), by {chosen.why}"
-    if names.is_loopback(chosen.address) and not is_alone:
+    if is_loopback(chosen.address) and not is_alone:
         return f"{where}, where no other node can reach it"
     return f"{where}, which {_sources(facts, failed)}" if failed else ""
 
@@ -65,7 +65,7 @@ def families(facts: Facts) -> Iterator[Finding]:
     for report in facts.reports:
         own = by_node[report.token]
         wanted = {_family(each) for each in report.endpoint.addresses}
-        if own and wanted and not own & wanted and not all(map(names.is_loopback, report.endpoint.addresses)):
+        if own and wanted and not own & wanted and not all(map(is_loopback, report.endpoint.addresses)):
             yield _family_finding(
                 report,
                 Status.FAIL,
