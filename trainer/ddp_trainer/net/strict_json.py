@@ -1,21 +1,25 @@
-"""Parser of JSON from a network into frozen dataclasses with exactly the declared fields, types and bounds.
+"""JSON from a network as frozen dataclasses with exactly the declared fields, types and bounds.
 
 Every host in the network can reach a port, so a line is data, never code, and is parsed field by field. :func:`parse`
-is the entry point. A field bounds its value with ``Annotated[int, Bounds(0, 9)]``, see
-:mod:`ddp_trainer.common.bounds`. Standard library only.
+is the entry point; a protocol with several kinds of messages uses :func:`encode` and :func:`decode`. A field bounds its
+value with ``Annotated[int, Bounds(0, 9)]``, see :mod:`ddp_trainer.common.bounds`. Standard library only.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from ddp_trainer.common.bounds import Bounds, Matching, OutOfBounds
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MOST_INTEGER: Final = (1 << 53) - 1
 """Largest integer that every JSON reader represents exactly (RFC 8259, section 6)."""
@@ -39,6 +43,37 @@ def loads(line: bytes) -> object:
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)  # NaN and the infinities are neither valid JSON nor valid timestamps
+
+
+def encode(message: DataclassInstance) -> bytes:
+    """Return a message as one line of JSON, with the lower-case name of its class as ``is``."""
+    return json.dumps({"is": type(message).__name__.lower(), **_plain(message)}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(kinds: Mapping[str, type], line: bytes) -> Any:
+    """Return the message of one line.
+
+    Args:
+        kinds: Class of a message by its lower-case name.
+        line: Line of JSON, as :func:`encode` writes it.
+
+    Raises:
+        Malformed: If the line is no message of these classes.
+    """
+    data = loads(line)
+    if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in kinds:
+        raise Malformed(f"not a message: {line[:40]!r}")
+    return parse(kinds[data.pop("is")], data)
+
+
+def _plain(value: DataclassInstance) -> dict[str, object]:
+    return {each.name: _plain_value(getattr(value, each.name)) for each in fields(value)}
+
+
+def _plain_value(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(value)
+    return [_plain_value(item) for item in value] if isinstance(value, tuple) else value
 
 
 def parse(kind: Any, data: object) -> Any:

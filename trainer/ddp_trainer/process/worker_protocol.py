@@ -8,8 +8,7 @@ optimizer and data, when its group ends. It sends :class:`Left`, and receives it
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from ddp_trainer.net import strict_json
@@ -79,7 +78,7 @@ _KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Laid, Left, Ende
 
 def encode(message: Message) -> bytes:
     """Return a message as one line."""
-    return json.dumps({"is": type(message).__name__.lower(), **asdict(message)}).encode() + b"\n"
+    return strict_json.encode(message)
 
 
 def decode(line: bytes) -> Message:
@@ -89,11 +88,7 @@ def decode(line: bytes) -> Message:
         ValueError: For any other line.
     """
     try:
-        data = strict_json.loads(line)
-        kind = _KINDS.get(str(data.pop("is", ""))) if isinstance(data, dict) else None
-        if kind is None:
-            raise ValueError(f"no message: {line[:40]!r}")
-        message: Message = strict_json.parse(kind, data)
+        message: Message = strict_json.decode(_KINDS, line)
     except strict_json.Malformed as error:
         raise ValueError(f"no message: {error}") from error
     return message

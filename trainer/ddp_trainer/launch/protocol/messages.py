@@ -9,19 +9,15 @@ number of nodes.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final, get_args
+from typing import Annotated, Final, get_args
 
 from ddp_trainer.common.bounds import Bounds, Matching
 from ddp_trainer.common.hanging.look import Look
 from ddp_trainer.net import strict_json
 from ddp_trainer.net.strict_json import MOST_INTEGER
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 VERSION: Final = 5
 """Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another
@@ -478,16 +474,13 @@ _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get
 
 def encode(message: Message) -> bytes:
     """Return a message as one line of JSON."""
-    return json.dumps({"is": type(message).__name__.lower(), **_plain(message)}, separators=(",", ":")).encode() + b"\n"
+    return strict_json.encode(message)
 
 
 def decode(line: bytes) -> Message:
     """Return the message of one line. Raises ProtocolError for any other line."""
     try:
-        data = strict_json.loads(line)
-        if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in _MESSAGES:
-            raise ProtocolError(f"not a message: {line[:40]!r}")
-        message: Message = strict_json.parse(_MESSAGES[data.pop("is")], data)
+        message: Message = strict_json.decode(_MESSAGES, line)
     except strict_json.Malformed as error:
         raise ProtocolError(str(error)) from error
     return message
@@ -505,13 +498,3 @@ def version_of_hello(line: bytes) -> int:
         return 0
     version = data.get("version") if isinstance(data, dict) and data.get("is") == "hello" else None
     return version if type(version) is int and 0 < version < VERSION else 0
-
-
-def _plain(value: DataclassInstance) -> dict[str, object]:
-    return {each.name: _plain_value(getattr(value, each.name)) for each in fields(value)}
-
-
-def _plain_value(value: object) -> object:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(value)
-    return [_plain_value(item) for item in value] if isinstance(value, tuple) else value
