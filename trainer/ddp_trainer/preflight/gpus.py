@@ -19,6 +19,7 @@ from ddp_trainer.net import strict_json
 from ddp_trainer.preflight.nvml import Cards
 from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.nvml_library import LIBRARY
+from ddp_trainer.process.process_tree import PROC, parent_of
 
 _TIMEOUT_SECONDS: Final = 20.0
 _KERNEL_LOG: Final = Path("/dev/kmsg")
@@ -30,7 +31,7 @@ RECENT_SECONDS: Final = 7200.0
 """Age up to which an Xid counts, in seconds. An older one belongs to earlier users of the node."""
 
 
-def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = Path("/proc")) -> Cards:
+def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = PROC) -> Cards:
     """Return all GPUs. They are queried once, for at most 20 s, because a faulty driver may never answer."""
     cards = _asked(library)
     logged = xids(_records(kernel_log), time.monotonic())
@@ -123,8 +124,8 @@ def _descends(pid: int, ancestor: int, proc: Path) -> bool:
     for _ in range(64):
         if pid == ancestor:
             return True
-        try:
-            pid = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
+        parent = parent_of(pid, proc)
+        if parent is None:
             return False
+        pid = parent
     return False

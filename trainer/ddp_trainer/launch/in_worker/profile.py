@@ -28,6 +28,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env, Exit, Profile
 from ddp_trainer.launch.hang.rank_monitor import status_of
 from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE
+from ddp_trainer.process.process_tree import parent_of
 
 LOCK: Final = ".profile.lock"
 POLL_SECONDS: Final = 0.05
@@ -85,8 +86,9 @@ def worker_of(local_rank: int, environ: dict[str, str], processes: Path = Path("
             if each.name.isdigit():
                 told = _variables(each / "environ")
                 is_ours = all(told.get(name, "") == value for name, value in same.items())
-                if is_ours and told.get("LOCAL_RANK") == str(local_rank) and told.get(Env.PULSE):
-                    found.append((int(each.name), _parent(each), told[Env.PULSE]))
+                parent = parent_of(int(each.name), processes)
+                if is_ours and told.get("LOCAL_RANK") == str(local_rank) and told.get(Env.PULSE) and parent is not None:
+                    found.append((int(each.name), parent, told[Env.PULSE]))
     numbers = {pid for pid, _, _ in found}
     # Child processes of a worker, such as data loaders, inherit its environment.
     for pid, parent, pulse in sorted(found):
@@ -98,10 +100,6 @@ def worker_of(local_rank: int, environ: dict[str, str], processes: Path = Path("
 def _variables(path: Path) -> dict[str, str]:
     pairs = (os.fsdecode(each).partition("=") for each in path.read_bytes().split(b"\0") if each)
     return {name: value for name, _, value in pairs}
-
-
-def _parent(process: Path) -> int:
-    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 @contextlib.contextmanager

@@ -14,8 +14,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Final
+
+from ddp_trainer.process.process_tree import PROC, parent_of
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -101,6 +102,7 @@ class Children:
             owner = self._owners.pop(pid, None)
             if owner and (ended.si_code, ended.si_status) != (os.CLD_EXITED, 0):
                 # The group id of a zombie cannot be reused, so this kills only what the process left behind: loader
+                # processes of a dead rank hold its memory. A program that exits with 0 may leave processes on purpose.
                 kill_group(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             returncode = os.waitstatus_to_exitcode(status)
@@ -112,18 +114,11 @@ class Children:
 
 def _children_of(parent: int) -> list[int]:
     """Return the process ids of the children, from the kernel's list if it keeps one."""
-    tasks = list(Path(f"/proc/{parent}/task").glob("*/children"))
+    tasks = list((PROC / str(parent) / "task").glob("*/children"))
     with contextlib.suppress(OSError):
         if tasks:
             return [int(pid) for task in tasks for pid in task.read_text().split()]
-    return [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent_in(stat) == parent]
-
-
-def _parent_in(stat: Path) -> int:
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):  # it ended meanwhile
-        return 0
+    return [pid for pid in (int(each.name) for each in PROC.glob("[0-9]*")) if parent_of(pid) == parent]
 
 
 def kill(pid: int, which: signal.Signals) -> None:
@@ -133,9 +128,6 @@ def kill(pid: int, which: signal.Signals) -> None:
 
 
 def kill_group(pid: int, which: signal.Signals) -> None:
-    """Send a signal to the whole process group of a process, if any member still exists.
-    # processes of a dead rank hold its memory. A program that exits with 0 may leave processes on
-    purpose.
-    """
+    """Send a signal to the whole process group of a process, if any member still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, which)
