@@ -17,6 +17,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.launch import completion, platforms
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.net.addresses import port_argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,6 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
-    return int(text)
-
-
 TORCHRUN: Final = (
     Flag("--nnodes", "1:1", str, "number of nodes, or MIN:MAX"),
     Flag("--nproc-per-node", "1", str, "workers per node: a number, auto, cpu or gpu"),
@@ -99,7 +94,7 @@ TORCHRUN: Final = (
     Flag("--duplicate-stderr-filters", "", str, "the same for stderr"),
     Flag("--node-rank", 0, _whole, "rank of this node in a static launch"),
     Flag("--master-addr", "127.0.0.1", str, "address of rank 0 in a static launch"),
-    Flag("--master-port", None, _port, "port of rank 0 in a static launch"),
+    Flag("--master-port", None, port_argument, "port of rank 0 in a static launch"),
     Flag("--local-addr", None, str, "address that peers reach this node at"),
     Flag("--logs-specs", None, str, "not supported", in_environment=False),
     Flag(
@@ -154,7 +149,7 @@ OURS: Final = (
     Flag(
         "--metrics-port",
         None,
-        _port,
+        port_argument,
         f"port of the metrics of all ranks; or ${Env.METRICS_PORT}, at ${Env.METRICS_ADDRESS}",
     ),
     Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),

@@ -40,6 +40,7 @@ from ddp_trainer.metrics.serve.name_filter import Collected, Selection, families
 from ddp_trainer.metrics.serve.server import Answer, Request, Server, listen, refusal
 from ddp_trainer.metrics.serve.unreadable_files import UnreadableFiles
 from ddp_trainer.net import asyncio_utils
+from ddp_trainer.net.addresses import port_argument
 
 T = TypeVar("T")
 
@@ -248,16 +249,6 @@ def default_address(environ: Mapping[str, str]) -> str:
     return environ.get(Env.METRICS_ADDRESS) or ("" if in_pod else LOOPBACK)
 
 
-def _port(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; a port is a number from 0 (any free one) to 65535")
-    return number
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"aggregate: {message[:1].upper()}{message[1:]}, so this pod has no metrics.\n")
@@ -277,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--port",
-        type=_port,
+        type=port_argument,
         default=os.environ.get(Env.METRICS_PORT) or str(Port.METRICS.value),
         help=f"port to listen on, 0 for any free one (default ${Env.METRICS_PORT}, else {Port.METRICS.value})",
     )

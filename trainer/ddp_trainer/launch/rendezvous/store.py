@@ -36,6 +36,7 @@ from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
 from ddp_trainer.launch.rendezvous.state_machine import Membership
 from ddp_trainer.net import asyncio_utils
+from ddp_trainer.net.addresses import port_argument
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
 from ddp_trainer.net.run_secret import RunSecret
 
@@ -270,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     # Two jobs on one machine share its ports. Only the addresses of their pods differ.
     address = os.environ.get(Env.POD_IP, "")
     parser.add_argument("--host", default=address, help=f"address to listen on: ${Env.POD_IP}, or all when empty")
-    parser.add_argument("--port", type=_port, default=int(Port.RENDEZVOUS))
+    parser.add_argument("--port", type=port_argument, default=int(Port.RENDEZVOUS))
     parser.add_argument("--if-free", action="store_true", help="end well when another store has the port already")
     run_id = os.environ.get(Env.RUN_ID, "")
     parser.add_argument("--run-id", default=run_id, help="refuse agents of other runs; the first one's when empty")
@@ -288,9 +289,3 @@ def _seconds(text: str) -> float:
     if not 0 <= value < 1e9:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return value
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; a port is a number from 0 to 65535")
-    return int(text)
