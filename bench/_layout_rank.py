@@ -9,30 +9,29 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from bench._resident_bytes import Resident
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.loop.train_step import Stepper
+from ddp_trainer.train.trainer import Trainer
 
 
 def observe(file: Path, steps: int) -> None:
     """Write down the bytes when so many steps are done."""
-    take = Stepper.take
+    take = Trainer.train_step
     taken = 0
     resident: Resident | None = None
 
-    def observed(self: Stepper, *args: Any, **options: Any) -> Any:
+    def observed(self: Trainer) -> bool:
         nonlocal taken, resident
         if taken == 1:
             resident = Resident()
-        verdict = take(self, *args, **options)
+        stops = take(self)
         taken += 1
         if taken == steps and resident is not None:
             file.write_text(str(resident.peak()))
-        return verdict
+        return stops
 
-    Stepper.take = observed  # type: ignore[method-assign] # of this process alone
+    Trainer.train_step = observed  # type: ignore[method-assign] # of this process alone
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ MARKED_STEP = 3
 @pytest.mark.parametrize(
     ("task", "sentence"),
     [
-        ("MarkedDigits", f"error: The loss of step {MARKED_STEP} is nan. Lower --learning-rate"),
+        ("MarkedDigits", f"error: The loss of step {MARKED_STEP} is nan. Lower the learning rate"),
         ("FlawedGradient", f"error: A gradient of step {MARKED_STEP} is infinite or not a number. Lower "),
     ],
 )

@@ -31,11 +31,11 @@ from ddp_trainer.train.deferred_init.materialize import init_weights, materializ
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
-from ddp_trainer.train.loop.build_components import TrainState, build_state
-from ddp_trainer.train.loop.checkpoint_state import CheckpointState, Restored
+from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext, build_context
+from ddp_trainer.train.loop.train_state import Restored, TrainState
 from ddp_trainer.train.mesh.sharded_state import piece
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.observability.comm_wait import CommWaits
@@ -147,8 +147,7 @@ class Stand:
     """A run that has built what it keeps, and takes no step."""
 
     ground: RunContext
-    kept: TrainState
-    state: CheckpointState
+    state: TrainState
     deferred: Sequence[str]
     """Weights that had no memory yet."""
 
@@ -161,9 +160,10 @@ class Stand:
         ground = build_context(config, task, around)
         deferred = [name for name, each in ground.model.named_parameters() if each.is_meta]
         train_made.runs, drawn_next = 0, torch.get_rng_state()
-        kept = build_state(ground, None, loads=loads)
+        state = build_state(ground, GoodputTracker(ground.timer), None, loads=loads)
         assert torch.equal(torch.get_rng_state(), drawn_next)
-        return cls(ground, kept, CheckpointState(ground, kept, GoodputTracker(ground.phases)), deferred)
+        state.step = 0 if loads else STEP
+        return cls(ground, state, deferred)
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of all that the model has on this rank."""
@@ -189,8 +189,8 @@ class Stand:
             KeyedRandom(seed, torch.device("cpu")).enter(Stream.WEIGHTS)
             wanted = task.model()
         whole = {"model": model.state_dict(), "optimizer": {"state": {}}}
-        if self.kept.spread is not None:
-            whole = self.kept.spread.whole(whole, keep=True)
+        if self.state.sharded is not None:
+            whole = self.state.sharded.whole(whole, keep=True)
         assert whole["model"].keys() == wanted.state_dict().keys()
         for name, tensor in wanted.state_dict().items():
             assert name in RANKS_OWN or torch.equal(whole["model"][name], tensor), name
@@ -199,13 +199,13 @@ class Stand:
         """Go on from what the ranks have taken along."""
         taken = recover_state(self.ground, luggage, lambda _: None)
         assert taken is not None
-        return restore_state(taken, self.ground, self.kept, self.state)
+        return restore_state(taken, self.state)
 
 
-def begin_step(kept: TrainState) -> None:
+def begin_step(state: TrainState) -> None:
     """One that will never end: stages in pieces have their weights whole in it."""
-    if isinstance(kept.spread, pp_state.PipelineState) and kept.spread.stages.pieces is not None:
-        kept.spread.stages.pieces.gather(CommWaits())
+    if isinstance(state.sharded, pp_state.PipelineState) and state.sharded.stages.pieces is not None:
+        state.sharded.stages.pieces.gather(CommWaits())
 
 
 def demand_loaded(task: DrawnWhole, layout: str, around: ProcessContext) -> None:
@@ -215,15 +215,15 @@ def demand_loaded(task: DrawnWhole, layout: str, around: ProcessContext) -> None
     assert all(each.isfinite().all() for each in wanted.values())
     assert bool(sum(around.group.gather(train_made.runs))) is isinstance(task, Counted)
     drawn.demand_as_in_one_process()
-    checkpoint = drawn.state.copy(STEP)
-    begin_step(drawn.kept)
-    luggage = capture_state(drawn.ground, drawn.kept, drawn.state, STEP, in_doubt=False)
+    checkpoint = drawn.state.to_checkpoint()
+    begin_step(drawn.state)
+    luggage = capture_state(drawn.state, in_doubt=False)
     for is_slot in (False, True):
         stand = Stand.of(task, layout, around, loads=True)
         assert train_made.runs == 0, "weights were made"
         stand.demand_open()
-        restored = stand.unpacked(luggage) if is_slot else stand.state.give_back(checkpoint)
-        assert restored.step == STEP
+        _ = stand.unpacked(luggage) if is_slot else stand.state.load_checkpoint(checkpoint)
+        assert stand.state.step == STEP
         filled = stand.tensors()
         assert filled.keys() == wanted.keys()
         for name, tensor in wanted.items():

@@ -25,7 +25,7 @@ import torch
 
 from ddp_trainer.train import trainer
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.loop import train_step as step_module
+from ddp_trainer.train.loop import batch_slices
 from ddp_trainer.train.loop.step_consensus import StepDecision
 from tests.local.train_layouts import Numbers
 from tests.support import stream_model
@@ -111,30 +111,33 @@ class EvenNumbers(Numbers):
 
 def prepare() -> None:
     """Let steps and groups be noted."""
-    take, fetch, build = step_module.Stepper.take, step_module.Stepper._fetch, trainer.build_components
+    begin, commit, build = trainer.begin_step, trainer.commit_step, trainer.build_components
+    fetch = batch_slices.fetch_shard
 
-    def noted(stepper: Any, step: int, **options: Any) -> StepDecision:
-        generation = os.environ["DDP_GENERATION"]
+    def begun(state: Any, parts: Any) -> Any:
         DOOM.begin_step()
-        LOG.note(f"S {generation} {step}")
-        verdict: StepDecision = take(stepper, step, **options)
-        LOG.note(f"V {generation} {step} {verdict.loss!r} {DOOM.operations}")
+        LOG.note(f"S {os.environ['DDP_GENERATION']} {state.step}")
+        return begin(state, parts)
+
+    def committed(state: Any, parts: Any, batch: Any, result: Any, **options: Any) -> StepDecision:
+        verdict: StepDecision = commit(state, parts, batch, result, **options)
+        LOG.note(f"V {os.environ['DDP_GENERATION']} {batch.step} {verdict.loss!r} {DOOM.operations}")
         DOOM.end_step()
         return verdict
 
-    def fetched(stepper: Any, request: Any, share: Any) -> Any:
-        if stepper._group.counts:
+    def fetched(parts: Any, request: Any, result: Any) -> Any:
+        if parts.group.counts:
             for number in request.ids.tolist():
                 LOG.note(f"F {number}")
-        return fetch(stepper, request, share)
+        return fetch(parts, request, result)
 
     def assembled(*args: Any) -> Any:
         LOG.note(f"A {os.environ['DDP_GENERATION']}")
         return build(*args)
 
-    step_module.Stepper.take = noted  # type: ignore[method-assign,assignment]
-    step_module.Stepper._fetch = fetched  # type: ignore[method-assign]
+    trainer.begin_step, trainer.commit_step = begun, committed
     trainer.build_components = assembled
+    batch_slices.fetch_shard = fetched
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
 from ddp_trainer.train.exact.digest import sha256
 from ddp_trainer.train.loop.build_components import build_state
-from ddp_trainer.train.loop.checkpoint_state import CheckpointState
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import build_context
+from ddp_trainer.train.loop.train_state import TrainState
 from tests.local.train_layouts import Numbers
 
 LAYOUTS = ("replicate=2", "shard=2", "tp=2", "pp=2")
@@ -51,7 +51,7 @@ class OddNumbers(Numbers):
 class Stand:
     """A run under a layout that has built what it keeps, and takes no step."""
 
-    state: CheckpointState
+    state: TrainState
     config: Config
     around: ProcessContext
 
@@ -66,30 +66,22 @@ class Stand:
             device="cpu",
         )
         ground = build_context(config, OddNumbers(), around)
-        kept = build_state(ground, None, loads=loads)
-        optimizer = kept.optimization.optimizer
+        state = build_state(ground, GoodputTracker(ground.timer), None, loads=loads)
+        optimizer = state.optimizer.optimizer
         if not loads:
             for group in optimizer.param_groups:
                 for weight in group["params"]:
                     if not weight.is_meta:  # of another stage
                         weight.grad = weight.detach().clone()
             optimizer.step()
-        return cls(
-            CheckpointState(ground, kept, GoodputTracker(ground.phases), keeps=around.group.rank == 0), config, around
-        )
+        return cls(state, config, around)
 
     def save(self, step: int) -> int | None:
         """The step that became durable, as this rank knows."""
         saver = self._saver()
         saver.open()
-        state = self.state
-        saver.save(
-            step,
-            lambda: state.take(step, None, None),
-            lambda: state.manifest(step),
-            together=state.is_spread,
-            in_pieces=state.in_pieces(step, None, None),
-        )
+        self.state.step = step
+        self.state.save(saver, None, None)
         saver.settle()
         self.around.group.gather(0)  # until all are through
         return saver.durable_step
@@ -98,11 +90,12 @@ class Stand:
         """Go on from the newest checkpoint; its step."""
         found = newest_of_all(self._saver().newest(self.around.group), self.around.group, lambda _: None)
         assert found is not None
-        return self.state.give_back(found.checkpoint).step
+        self.state.load_checkpoint(found.checkpoint)
+        return self.state.step
 
     def digest(self) -> str:
         """Of the whole state, on the ranks that gather it."""
-        whole = self.state.take(FIRST, None, None)
+        whole = self.state.state_dict(keeps=self.around.group.rank == 0)
         return sha256(list(tensors(whole["model"]))) + sha256(list(tensors(whole["optimizer"]["state"])))
 
     def _saver(self) -> CheckpointManager:

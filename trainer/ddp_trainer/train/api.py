@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ddp_trainer.common.constants import File
 from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
@@ -29,20 +29,17 @@ from ddp_trainer.train.observability.console import Ended, Mode, Progress
 from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
 
 if TYPE_CHECKING:
+    from ddp_trainer.train.distributed.group import Group
     from ddp_trainer.train.loop.process_context import ProcessContext
     from ddp_trainer.train.recovery.group_transition import GroupTransition
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    config: Config
-    env: Environment
-    recorder: Callable[[], RankRecorder]
-    """Called once the rank is known."""
-    progress: Progress
-    stop: StopRequest
-    began: float
-    control: Control | None
+class JobLabels(NamedTuple):
+    """Properties of the job in its metrics."""
+
+    precision: str
+    parallelism: str
+    """Name of the strategy, or the layout."""
 
 
 def run(
@@ -75,12 +72,14 @@ def run(
     stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
     make_recorder = recorder if callable(recorder) else lambda: recorder or SilentRankRecorder()
     with stop.listening(), closing(progress):
-        given = _Given(config, env, make_recorder, progress, stop, began, control)
         _import_torch()
-        outcome = _train(task or load_task(config.task, task_flags(config)), given)
+        from ddp_trainer.train.loop.process_context import ProcessContext  # noqa: PLC0415 - imports torch
+
+        process = ProcessContext.outside_groups(env, progress, stop, began, control)
+        outcome = _train(task or load_task(config.task, task_flags(config)), config, process, make_recorder)
     # In every pod: a controller that sees the first pod succeed may delete the others, rank 0's among them.
     if env.local_rank == 0:
-        _publish(outcome, config, progress)
+        publish_summary(outcome, config, progress)
     return outcome
 
 
@@ -132,70 +131,93 @@ def _import_torch() -> None:
             gc.enable()
 
 
-def _train(task: Task, given: _Given) -> Outcome:
+def _train(task: Task, config: Config, process: ProcessContext, make_recorder: Callable[[], RankRecorder]) -> Outcome:
     # These import torch, which takes 0.9 s: errors found before do not wait for it.
     from ddp_trainer.train.distributed.device_selection import limit_threads  # noqa: PLC0415
-    from ddp_trainer.train.distributed.group import Group  # noqa: PLC0415
-    from ddp_trainer.train.loop.process_context import ProcessContext  # noqa: PLC0415
     from ddp_trainer.train.recovery.group_transition import GroupTransition  # noqa: PLC0415
     from ddp_trainer.train.trainer import Trainer  # noqa: PLC0415
 
-    limit_threads(given.env, given.config)
-    around = ProcessContext(
-        env=given.env,
-        group=Group.alone(),
-        recorder=SilentRankRecorder(),
-        progress=given.progress,
-        stop=given.stop,
-        began=given.began,
-        control=given.control,
-    )
-    with Trainer(given.config, task, around) as run:
-        passage = GroupTransition(given.config, given.control, given.stop, can_stay=run.can_stay)
-        env = passage.first(given.env)
+    limit_threads(process.env, config)
+    labels = JobLabels(config.precision, str(config.parallel) if config.spreads else config.strategy)
+    with Trainer(config, task, process) as trainer:
+        transition = GroupTransition(config, process.control, process.stop, can_stay=trainer.can_stay)
+        env = transition.first(process.env)
         while env is not None:
-            before = around
+            before = process
             try:
-                around = _in_group(around, given, passage, env)
-                outcome = run.go(around)
+                check_places(config.parallel, env)
+                process = join_group(before, env, transition, config, make_recorder, labels)
+                outcome = trainer.run(process)
             except PeerLost as err:
-                if not passage.is_open:
-                    raise
-                ended = err.alone()
-                if around is not before:
-                    around.group.has_lost = not isinstance(err, GroupEnds)
-                passage.free_device(err)
+                ended = survive(transition, None if process is before else process.group, err)
             else:
-                run.abandon(stays=False)
+                trainer.teardown_group(stays=False)
                 if outcome.exit_code == 0:
-                    around.group.release(json.dumps(outcome.summary.to_dict()).encode())
-                around.group.close()
+                    process.group.release(json.dumps(outcome.summary.to_dict()).encode())
+                process.group.close()
                 return outcome
-            run.abandon()
-            env = passage.next(ended)
-        return run.leave()
+            trainer.teardown_group()
+            env = transition.next(ended)
+        return trainer.stop()
 
 
-def _in_group(around: ProcessContext, given: _Given, passage: GroupTransition, env: Environment) -> ProcessContext:
-    """Join the group that ``env`` describes, and return the process context for it."""
-    given.progress.show(*shown(given.config, env))
-    check_places(given.config.parallel, env)
-    group = passage.join(env)
-    recorder = given.recorder() if isinstance(around.recorder, SilentRankRecorder) else around.recorder
+def join_group(
+    process: ProcessContext,
+    env: Environment,
+    transition: GroupTransition,
+    config: Config,
+    make_recorder: Callable[[], RankRecorder],
+    labels: JobLabels,
+) -> ProcessContext:
+    """Join the worker group that ``env`` describes, and return the process context in it.
+
+    Args:
+        process: The context so far; its recorder is kept, once there is one.
+        env: This process's place in the group.
+        transition: The membership of this process in groups.
+        config: The configuration.
+        make_recorder: Makes the recorder of metrics; called once the rank is known.
+        labels: Properties of the job, for the metrics.
+
+    Raises:
+        PeerLost: A rank was lost, or the launcher canceled the group before it was complete.
+    """
+    process.progress.show(*shown(config, env))
+    group = transition.join(env)
+    recorder = make_recorder() if isinstance(process.recorder, SilentRankRecorder) else process.recorder
     recorder.identity(
         rank=env.rank,
         local_rank=env.local_rank,
         world_size=env.world_size,
         backend=group.backend,
         device=str(group.device),
-        parallel=given.config.parallel,
+        parallel=config.parallel,
     )
-    config = given.config
-    recorder.job(precision=config.precision, parallelism=str(config.parallel) if config.spreads else config.strategy)
-    return replace(around, env=env, group=group, recorder=recorder)
+    recorder.job(precision=labels.precision, parallelism=labels.parallelism)
+    return replace(process, env=env, group=group, recorder=recorder)
 
 
-def _publish(outcome: Outcome, config: Config, progress: Progress) -> None:
+def survive(transition: GroupTransition, joined: Group | None, err: PeerLost) -> PeerLost:
+    """Free the device after the end of a group, and return the error without references to the group.
+
+    Args:
+        transition: The membership of this process in groups.
+        joined: The group that has ended; None if it was not complete.
+        err: The end of the group.
+
+    Raises:
+        PeerLost: This process cannot join another group.
+    """
+    if not transition.is_open:
+        raise err
+    if joined is not None:
+        joined.has_lost = not isinstance(err, GroupEnds)
+    transition.free_device(err)
+    return err.alone()
+
+
+def publish_summary(outcome: Outcome, config: Config, progress: Progress) -> None:
+    """Print the summary if ``--log-json`` is given, and write its file."""
     if config.log_json:
         progress.tell(Ended(outcome.summary.to_dict()))
     if config.summary is None:

@@ -6,34 +6,20 @@ creates and commits it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ddp_trainer.common.constants import Phase
-from ddp_trainer.train.data.batch_plan import BatchPlan, cut
-from ddp_trainer.train.data.batch_reader import to_device
-from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.batch_plan import digest
+from ddp_trainer.train.data.keyed_rng import Stream
+from ddp_trainer.train.data.loaders.step_batches import Portion
 from ddp_trainer.train.data.task import Batch
-from ddp_trainer.train.exact.buffer_sync import SharedBuffers
-from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.loop.batch_slices import StepResult, fetch_shard
+from ddp_trainer.train.loop.group_components import GroupComponents
+from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.utils.errors import BadTask
-
-
-@dataclass(frozen=True, slots=True)
-class StepParts:
-    """Components that a step uses."""
-
-    plan: BatchPlan
-    shards: Sequence[int]
-    """Numbers of the logical shards that this rank owns."""
-    fetch: Callable[[Tensor], Batch]
-    random: KeyedRandom
-    buffers: SharedBuffers
-    phases: StepTimer
-    device: torch.device
 
 
 class Step:
@@ -43,34 +29,28 @@ class Step:
     the last step of an epoch.
     """
 
-    def __init__(self, number: int, parts: StepParts) -> None:
-        self.number = number
+    def __init__(self, samples_of_all: Portion, state: TrainState, parts: GroupComponents) -> None:
+        self.number = samples_of_all.step
         """Number of the global step, counted from 0."""
-        self.epoch = parts.plan.epoch_of(number)
+        self.epoch = state.plan.epoch_of(self.number)
         """Number of the epoch, counted from 0."""
-        self.batch_ids = parts.plan.batch(number)
+        self.batch_ids = samples_of_all.ids
         """Ids of the samples of the whole global step."""
         self.own_ids: list[Tensor] = []
         """Ids of the samples whose loss was passed to :meth:`backward`, one tensor per batch."""
-        self.loss = torch.zeros((), dtype=torch.float64, device=parts.device)
-        """Sum of the losses of those samples, a float64 scalar on the device."""
-        self._parts = parts
+        self.samples_of_all = samples_of_all
+        self.result = StepResult(loss=parts.no_loss.clone())
+        """Samples and losses that were passed to :meth:`backward`."""
+        self._optimizer, self._parts = state.optimizer, parts
         self._waiting: Tensor | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         parts = self._parts
-        for shard in parts.shards:
-            ids = self.batch_ids[cut(len(self.batch_ids), parts.plan.shards, shard)]
-            if not len(ids):
-                continue
-            parts.random.enter(Stream.FETCH, self.number, shard)
-            samples = parts.fetch(ids)
-            parts.phases.lap(Phase.DATA_WAIT)
-            samples = to_device(samples, parts.device)
-            parts.phases.lap(Phase.HOST_TO_DEVICE)
-            parts.random.enter(Stream.MODEL, self.number, shard)
-            self._waiting = ids
-            yield samples
+        for request in self.samples_of_all.own:
+            batch, _ = fetch_shard(parts, request, self.result)
+            parts.random.enter(Stream.MODEL, self.number, request.shard)
+            self._waiting = request.ids
+            yield batch
             if self._waiting is not None:
                 raise BadTask(
                     f"A batch of step {self.number} was not given to step.backward.",
@@ -96,8 +76,17 @@ class Step:
                 hint="Call it once for each batch, inside the loop over the step.",
             )
         ids, self._waiting = self._waiting, None
-        self._parts.phases.lap(Phase.FORWARD)
-        torch.autograd.backward(loss * (len(ids) / len(self.batch_ids)))
-        self._parts.phases.lap(Phase.BACKWARD)
-        self.loss += loss.detach().double() * len(ids)
+        self._parts.timer.lap(Phase.FORWARD)
+        torch.autograd.backward(self._optimizer.scaled(loss) * (len(ids) / len(self.batch_ids)))
+        self._parts.timer.lap(Phase.BACKWARD)
         self.own_ids.append(ids)
+        result = self.result
+        result.samples += len(ids)
+        result.digest += digest(ids)
+        result.loss = self.loss + loss.detach().double() * len(ids)
+
+    @property
+    def loss(self) -> Tensor:
+        """Sum of the losses of those samples, a float64 scalar on the device."""
+        assert self.result.loss is not None  # noqa: S101 - set at construction
+        return self.result.loss

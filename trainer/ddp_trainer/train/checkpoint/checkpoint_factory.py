@@ -45,16 +45,27 @@ def make_saver(
     )
 
 
-def renew_saver(saver: CheckpointManager, config: Config, env: Environment, group: Group) -> bool:
-    """Move a checkpoint manager to the next group; False if this rank's part in saving differs there.
+def next_saver(
+    former: CheckpointManager | None,
+    config: Config,
+    env: Environment,
+    group: Group,
+    recorder: RankRecorder,
+    progress: Progress,
+    best: Goal | None,
+) -> CheckpointManager:
+    """Return this rank's checkpoint manager for the next group: ``former``, if its part in saving is the same there.
 
-    In that case, an unfinished save of this rank is not published: the next writer's claim invalidates it. If ranks
-    need that save, they claim the directory later (:meth:`CheckpointManager.open`).
+    Otherwise, an unfinished save of this rank is not published: the next writer's claim invalidates it. If ranks need
+    that save, they claim the directory later (:meth:`CheckpointManager.open`).
     """
-    if not saver.is_open or saver.writes != _writes_here(config, env):
-        return False
-    saver.renew(generation=env.generation, fence=env.fence, keeps_time=group.rank == 0)
-    return True
+    if former is not None and former.is_open and former.writes == _writes_here(config, env):
+        former.renew(generation=env.generation, fence=env.fence, keeps_time=group.rank == 0)
+        return former
+    saver = make_saver(config, env, group, recorder, progress, best)
+    if former is not None:
+        saver.follow(former)
+    return saver
 
 
 def make_odometer(

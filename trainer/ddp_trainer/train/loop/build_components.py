@@ -1,14 +1,13 @@
 """Construction of the components of a run.
 
-:func:`build_state` builds what the process keeps over worker groups (:class:`TrainState`). :func:`build_components`
-builds what belongs to one worker group (:class:`GroupComponents`). :class:`~ddp_trainer.train.trainer.Trainer` calls
-both.
+:func:`build_state` builds what the process keeps over worker groups. :func:`build_components` builds what belongs to
+one worker group. :class:`~ddp_trainer.train.trainer.Trainer` calls both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -20,16 +19,21 @@ from ddp_trainer.train.config.option_rules import check_rollback, layout_of
 from ddp_trainer.train.config.options import BalanceName, Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, choose_shards, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
-from ddp_trainer.train.data.loaders.base import Feed
+from ddp_trainer.train.data.keyed_rng import KeyedRandom
 from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sample_count
 from ddp_trainer.train.data.loaders.map_reader import first_batch
+from ddp_trainer.train.data.loaders.step_batches import StepBatches
 from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
+from ddp_trainer.train.exact.buffer_factory import make_buffers
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.group_components import GroupComponents
 from ddp_trainer.train.loop.run_context import RunContext
-from ddp_trainer.train.loop.train_step import Stepper
+from ddp_trainer.train.loop.train_state import TrainState, shard_writer
+from ddp_trainer.train.loop.user_loop import UserOptimizer, UserStrategy, UserTask
 from ddp_trainer.train.observability.console import Balanced
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
@@ -37,49 +41,21 @@ from ddp_trainer.train.parallel.comm_timing import measure_waits
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
-from ddp_trainer.train.transforms.model_transforms import Losses, prepare
+from ddp_trainer.train.transforms.model_transforms import prepare
 from ddp_trainer.train.utils.errors import BadTask
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainState:
-    """State that this process keeps from one worker group to the next, together with the model."""
-
-    plan: BatchPlan
-    ledger: SampleTracker
-    losses: Losses
-    optimization: OptimizerWrapper
-    spread: ShardedState | None = None
-    """The distributed state, if no rank holds the whole model; else None."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupComponents:
-    """Components that train and evaluate in one worker group."""
-
-    strategy: Strategy
-    feed: Feed
-    stepper: Stepper
-    evaluation: Evaluation
-
-    def abandon(self, *, keeps_gradients: bool = False) -> None:
-        """Drop the uncommitted step after the group was lost, and close the feed.
-
-        Args:
-            keeps_gradients: Keep the gradients of the step, whose vote may still turn out to be committed.
-        """
-        self.feed.close()
-        self.stepper.abandon(keeps_gradients=keeps_gradients)
-
-
-def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = False) -> TrainState:
+def build_state(
+    ground: RunContext, history: GoodputTracker, stored_shards: int | None, *, loads: bool = False
+) -> TrainState:
     """Build the state that outlives a worker group.
 
     Args:
         ground: The context of the run.
+        history: The account of time and lost steps.
         stored_shards: Number of logical shards of the checkpoint or state to resume from; None for a new run.
         loads: The model's own state is loaded afterwards. A distributed model then gets no initial weights. It must
             be equal on all ranks.
@@ -87,7 +63,7 @@ def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = 
     Raises:
         BadConfig: A flag does not fit the task, the group or another flag.
     """
-    config, group = ground.config, ground.around.group
+    config, group = ground.config, ground.process.group
     loaded = frozenset(ground.model.state_dict()) if loads and config.spreads else frozenset()
     spread = _lay(config, group)
     plan = _plan(ground, stored_shards)
@@ -97,64 +73,79 @@ def build_state(ground: RunContext, stored_shards: int | None, *, loads: bool = 
             materialize(ground.model, group.device)
             init_weights(ground.model, ground.task, config.seed, loaded)
         ground.model.to(group.device)
-    losses = prepare(ground.model, ground.task.losses, config, group, ground.around.progress.alarm)
+    losses = prepare(ground.model, ground.task.losses, config, group, ground.process.progress.alarm)
     if spread is not None:
         spread = _spread_out(ground, spread, loaded)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
     return TrainState(
+        context=ground,
+        history=history,
         plan=plan,
-        ledger=SampleTracker(plan.samples),
+        tracker=SampleTracker(plan.samples),
         losses=losses,
-        optimization=OptimizerWrapper.build(ground.task, ground.model, config, plan.total_steps, loss_scale, spread),
-        spread=spread,
+        optimizer=(
+            UserOptimizer(ground.task, config, loss_scale)
+            if isinstance(ground.task, UserTask)
+            else OptimizerWrapper.build(ground.task, ground.model, config, plan.total_steps, loss_scale, spread)
+        ),
+        sharded=spread,
+        shard_writer=shard_writer(ground, spread),
     )
 
 
-def build_components(ground: RunContext, kept: TrainState) -> GroupComponents:
+def build_components(state: TrainState) -> GroupComponents:
     """Build the components of the current worker group; all ranks must hold the same state by now.
 
     Raises:
         BadConfig: A flag does not fit the group or another flag.
         BadTask: The task cannot be evaluated.
     """
-    config, group, plan = ground.config, ground.around.group, kept.plan
-    layout = Layout() if kept.spread is None else kept.spread.mesh.layout
-    strategy = build(
-        Parts(
-            model=ground.model,
-            losses=kept.losses,
-            group=group,
-            plan=plan,
-            config=config,
-            spread=kept.spread,
-            example=None if kept.spread is None else lambda: _example(ground),
-            waits=measure_waits(ground.model, layout, group, ground.phases, ground.around.recorder),
-        )
-    )
-    feed = make_feed(ground.samples, plan, owned(plan.shards, group.data_size, group.data_rank), config, group.device)
-    stepper = Stepper(
+    context, plan = state.context, state.plan
+    config, group, model = context.config, context.process.group, context.model
+    # The strategy of a user-written loop has neither a first broadcast nor a first pass that must not be interrupted.
+    group.is_starting = not isinstance(context.task, UserTask)
+    layout = Layout() if state.sharded is None else state.sharded.mesh.layout
+    shards = owned(plan.shards, group.data_size, group.data_rank)
+    balance = _balance(context, plan)
+    for_strategy = Parts(
+        model=model,
+        losses=state.losses,
+        group=group,
         plan=plan,
+        config=config,
+        spread=state.sharded,
+        example=None if state.sharded is None else lambda: _example(context),
+        waits=measure_waits(model, layout, group, context.timer, context.process.recorder),
+        forward_timer=nullcontext() if balance is None or group.device.type != "cuda" else balance,
+    )
+    if isinstance(context.task, UserTask):
+        strategy: Strategy = UserStrategy(for_strategy, state.optimizer.optimizer)
+    else:
+        strategy = build(for_strategy)
+    return GroupComponents(
         group=group,
         strategy=strategy,
-        optimization=kept.optimization,
-        feed=feed,
-        ledger=kept.ledger,
-        phases=ground.phases,
-        guard=ground.guard,
-        config=config,
-        balance=_balance(ground, plan),
-        told=ground.skips,
+        feed=make_feed(context.samples, plan, shards, config, group.device),
+        batches=StepBatches(plan, shards),
+        buffers=make_buffers(model, group, plan.shards, config),
+        random=KeyedRandom(plan.seed, group.device),
+        timer=context.timer,
+        evaluation=_evaluation(state),
+        balance=balance,
+        on_skip=context.on_skip,
+        shards=shards,
+        merges_shards=strategy.takes_whole_steps or config.level is Level.FAST,
+        no_loss=torch.zeros((), dtype=torch.float64, device=group.device),
     )
-    return GroupComponents(strategy=strategy, feed=feed, stepper=stepper, evaluation=_evaluation(ground, kept))
 
 
-def _plan(ground: RunContext, stored_shards: int | None) -> BatchPlan:
-    config, samples = ground.config, ground.samples
+def _plan(context: RunContext, stored_shards: int | None) -> BatchPlan:
+    config, samples = context.config, context.samples
     shards = choose_shards(
         config.shards if config.shards is not None else stored_shards,
-        promised_ranks=ground.around.env.promised_ranks,
-        most_ranks=ground.around.env.most_ranks,
-        world_size=ground.around.group.data_size,
+        promised_ranks=context.process.env.promised_ranks,
+        most_ranks=context.process.env.most_ranks,
+        world_size=context.process.group.data_size,
         global_batch=config.global_batch,
     )
     return BatchPlan(
@@ -169,11 +160,11 @@ def _plan(ground: RunContext, stored_shards: int | None) -> BatchPlan:
     )
 
 
-def _balance(ground: RunContext, plan: BatchPlan) -> LoadBalancer | None:
-    if ground.config.balance is BalanceName.STATIC:
+def _balance(context: RunContext, plan: BatchPlan) -> LoadBalancer | None:
+    if context.config.balance is BalanceName.STATIC:
         return None
-    tell = ground.around.progress.tell
-    return LoadBalancer(plan.shards, ground.around.group, ground.phases, lambda shards: tell(Balanced(shards=shards)))
+    tell = context.process.progress.tell
+    return LoadBalancer(plan.shards, context.process.group, context.timer, lambda shards: tell(Balanced(shards=shards)))
 
 
 def _lay(config: Config, group: Group) -> ShardedState | None:
@@ -201,7 +192,7 @@ def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str
     Raises:
         BadConfig: The model cannot be cut by this layout.
     """
-    model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.around.group
+    model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.process.group
     layout = mesh.layout
     if layout.pp > 1:
         from ddp_trainer.train.parallel.pp.pipeline_split import split_stages  # noqa: PLC0415 - as above
@@ -229,19 +220,20 @@ def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str
     return spread
 
 
-def _example(ground: RunContext) -> Batch:
-    if is_stream(ground.samples):
+def _example(context: RunContext) -> Batch:
+    if is_stream(context.samples):
         raise BadTask(
             "This rank begins in a step in which it has no samples, and cannot take part in it: they are a stream.",
             hint="Let an epoch of the stream end with a whole --global-batch.",
         )
-    return to_device(first_batch(cast("Samples", ground.samples)), ground.around.group.device)
+    return to_device(first_batch(cast("Samples", context.samples)), context.process.group.device)
 
 
-def _evaluation(ground: RunContext, kept: TrainState) -> Evaluation:
-    config, task, group, plan = ground.config, ground.task, ground.around.group, kept.plan
-    skipped = ground.skips if config.on_bad_sample is OnBadSample.SKIP else None
-    if kept.spread is not None:
+def _evaluation(state: TrainState) -> Evaluation:
+    context, plan = state.context, state.plan
+    config, task, group = context.config, context.task, context.process.group
+    skipped = context.on_skip if config.on_bad_sample is OnBadSample.SKIP else None
+    if state.sharded is not None:
         from ddp_trainer.train.evaluation.sharded_evaluation import EvenEvaluation  # noqa: PLC0415 - on request
 
         return EvenEvaluation(task, group, skipped=skipped)

@@ -6,57 +6,71 @@ recorder of metrics, to the progress output and to the loggers of curves.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
+from typing import Final
 
-from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.evaluation.task_report import shown
-from ddp_trainer.train.loop.build_components import TrainState
-from ddp_trainer.train.loop.metrics_reporter import MetricsReporter
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.loop.step_consensus import StepDecision
-from ddp_trainer.train.models.registry import flops
+from ddp_trainer.train.loop.train_state import TrainState
+from ddp_trainer.train.models.registry import flops, tokens
 from ddp_trainer.train.observability.console import Evaluated
 from ddp_trainer.train.observability.loggers import Reports, open_reports
 from ddp_trainer.train.observability.run_banner import on_small_data, started
+from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
+from ddp_trainer.train.transforms.hfu import recomputed_ratio
+
+GRADIENT_SECONDS: Final = 1.0
+"""Minimum seconds between two reports of gradient norm and loss scale, which must be copied from a GPU."""
 
 
 class CallbackList:
     """Reporters of one rank; only rank 0 writes curves, so another process takes over when rank 0 moves to it."""
 
-    _around: ProcessContext
-    _telling: MetricsReporter
+    _process: ProcessContext
+    _timer: StepTimer
 
     def __init__(self) -> None:
         self._reports = Reports([])
         self._is_first: bool | None = None
+        self._tokens = self._flops = 0
+        self._recorded_gradients_at = -math.inf
         self.loss: float | None = None
         """Mean loss of the last step with a finite loss, else of the first step; None before the first step."""
 
-    def enter(self, ground: RunContext) -> None:
+    def enter(self, context: RunContext) -> None:
         """Switch to the process context of a new worker group, and open or close the curves accordingly."""
-        self._around, self._telling = ground.around, MetricsReporter(ground.around.recorder, ground.phases)
-        is_first = ground.around.env.rank == 0
+        self._process, self._timer = context.process, context.timer
+        is_first = context.process.env.rank == 0
         if is_first is not self._is_first:
             self._reports.close()
-            self._reports = open_reports(ground.config, ground.around.env)
+            self._reports = open_reports(context.config, context.process.env)
         self._is_first = is_first
 
-    def expect(self, ground: RunContext, plan: BatchPlan) -> None:
+    def expect(self, state: TrainState) -> None:
         """Announce the model and its planned steps to the metrics."""
-        self._telling.begin(ground.model, plan, ground.config)
+        recorder, model = self._process.recorder, state.context.model
+        recorder.planned(state.plan.total_steps)
+        if (ratio := recomputed_ratio(model, state.context.config)) is not None:
+            recorder.recomputed(ratio)
+        self._tokens, self._flops = tokens(model) or 0, flops(model) or 0
 
-    def begin(self, step: int, ground: RunContext, plan: BatchPlan) -> None:
-        """Report that training starts or resumes after ``step`` steps.
+    def begin(self, state: TrainState) -> None:
+        """Report that training starts or resumes.
 
         Raises:
             BadConfig: A report that a flag requests cannot be written.
         """
-        progress, group = self._around.progress, self._around.group
+        progress, group = self._process.progress, self._process.group
+        task, model, step = state.context.task, state.context.model, state.step
         progress.begin(step)
         self._reports.begin(step)
-        progress.tell(started(ground.task.name, ground.model, plan, group, step=step, flops=flops(ground.model)))
-        if remark := on_small_data(plan):
+        progress.tell(started(task.name, model, state.plan, group, step=step, flops=flops(model)))
+        if remark := on_small_data(state.plan):
             progress.note(remark)
 
     def rewind(self, step: int, lost: int, why: str) -> None:
@@ -68,40 +82,59 @@ class CallbackList:
             why: The reason, a sentence.
         """
         self._reports.rewind(step)
-        self._around.progress.note(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
+        self._process.progress.note(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
-    def step(self, step: int, kept: TrainState, verdict: StepDecision, *, own: int) -> None:
-        """Report the committed step number ``step``, counted from 1, with ``own`` samples of this rank."""
-        plan, optimization = kept.plan, kept.optimization
-        epoch, rate = plan.epoch_of(step - 1), optimization.learning_rate
-        if verdict.is_finite or self.loss is None:
-            self.loss = verdict.loss / verdict.samples
-        self._telling.step(step, epoch, own, loss=self.loss, rate=rate, is_finite=verdict.is_finite)
-        if self._around.group.rank == 0:
-            self._telling.gradients(optimization)
-        self._around.progress.step(
+    def step(self, state: TrainState, decision: StepDecision, *, own_samples: int) -> None:
+        """Report the last committed step, with the number of samples of this rank."""
+        step, plan, optimizer = state.step, state.plan, state.optimizer
+        epoch, rate = plan.epoch_of(step - 1), optimizer.learning_rate
+        if decision.is_finite or self.loss is None:
+            self.loss = decision.loss / decision.samples
+        self._record(step, epoch, own_samples, loss=self.loss, rate=rate, is_finite=decision.is_finite)
+        if self._process.group.rank == 0:
+            self._record_gradients(optimizer)
+        self._process.progress.step(
             step=step,
             steps=plan.total_steps,
             epoch=epoch + 1,
-            samples=verdict.samples,
+            samples=decision.samples,
             loss=self.loss,
             learning_rate=rate,
         )
         self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
 
-    def evaluated(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of an evaluation after ``step`` steps, in an epoch counted from 0."""
-        self._around.recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
-        self._around.progress.tell(Evaluated(epoch=epoch + 1, step=step, metrics=metrics))
+    def _record(self, step: int, epoch: int, samples: int, *, loss: float, rate: float, is_finite: bool) -> None:
+        """Report a committed step to the metrics, with the number of samples of this rank."""
+        recorder = self._process.recorder
+        self._timer.report(recorder, step=step, epoch=epoch, samples=samples)
+        recorder.progress(loss, rate)
+        if self._tokens or self._flops:
+            recorder.work(samples * self._tokens, samples * self._flops)
+        if not is_finite:
+            recorder.skipped_step()
+
+    def _record_gradients(self, optimizer: OptimizerWrapper) -> None:
+        """Report gradient norm and loss scale of the last step, at most every :data:`GRADIENT_SECONDS` seconds."""
+        now = time.monotonic()
+        if now - self._recorded_gradients_at >= GRADIENT_SECONDS:
+            self._recorded_gradients_at = now
+            scale = optimizer.loss_scale
+            self._process.recorder.gradients(optimizer.norm, None if scale == 1.0 else scale)
+
+    def evaluated(self, state: TrainState, metrics: Mapping[str, float]) -> None:
+        """Report the metrics of an evaluation of this state."""
+        step, epoch = state.step, state.plan.epoch_of(state.step - 1)
+        self._process.recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
+        self._process.progress.tell(Evaluated(epoch=epoch + 1, step=step, metrics=metrics))
         self._reports.evaluated(step, epoch, metrics)
 
-    def show(self, ground: RunContext, *, together: bool) -> None:
-        """Print the task's report on the trained model; with ``together`` every rank must call it."""
-        is_first = self._around.group.rank == 0
-        if is_first or together:
-            text = shown(ground.task, ground.model)
+    def show(self, state: TrainState) -> None:
+        """Print the task's report on the trained model; every rank must call it if the state is distributed."""
+        is_first = self._process.group.rank == 0
+        if is_first or state.sharded is not None:
+            text = shown(state.context.task, state.context.model)
             if text is not None and is_first:
-                self._around.progress.note(text)
+                self._process.progress.note(text)
 
     def close(self) -> None:
         """Close the loggers, so that the curves are complete on disk."""

@@ -69,7 +69,7 @@ class Guard:
             raise NotFinite(what, hint=self._way_out())
 
     def _way_out(self) -> str:
-        advice = "Lower --learning-rate, raise --warmup-steps or set --clip-norm, and start from the last checkpoint."
+        advice = "Lower the learning rate, warm up for longer or clip gradients, and start from the last checkpoint."
         if self._policy is OnNonFinite.SKIP:
             return f"{self._in_a_row} steps before it were skipped in a row (--nonfinite-limit). {advice}"
         if self._policy is OnNonFinite.ROLLBACK:

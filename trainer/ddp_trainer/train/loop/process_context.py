@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
-from ddp_trainer.process.recorder import RankRecorder
+from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.group import Group
@@ -28,6 +29,14 @@ class ProcessContext:
     """Start of this process, in seconds since the Unix epoch; imports count as lost time."""
     control: Control | None = None
     """The channel to the launcher; None without a launcher."""
+
+    @classmethod
+    def outside_groups(
+        cls, env: Environment, progress: Progress, stop: StopRequest, began: float, control: Control | None
+    ) -> Self:
+        """Return the context of a process that has not joined a group."""
+        recorder, group = SilentRankRecorder(), Group.alone()
+        return cls(env=env, group=group, recorder=recorder, progress=progress, stop=stop, began=began, control=control)
 
     @property
     def is_asked_to_leave(self) -> bool:

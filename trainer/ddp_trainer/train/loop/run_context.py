@@ -32,21 +32,21 @@ from ddp_trainer.train.utils.errors import BadTask
 from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RunContext:
     """Parts of a run that do not depend on the number of logical shards."""
 
     config: Config
     task: Task
-    around: ProcessContext
+    process: ProcessContext
     samples: Samples | Iterable[Any]
     model: nn.Module
     """The model, initialized from the seed on the CPU, or still on the meta device."""
     identity: Identity
-    phases: StepTimer
+    timer: StepTimer
     watch: Watch
     guard: Guard
-    skips: Skips
+    on_skip: Skips
 
     @property
     def can_stay(self) -> bool:
@@ -64,7 +64,7 @@ class RunContext:
         has_one_state = config.strategy is not StrategyName.LOCAL_SGD or config.level is Level.EXACT
         reads_anywhere = not is_stream(self.samples) and not isinstance(self.samples, Stateful)
         is_bound = config.sync_batchnorm or config.backend is BackendName.MPI
-        return has_one_state and reads_anywhere and not is_bound and self.around.group.may_be_outlived
+        return has_one_state and reads_anywhere and not is_bound and self.process.group.may_be_outlived
 
 
 def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
@@ -91,7 +91,7 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
     return RunContext(
         config=config,
         task=task,
-        around=around,
+        process=around,
         samples=samples,
         model=model,
         identity=Identity(
@@ -104,10 +104,10 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
             order=ALGORITHM,
             architecture=architecture(model),
         ),
-        phases=StepTimer(time.monotonic, around.recorder.marks),
+        timer=StepTimer(time.monotonic, around.recorder.marks),
         watch=Watch(config),
         guard=Guard(config, around.progress.note),
-        skips=Skips(around.progress.alarm),
+        on_skip=Skips(around.progress.alarm),
     )
 
 

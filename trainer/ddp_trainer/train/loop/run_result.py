@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,7 @@ from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.utils.errors import CheckpointNotWritten
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.data.batch_plan import BatchPlan
-    from ddp_trainer.train.data.sample_tracker import SampleTracker
-    from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
-    from ddp_trainer.train.loop.run_context import RunContext
+    from ddp_trainer.train.loop.train_state import TrainState
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +27,35 @@ class Outcome:
     """Set if the run is complete but its last state is not on any disk."""
 
 
-def summarize(
-    result: Result,
-    ground: RunContext,
-    plan: BatchPlan,
-    ledger: SampleTracker,
-    history: GoodputTracker,
-    *,
-    step: int,
-    loss: float | None,
-    metrics: Mapping[str, float],
-) -> Summary:
+def summarize(result: Result, state: TrainState, *, loss: float | None) -> Summary:
     """Build the summary of a run.
 
     Args:
         result: The result of the run.
-        ground: The context of the run.
-        plan: The plan of the steps.
-        ledger: The account of samples.
-        history: The account of time and lost steps.
-        step: Number of committed steps.
+        state: The training state; only its data position is needed.
         loss: Mean loss of the last step; None before the first step.
-        metrics: Metrics on the test samples.
     """
-    config, env, watch = ground.config, ground.around.env, ground.watch
+    context, plan, tracker = state.context, state.plan, state.tracker
+    config, env, watch = context.config, context.process.env, context.watch
+    metrics = (watch.metrics_after(state.step) or {}) if result is Result.SUCCEEDED else {}
     return Summary(
         result=result,
-        task=ground.task.name,
-        steps=step,
-        epochs=round(step / plan.steps_per_epoch, 4),
+        task=context.task.name,
+        steps=state.step,
+        epochs=round(state.step / plan.steps_per_epoch, 4),
         accuracy=metrics.get("accuracy"),
         loss=metrics.get("loss", loss),
         metrics=metrics,
         best=watch.best_of_run(),
-        stopped_early=watch.has_waited_enough and step < plan.total_steps,
-        samples_lost=ledger.lost,
-        samples_repeated=ledger.repeated,
-        samples_skipped=ledger.skipped,
-        skipped_steps=ground.guard.skipped,
-        rollbacks=ground.guard.rollbacks,
+        stopped_early=watch.has_waited_enough and state.step < plan.total_steps,
+        samples_lost=tracker.lost,
+        samples_repeated=tracker.repeated,
+        samples_skipped=tracker.skipped,
+        skipped_steps=context.guard.skipped,
+        rollbacks=context.guard.rollbacks,
         restarts=dict(env.restarts),
-        **history.summary(),
-        world_size=ground.around.group.world_size,
+        **state.history.summary(),
+        world_size=context.process.group.world_size,
         global_batch=config.global_batch,
         shards=plan.shards,
         seed=config.seed,

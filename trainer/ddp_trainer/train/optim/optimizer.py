@@ -26,8 +26,10 @@ from ddp_trainer.train.utils.errors import BadConfig
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
 
-_PEAK: Final = "peak_lr"
-_OF_FLAGS: Final = (_PEAK, "foreach", "fused")
+PEAK: Final = "peak_lr"
+"""Option of a parameter group: its learning rate at the peak of the schedule."""
+
+_OF_FLAGS: Final = (PEAK, "foreach", "fused")
 """Options of a parameter group that come from this run's flags, not from a checkpoint."""
 
 
@@ -81,7 +83,7 @@ class OptimizerWrapper:
         """Learning rate of the first parameter group in the last step."""
         scale = lr_scale(config)
         for group in optimizer.param_groups:
-            group[_PEAK] = group["lr"] * scale
+            group[PEAK] = group["lr"] * scale
 
     @classmethod
     def build(
@@ -143,9 +145,7 @@ class OptimizerWrapper:
 
     def step(self, step: int) -> None:
         """Update the weights with the examined gradients of this global step."""
-        factor = rate_factor(self._schedule, step, self._warmup, self._total)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group[_PEAK] * factor
+        self._set_rates(step)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         if self._clip is not None and self._norm is not None:
             # In a sharded model, some gradients are DTensors and others are not; no kernel accepts both in one call.
@@ -157,6 +157,11 @@ class OptimizerWrapper:
         self._passed = self._flaw
         if self._loss_scale is not None:
             self._loss_scale.stepped()
+
+    def _set_rates(self, step: int) -> None:
+        factor = rate_factor(self._schedule, step, self._warmup, self._total)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group[PEAK] * factor
 
     def back_off(self) -> bool:
         """Lower the loss scale after gradients overflowed; False if the scale is not the cause."""
@@ -190,6 +195,13 @@ class OptimizerWrapper:
             state = {**state, "param_groups": [group | mine for group, mine in zip(stored, own, strict=True)]}
         with uncompiled():
             self.optimizer.load_state_dict(state)
+
+    def scheduler_state(self) -> dict[str, Any] | None:
+        """Return None: the learning rate is a function of the global step."""
+        return None
+
+    def load_scheduler(self, state: dict[str, Any] | None) -> None:
+        """Do nothing, as there is no scheduler."""
 
     def loss_scale_state(self) -> dict[str, Any] | None:
         """Return the state of the loss scale; None without fp16."""

@@ -16,11 +16,9 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.data.batch_plan import owned
-from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.step_timer import StepTimer
 
@@ -53,20 +51,14 @@ class LoadBalancer:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._forward = 0.0
 
-    def timed(self, forward: Callable[[Batch], Tensor]) -> Callable[[Batch], Tensor]:
-        """Return the forward pass; on a GPU with CUDA events around it, because the host cannot time the GPU."""
-        if self._group.device.type != "cuda":
-            return forward
+    def __enter__(self) -> None:
+        """Begin a forward pass on a GPU, which is timed by CUDA events, because the host cannot time the GPU."""
+        self._events.append((_cuda_event(), _cuda_event()))
+        self._events[-1][0].record()
 
-        def run(batch: Batch) -> Tensor:
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call] # torch's
-            began.record()
-            losses = forward(batch)
-            ended.record()
-            self._events.append((began, ended))
-            return losses
-
-        return run
+    def __exit__(self, *_: object) -> None:
+        """End the forward pass."""
+        self._events[-1][1].record()
 
     def ballot(self, samples: int) -> list[float]:
         """Return this rank's part of the vote: its busy seconds per sample at its own index, zeros elsewhere."""
@@ -99,6 +91,10 @@ class LoadBalancer:
         self._counts = better
         self._told(better)
         return [range(start, stop) for start, stop in pairwise([0, *accumulate(better)])]
+
+
+def _cuda_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's
 
 
 def fair(shards: int, costs: Sequence[float]) -> list[int]:

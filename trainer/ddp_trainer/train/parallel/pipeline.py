@@ -22,13 +22,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from ddp_trainer.common.constants import Wait
+from ddp_trainer.common.constants import Phase, Wait
 from ddp_trainer.common.model_constraints import micro_batch_size
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
+from ddp_trainer.train.data.loaders.request import BatchSlice
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.data.task import Batch
+from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.pipeline_schedule import demand_fit, make_schedule
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages
 from ddp_trainer.train.parallel.pp.pp_comm import timed_transfers
@@ -71,9 +75,19 @@ class Pipeline(Strategy):
         if self._stages.pieces is not None:
             self._stages.pieces.gather(self._waits)
 
-    def whole(self, batch: Batch, here: int, samples: int, scaled: Callable[[Tensor], Tensor]) -> Tensor:
-        """Run the schedule once and return the sum of the losses, 0 on ranks without the last stage."""
-        pieces = micro_batches(batch, here, self._size)
+    def forward_backward(
+        self,
+        part: BatchSlice,
+        optimizer: OptimizerWrapper,
+        buffers: SharedBuffers,  # noqa: ARG002 - stages do not record changes of buffers
+        timer: StepTimer,
+    ) -> Tensor:
+        """Run the schedule once and return the sum of the losses, 0 on ranks without the last stage.
+
+        The schedule interleaves forward and backward passes; all of it counts as backward time.
+        """
+        here = part.samples
+        pieces = micro_batches(part.batch, here, self._size)
         sizes = [len(range(here)[start : start + self._size]) for start in range(0, here, self._size)]
         total = torch.zeros((), dtype=torch.float64, device=self._group.device)
         self._computation.begin()
@@ -85,10 +99,11 @@ class Pipeline(Strategy):
                 return output.sum() * 0.0
             losses = whole_losses(self._losses(_Answer(answer.joined(output)[: sizes[number]]), pieces[number]))
             total.add_(losses.detach().sum(dtype=torch.float64))
-            return scaled(losses).sum() / samples
+            return optimizer.scaled(losses).sum() / part.total_samples
 
         filled = inputs[:1].expand(self._size * self._count - here, *inputs.shape[1:])
         self._run(torch.cat([inputs, filled]), loss)
+        timer.lap(Phase.BACKWARD)
         return total
 
     def _run(self, inputs: Tensor, loss: Callable[[Tensor, int], Tensor]) -> None:

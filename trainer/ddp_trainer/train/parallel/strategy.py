@@ -3,16 +3,17 @@
 For each step, on every rank::
 
     begin(step)
-    for each logical shard of this rank that has samples:
-        for each pass over the shard (one, or several with --micro-batch):
-            with nullcontext() if it is the very last pass of the step else alone():
-                losses = forward(batch)
-                backward(losses, samples of the whole global step)
-        shard_done(shard)
+    for each slice of this rank's samples:
+        forward_backward(slice, optimizer, buffers, timer)
     reduce(samples of the whole global step)
     ... the vote, after which all ranks commit the step or none does:
     optimizer.step(), unless a guard skips the step
     committed(step, optimizer)
+
+A slice is one logical shard of this rank, or all of them (:attr:`Strategy.takes_whole_steps`, ``--level fast``). By
+default :meth:`Strategy.forward_backward` calls :meth:`~Strategy.forward` and :meth:`~Strategy.backward` for each pass
+over a slice: one, or several with ``--micro-batch``. All passes of a step except the very last one run inside
+:meth:`~Strategy.alone`.
 
 When ``reduce`` returns, ``weight.grad`` must hold the gradient for the optimizer. A rank that has no samples in a step,
 or could not fetch them, calls ``reduce`` as well, without any pass before it.
@@ -25,16 +26,24 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import BatchPlan
+from ddp_trainer.train.data.loaders.request import BatchSlice
+from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.observability.comm_wait import CommWaits
+from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.loss_module import SampleLosses
 from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
+from ddp_trainer.train.utils.dynamo_stub import without_compiler
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
@@ -57,6 +66,8 @@ class Parts:
     """Returns some samples on the device, for empty passes; None if every rank holds the whole model."""
     waits: CommWaits = field(default_factory=CommWaits)
     """Timer of this rank's waits for its peers."""
+    forward_timer: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Context around each forward pass, for measurements on a GPU."""
 
     def module(self) -> SampleLosses:
         """Return the model and its losses as one module, for wrappers such as DDP."""
@@ -79,14 +90,18 @@ class Strategy:
     """
 
     takes_whole_steps: ClassVar[bool] = False
-    """:meth:`whole` is called in place of ``forward`` and ``backward``, once in a step in which there are samples."""
+    """All samples of this rank in a step are one slice, at every level."""
 
     def __init__(self, parts: Parts) -> None:
         self.model = parts.model
         """The model whose weights are optimized, evaluated and saved."""
         self._group = parts.group
         self._losses = parts.losses
-        self._differentiate = ScaledBackward(self._group.world_size if self.averages else 1)
+        self._micro_batch = parts.config.micro_batch
+        self._forward_timer = parts.forward_timer
+        backward = ScaledBackward(self._group.world_size if self.averages else 1)
+        # Activation checkpointing would import the compiler in the backward pass, as optimizers do.
+        self._differentiate = without_compiler(backward) if parts.config.activation_checkpointing else backward
 
     def begin(self, step: int) -> None:
         """Prepare a step; gradients are cleared already."""
@@ -94,6 +109,33 @@ class Strategy:
     def alone(self) -> AbstractContextManager[None]:
         """Return a context in which gradients stay on this rank, for every pass of a step except the last."""
         return nullcontext()
+
+    def forward_backward(
+        self, part: BatchSlice, optimizer: OptimizerWrapper, buffers: SharedBuffers, timer: StepTimer
+    ) -> Tensor:
+        """Add the gradients of a slice, and return the sum of its losses, a float64 scalar on the device.
+
+        Args:
+            part: The slice. Gradients are exchanged in the last pass of the last slice.
+            optimizer: Scales the losses for the backward pass.
+            buffers: Running statistics, which every pass starts from the same values.
+            timer: Timer of the phases.
+        """
+        total = torch.empty(0)
+        batches = micro_batches(part.batch, part.samples, self._micro_batch)
+        for number, batch in enumerate(batches, start=1):
+            with nullcontext() if part.is_last and number == len(batches) else self.alone():
+                with self._forward_timer:
+                    losses = self.forward(batch)
+                loss = losses.detach().sum(dtype=torch.float64)
+                timer.lap(Phase.FORWARD)
+                self.backward(optimizer.scaled(losses), part.total_samples)
+                timer.lap(Phase.BACKWARD)
+            total = loss if number == 1 else total + loss
+            buffers.shard_done()
+        buffers.close_shard(part.shard)
+        self.shard_done(part.shard)
+        return total
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the losses of the samples, shape ``(n,)``."""
@@ -107,19 +149,6 @@ class Strategy:
             samples: Number of samples of the whole global step.
         """
         self._differentiate(losses, samples)
-
-    def whole(self, batch: Batch, here: int, samples: int, scaled: Callable[[Tensor], Tensor]) -> Tensor:
-        """Run forward and backward of the whole step on this rank, and return the sum of its losses.
-
-        Only strategies with :attr:`takes_whole_steps` implement it.
-
-        Args:
-            batch: All samples of this rank in the step.
-            here: Number of these samples.
-            samples: Number of samples of the whole global step.
-            scaled: Scales losses before they are differentiated (loss scale).
-        """
-        raise NotImplementedError
 
     def shard_done(self, shard: int) -> None:
         """Finish a logical shard: ``weight.grad`` holds the sum over this and, unless taken out, the earlier shards."""

@@ -100,7 +100,7 @@ class Interrupted(Scripted):
 
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
         self._steps += 1
-        if self._steps == 5:
+        if self._steps == 6:
             signal.raise_signal(signal.SIGTERM)
         return super().losses(model, batch) * (float("nan") if self._steps == 8 else 1)
 

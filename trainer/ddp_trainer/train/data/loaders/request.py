@@ -19,6 +19,21 @@ class Request(NamedTuple):
     """Sample ids in the order of the batch: int64, shape ``(n,)``, not empty."""
 
 
+class BatchSlice(NamedTuple):
+    """Fetched samples of one global step that a rank computes together: one logical shard, or all of its shards."""
+
+    shard: int
+    """Number of the (first) logical shard."""
+    batch: Batch
+    """Collated samples on the device."""
+    samples: int
+    """Number of samples in the slice."""
+    total_samples: int
+    """Number of samples of the whole global step."""
+    is_last: bool
+    """True for the last slice of this rank in the step."""
+
+
 class Fetched(NamedTuple):
     """Samples of a request. A named tuple, so that torch's loader finds the tensors to pin in it."""
 

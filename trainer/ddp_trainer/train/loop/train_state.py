@@ -1,0 +1,247 @@
+"""Training state that outlives worker groups, its form in checkpoints, and its restoration.
+
+:class:`TrainState` is built by :func:`ddp_trainer.train.loop.build_components.build_state`. It is saved through
+:class:`~ddp_trainer.train.checkpoint.checkpoint_manager.CheckpointManager`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.common.constants import Phase, Section
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager, InPieces
+from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, write_together
+from ddp_trainer.train.checkpoint.snapshot import state_bytes
+from ddp_trainer.train.checkpoint.summary import Summary
+from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.data.batch_plan import BatchPlan
+from ddp_trainer.train.data.sample_tracker import SampleTracker
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.run_context import RunContext
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper
+from ddp_trainer.train.transforms.model_transforms import Losses
+from ddp_trainer.train.utils.splitmix import ALGORITHM
+
+if TYPE_CHECKING:
+    from ddp_trainer.train.mesh.sharded_state import ShardedState
+
+
+class Restored(NamedTuple):
+    """Parts of a loaded state that the caller needs."""
+
+    finished: Summary | None
+    """The summary, if the run is finished; else None."""
+    data: dict[str, Any] | None
+    """State of the feed; None if it has none."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TrainState:
+    """State that this process keeps from one worker group to the next; the model is in the context."""
+
+    context: RunContext
+    history: GoodputTracker
+    plan: BatchPlan
+    tracker: SampleTracker
+    losses: Losses
+    optimizer: OptimizerWrapper
+    sharded: ShardedState | None = None
+    """The distributed state, if no rank holds the whole model; else None."""
+    shard_writer: ShardedWriter | None = None
+    """Writer of this rank's shards; None if one rank writes the whole, for example if each pod has its own disk."""
+    step: int = 0
+    """Number of committed global steps."""
+
+    def commit(self, ids: Tensor, *, skipped: int) -> None:
+        """Count a step as committed; ``skipped`` of its samples could not be read."""
+        self.tracker.commit(ids, skipped)
+        if self.plan.ends_epoch(self.step):
+            self.tracker.close_epoch()
+        self.step += 1
+
+    def release(self) -> None:
+        """Drop optimizer and shards; only the data position remains, for a summary."""
+        del self.losses, self.optimizer, self.sharded, self.shard_writer
+
+    def save(self, saver: CheckpointManager, summary: Summary | None, data: dict[str, Any] | None) -> None:
+        """Start to save the state; see :meth:`state_dict` and :meth:`CheckpointManager.save`.
+
+        Raises:
+            StaleGeneration: A newer worker group owns the directory.
+        """
+        timer = self.context.timer
+        timer.lap(Phase.OTHER)
+        timer.enter(Section.CHECKPOINT)
+        saver.save(
+            self.step,
+            lambda: self.state_dict(summary, data, keeps=saver.writes),
+            self.manifest,
+            together=self.sharded is not None,
+            in_pieces=self.in_pieces(summary, data),
+        )
+        timer.lap(Phase.CHECKPOINT)
+
+    def state_dict(
+        self, summary: Summary | None = None, data: dict[str, Any] | None = None, *, keeps: bool = True
+    ) -> dict[str, Any]:
+        """Return the whole state of the run, in tensors and plain values only.
+
+        Args:
+            summary: The summary, if the run is finished.
+            data: State of the feed.
+            keeps: If the state is distributed over ranks, whether this rank receives the gathered whole.
+        """
+        own = {"model": self.context.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        whole = own if self.sharded is None else self.sharded.whole(own, keep=keeps)
+        return {**whole, **self.replicated(summary, data)}
+
+    def in_pieces(self, summary: Summary | None = None, data: dict[str, Any] | None = None) -> InPieces | None:
+        """Return how each rank writes its part of the checkpoint; None if one rank writes the whole."""
+        if self.shard_writer is None:
+            return None
+        return InPieces(self.shard_writer, lambda: self._own_part(summary, data))
+
+    def reserve_memory(self, saver: CheckpointManager) -> None:
+        """Reserve the memory that a save copies to on this rank, for the whole state or for a part of it."""
+        in_pieces = self.shard_writer is not None
+        is_part = self.shard_writer is not None and self.shard_writer.writes
+        saver.reserve(state_bytes(self.context.model, self.plan.samples, here=in_pieces), of_part=is_part)
+
+    def _own_part(self, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
+        """Return this rank's shards; rank 0 adds everything that is not sharded."""
+        from ddp_trainer.train.checkpoint.dcp_chunks import own_part  # noqa: PLC0415 - a second of imports; only for distributed states
+
+        assert self.sharded is not None  # noqa: S101 - only distributed states have parts
+        pieces = own_part(self.context.model, self.optimizer.optimizer, self.sharded)
+        if self.context.process.group.rank:
+            return pieces
+        optimizer = {**self.optimizer.state_dict(), "state": {}}
+        return {"pieces": pieces, "optimizer": optimizer, **self.replicated(summary, data)}
+
+    def replicated(self, summary: Summary | None = None, data: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the state besides weights and optimizer, which is whole on every rank."""
+        context, config = self.context, self.context.config
+        return {
+            "loss_scale": self.optimizer.loss_scale_state(),
+            "scheduler": self.optimizer.scheduler_state(),
+            "guard": context.guard.state_dict(),
+            # The learning rate is a function of the step, and random streams are keyed: these are information only.
+            "schedule": {"name": str(config.schedule), "peak": config.learning_rate},
+            "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
+            "cursor": {"seed": config.seed, "epoch": self.plan.epoch_of(self.step), "step": self.step},
+            "ledger": self.tracker.state_dict(),
+            "data": data,
+            "watch": context.watch.state_dict(),
+            "computed_on": self._computed_on(),
+            "time": self.history.state_dict(),
+            "summary": None if summary is None else summary.to_dict(),
+        }
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of the checkpoint, without digest and size of the payload."""
+        env = self.context.process.env
+        return Manifest(
+            identity=self.context.identity,
+            step=self.step,
+            epoch=self.plan.epoch_of(self.step),
+            shards=self.plan.shards,
+            generation=env.generation,
+            run_id=env.run_id,
+            world_size=self.context.process.group.world_size,
+            sha256="",
+            size_bytes=0,
+            written_at=time.time(),
+            torch=torch.__version__,
+            metrics=self.context.watch.metrics_after(self.step),
+        )
+
+    def to_checkpoint(self) -> Checkpoint:
+        """Return the state as a checkpoint in memory, for ranks that lack it."""
+        return copied(self.state_dict(), self.manifest())
+
+    def load_checkpoint(self, checkpoint: Checkpoint) -> Restored:
+        """Restore all components from a checkpoint."""
+        return self.load_replicated(self._load_weights(checkpoint))
+
+    def load_replicated(self, state: dict[str, Any], *, knows_time: bool = False) -> Restored:
+        """Restore everything besides weights and optimizer.
+
+        Args:
+            state: The result of :meth:`replicated`.
+            knows_time: This rank took part in the steps, so its own account of time is current and stays.
+        """
+        context = self.context
+        self.optimizer.load_loss_scale(state.get("loss_scale"))
+        self.optimizer.load_scheduler(state.get("scheduler"))
+        context.guard.load_state_dict(state.get("guard"))
+        self.tracker.load_state_dict(state["ledger"])
+        if "watch" in state:
+            context.watch.load_state_dict(state["watch"])
+        self._note_hardware_change(state.get("computed_on", ""))
+        if not knows_time:
+            self.history.load_state_dict(state["time"])
+        self.step = state["cursor"]["step"]
+        summary, data = state["summary"], state.get("data")
+        if summary is None or not (self.step >= self.plan.total_steps or context.watch.has_waited_enough):
+            return Restored(None, data)
+        return Restored(Summary.from_dict(summary), data)
+
+    def _load_weights(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Restore model and optimizer, and return the state that contained them."""
+        model, optimizer, sharded = self.context.model, self.optimizer, self.sharded
+        if sharded is not None and checkpoint.directory is not None:
+            from ddp_trainer.train.checkpoint.dcp_reader import take_pieces  # noqa: PLC0415 - as above
+
+            state = take_pieces(checkpoint.directory, checkpoint.manifest, model, optimizer.optimizer)
+            optimizer.load_state_dict(state["optimizer"])
+            return state
+        state = unpack(checkpoint)
+        if sharded is None:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        else:
+            sharded.load_weights(model, state["model"])
+            optimizer.load_state_dict(sharded.optimizer_state(optimizer.optimizer, state["optimizer"]))
+        return state
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.context.config.level is Level.EXACT
+
+    def digest(self) -> str | None:
+        """Return the SHA-256 of weights and optimizer; None unless the level is ``exact``."""
+        if not self._is_exact:
+            return None
+        from ddp_trainer.train.exact.digest import sha256  # noqa: PLC0415 - few runs need it
+
+        return sha256([self.context.model.state_dict(), self.optimizer.state_dict()])
+
+    def _computed_on(self) -> str:
+        """Return the hardware on which the bits depend; empty unless the level is ``exact``."""
+        if not self._is_exact:
+            return ""
+        from ddp_trainer.train.exact.hardware_check import hardware_id  # noqa: PLC0415 - few runs need it
+
+        return hardware_id(self.context.process.group.device)
+
+    def _note_hardware_change(self, before: str) -> None:
+        if self._is_exact:
+            from ddp_trainer.train.exact.hardware_check import change  # noqa: PLC0415 - few runs need it
+
+            if (sentence := change(before, self._computed_on())) is not None:
+                self.context.process.progress.note(sentence)
+
+
+def shard_writer(context: RunContext, sharded: ShardedState | None) -> ShardedWriter | None:
+    """Return the writer of this rank's shards; None if one rank writes the whole."""
+    config = context.config
+    if sharded is None or not write_together(config):
+        return None
+    return ShardedWriter(sharded.mesh.layout, context.process.group, config.timeout_seconds)
