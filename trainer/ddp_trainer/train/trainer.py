@@ -119,7 +119,8 @@ class Trainer:
     def _enter(self, process: ProcessContext) -> None:
         """Switch to the context of a new group: recorder, checkpoint manager and callbacks."""
         config, env, group = self._config, process.env, process.group
-        self._process = self._context.process = process
+        self._process = process
+        self._context.enter(process)
         if not self._has_entered:
             self._profile = Profile(config, env)
         former, best = self._saver if self._has_entered else None, self._context.watch.best

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer import train
-from ddp_trainer.common.constants import JobTime
+from ddp_trainer.common.constants import JobTime, Section
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import SECTION_NUMBERS, SilentRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.utils.errors import CheckpointMismatch, NotFinite
 from tests.support.train_builders import HERE, Lines
@@ -88,6 +88,19 @@ def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:
     assert (summary.steps, summary.samples_lost, summary.samples_repeated) == (12, 0, 0)
     assert summary.accuracy is None
     assert summary.loss == summary.metrics["loss"]
+
+
+def test_the_launcher_sees_the_section_of_the_step_while_it_is_in_it() -> None:
+    journal, seen = Journal(), set()
+
+    class Watched(Lines):
+        def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+            seen.add(journal.marks[0])
+            return super().losses(model, batch)
+
+    run(a_config(), Watched(), journal, env=HERE)
+    assert SECTION_NUMBERS[Section.FORWARD] in seen
+    assert journal.marks[0] == 0, "nobody waits for a rank whose run is over"
 
 
 class OfWords(Lines):

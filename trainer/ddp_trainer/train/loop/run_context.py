@@ -26,6 +26,7 @@ from ddp_trainer.train.data.task import InitializesWeights, Samples, Task
 from ddp_trainer.train.evaluation.early_stopping import Watch
 from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.contiguous import lay_out
 from ddp_trainer.train.utils.errors import BadTask
@@ -47,6 +48,12 @@ class RunContext:
     watch: Watch
     guard: Guard
     on_skip: Skips
+
+    def enter(self, process: ProcessContext) -> None:
+        """Switch to the context of this process in a worker group."""
+        self.process = process
+        if not isinstance(self.task, UserTask):  # the steps of a user-written loop have no sections
+            self.timer.marks = process.recorder.marks
 
     @property
     def can_stay(self) -> bool:
@@ -104,7 +111,7 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
             order=ALGORITHM,
             architecture=architecture(model),
         ),
-        timer=StepTimer(time.monotonic, around.recorder.marks),
+        timer=StepTimer(time.monotonic),
         watch=Watch(config),
         guard=Guard(config, around.progress.note),
         on_skip=Skips(around.progress.alarm),

@@ -38,8 +38,9 @@ class StepTimer:
     """Timer of the phases of a step, in seconds since the last report."""
 
     def __init__(self, clock: Callable[[], float], marks: Marks | None = None) -> None:
-        """``clock`` returns monotonic seconds. The launcher reads the current section of this rank from ``marks``."""
-        self._marks: Marks = [0.0, 0.0] if marks is None else marks
+        """``clock`` returns monotonic seconds."""
+        self.marks: Marks = [0.0, 0.0] if marks is None else marks
+        """Cells from which the launcher reads the current section of this rank."""
         self._clock = clock
         self._last = clock()
         self._seconds = _NOTHING.copy()
@@ -81,8 +82,8 @@ class StepTimer:
         self._seconds[phase] += now - self._last
         self._last = now
         self._is_in_step = True
-        self._marks[0] = NEXT[phase]
-        self._marks[1] = now
+        self.marks[0] = NEXT[phase]
+        self.marks[1] = now
 
     def evaluated(self) -> None:
         """Count the time since the last lap as evaluation."""
@@ -104,8 +105,8 @@ class StepTimer:
                 this rank.
         """
         self._is_in_step = section is Section.DATA
-        self._marks[1] = self._clock()
-        self._marks[0] = 0.0 if section is None else SECTION_NUMBERS[section]
+        self.marks[1] = self._clock()
+        self.marks[0] = 0.0 if section is None else SECTION_NUMBERS[section]
 
     def spent(self, *phases: Phase) -> float:
         """Return the seconds of these phases in the current step, up to the last lap."""
