@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ddp_trainer.common.model_constraints import logical_shards, of_micro_batches, share
 from ddp_trainer.common.parallel_dims import Layout
@@ -37,20 +37,19 @@ class Choice:
         return self.layout.shard > 1 and self.layout.pp == 1
 
 
-def layouts(world: int) -> Iterator[Layout]:
-    """Every layout of so many ranks.
+def layouts(world: int, names: Sequence[str]) -> Iterator[Layout]:
+    """Every layout of so many ranks along these dimensions; the last of them changes slowest.
 
-    >>> [str(each) for each in layouts(2)]
+    >>> [str(each) for each in layouts(2, ("replicate", "shard", "tp", "pp"))]
     ['replicate=2', 'shard=2', 'tp=2', 'pp=2']
     """
-    for pp in _divisors(world):
-        for tp in _divisors(world // pp):
-            for shard in _divisors(world // pp // tp):
-                yield Layout(replicate=world // pp // tp // shard, shard=shard, tp=tp, pp=pp)
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
+    *others, last = names
+    if not others:
+        yield Layout(**{last: world})
+        return
+    for size in (each for each in range(1, world + 1) if world % each == 0):
+        for layout in layouts(world // size, others):
+            yield replace(layout, **{last: size})
 
 
 def obstacle(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:

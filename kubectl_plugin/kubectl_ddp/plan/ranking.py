@@ -14,7 +14,7 @@ from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.memory import Memory, memory
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.timing import Timing, timing
-from kubectl_ddp.plan.traffic import Traffic, traffic
+from kubectl_ddp.plan.traffic import PLANNED, Traffic, traffic
 from kubectl_ddp.plan.work import Work
 
 Refusal = Callable[[Choice], Violation | None]
@@ -87,7 +87,7 @@ def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_al
     too_large: list[Outlook] = []
     impossible: list[Impossible] = []
     refused: list[Refused] = []
-    for layout in layouts(machine.world):
+    for layout in layouts(machine.world, PLANNED):
         if reason := obstacle(layout, shape, work, machine):
             impossible.append(Impossible(layout, reason))
             continue
@@ -120,7 +120,7 @@ def outlook(shape: Shape, work: Work, machine: Machine, choice: Choice) -> Outlo
     taken = memory(shape, work, choice)
     sent = traffic(shape, work, choice, machine)
     layout = choice.layout
-    dimensions = (layout.pp, layout.tp, layout.shard, layout.replicate)
+    dimensions = [getattr(layout, name) for name in reversed(PLANNED)]
     return Outlook(
         choice=choice,
         memory=taken,

@@ -9,16 +9,14 @@ from kubectl_ddp.plan.amounts import gibibytes, percent
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.ranking import Outlook
 from kubectl_ddp.plan.timing import BUBBLE, IMBALANCE, RECOMPUTATION
+from kubectl_ddp.plan.traffic import EXCHANGES
 
 _WORTH_SAYING: Final = 0.03
 _LOSSES: Final[Mapping[str, str]] = {
     BUBBLE: "The pipeline idles for {share} of the step.",
     RECOMPUTATION: "Computing activations again takes {share} of the step.",
     IMBALANCE: "Samples or layers do not divide evenly, which takes {share} of the step.",
-    "replicate": "Adding up gradients is waited for, {share} of the step.",
-    "shard": "Gathering weights is waited for, {share} of the step.",
-    "tp": "Exchanges within each layer take {share} of the step.",
-    "pp": "What stages hand over is waited for, {share} of the step.",
+    **{name: exchange.loss for name, exchange in EXCHANGES.items()},
 }
 
 

@@ -14,14 +14,15 @@ twice that (Thakur et al., "Optimization of Collective Communication Operations 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ddp_trainer.common.parallel_dims import WRITTEN
 from kubectl_ddp.plan.activations import stream_bytes
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.machine import Machine
-from kubectl_ddp.plan.memory import stages
+from kubectl_ddp.plan.memory import Stage, stages
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 
@@ -47,34 +48,83 @@ class Traffic:
         return self.sent_bytes / self.link_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What formulas read: the way to train, and the stage with most weights."""
+
+    shape: Shape
+    work: Work
+    choice: Choice
+    machine: Machine
+    stage: Stage
+
+    @property
+    def stream(self) -> int:
+        """Numbers in the stream of one pass."""
+        return self.choice.micro_batch * self.work.sequence * self.shape.hidden
+
+
 def traffic(shape: Shape, work: Work, choice: Choice, machine: Machine) -> list[Traffic]:
     """What the rank of the stage with most weights sends, for each dimension that is more than 1."""
-    return list(_traffic(shape, work, choice, machine))
-
-
-def _traffic(shape: Shape, work: Work, choice: Choice, machine: Machine) -> Iterator[Traffic]:
-    layout, passes = choice.layout, choice.passes
     stage = max(stages(shape, choice), key=lambda each: each.weights)
-    rows = choice.micro_batch * work.sequence
-    if layout.replicate > 1:
-        link = machine.link(layout.replica, layout.replicate)
-        sent = 2 * _ring(layout.replicate) * stage.weights / layout.shard * _SINGLE
-        yield Traffic("replicate", "all-reduce", sent, link)
-    if layout.shard > 1:
-        link, part = machine.link(layout.tp, layout.shard), _ring(layout.shard)
-        once = part * stage.weights * _SINGLE
-        gathered = once if choice.gathers_stages else 2 * passes * part * stage.weights * work.precision.computed
-        yield Traffic("shard", "all-gather", gathered, link)
-        yield Traffic("shard", "reduce-scatter", once, link)
-    if layout.tp > 1:
-        again = choice.recomputation.blocks(stage.first + stage.layers) - choice.recomputation.blocks(stage.first)
-        times = 4 * (_PASSES * stage.layers + again) * passes
-        sent = times * _ring(layout.tp) * rows * shape.hidden * work.precision.computed
-        yield Traffic("tp", "all-gather and reduce-scatter", sent, machine.link(1, layout.tp))
-    if layout.pp > 1:
-        sent = 2 * passes * rows * shape.hidden * stream_bytes(work, choice) / layout.tp
-        yield Traffic("pp", "send", sent, machine.hop(layout.tp * layout.shard, layout.pp))
+    step = _Step(shape, work, choice, machine, stage)
+    used = {name: each for name, each in EXCHANGES.items() if getattr(choice.layout, name) > 1}
+    return [Traffic(name, *sent) for name, each in used.items() for sent in each.formula(step)]
+
+
+_Sent = Iterator[tuple[str, float, float]]
+"""Operation, bytes and bytes per second, as in :class:`Traffic`."""
+
+
+def _replicate(step: _Step) -> _Sent:
+    layout = step.choice.layout
+    sent = 2 * _ring(layout.replicate) * step.stage.weights / layout.shard * _SINGLE
+    yield "all-reduce", sent, step.machine.link(layout.replica, layout.replicate)
+
+
+def _shard(step: _Step) -> _Sent:
+    choice, layout, weights = step.choice, step.choice.layout, step.stage.weights
+    link, part = step.machine.link(layout.tp, layout.shard), _ring(layout.shard)
+    once = part * weights * _SINGLE
+    gathered = once if choice.gathers_stages else 2 * choice.passes * part * weights * step.work.precision.computed
+    yield "all-gather", gathered, link
+    yield "reduce-scatter", once, link
+
+
+def _tp(step: _Step) -> _Sent:
+    choice, tp, stage = step.choice, step.choice.layout.tp, step.stage
+    again = choice.recomputation.blocks(stage.first + stage.layers) - choice.recomputation.blocks(stage.first)
+    times = 4 * (_PASSES * stage.layers + again) * choice.passes
+    sent = times * _ring(tp) * step.stream * step.work.precision.computed
+    yield "all-gather and reduce-scatter", sent, step.machine.link(1, tp)
+
+
+def _pp(step: _Step) -> _Sent:
+    choice, layout = step.choice, step.choice.layout
+    sent = 2 * choice.passes * step.stream * stream_bytes(step.work, choice) / layout.tp
+    yield "send", sent, step.machine.hop(layout.tp * layout.shard, layout.pp)
 
 
 def _ring(ranks: int) -> float:
     return (ranks - 1) / ranks
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """What the ranks along a dimension send one another."""
+
+    formula: Callable[[_Step], _Sent]
+    loss: str
+    """The sentence for a layout that loses most by it."""
+
+
+EXCHANGES: Final[Mapping[str, _Exchange]] = {
+    "replicate": _Exchange(_replicate, "Adding up gradients is waited for, {share} of the step."),
+    "shard": _Exchange(_shard, "Gathering weights is waited for, {share} of the step."),
+    "tp": _Exchange(_tp, "Exchanges within each layer take {share} of the step."),
+    "pp": _Exchange(_pp, "What stages hand over is waited for, {share} of the step."),
+}
+"""By dimension. A plan looks at layouts of these dimensions alone, since it cannot tell what others cost."""
+
+PLANNED: Final = tuple(name for name in WRITTEN if name in EXCHANGES)
+"""The dimensions of a plan, in the order in which layouts are written."""

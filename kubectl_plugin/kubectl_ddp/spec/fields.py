@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ddp_trainer.common.parallel_dims import WRITTEN
 from kubectl_ddp.fabrics.catalogue import AUTO, NONE
 from kubectl_ddp.spec import values as v
 from kubectl_ddp.spec.dns import DEFAULT, DnsServer
@@ -75,7 +76,7 @@ FIELDS: Final[Mapping[str, Field]] = {
         "parallel",
         v.parsed(parse_layouts),
         "How ranks share one model; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan.",
-        "replicate=N,shard=N,tp=N,pp=N",
+        ",".join(f"{name}=N" for name in WRITTEN),
     ),
     "gpus": Field("gpus", v.Whole(0, 64), "GPUs per node.", "N"),
     "cpu": Field("cpu", v.parsed(Cpu.parse), "Cores per node.", "CORES"),

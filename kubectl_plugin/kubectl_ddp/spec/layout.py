@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange
+from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Gang
@@ -76,18 +76,17 @@ def the_layout_takes_all_ranks(spec: JobSpec) -> None:
 
 def tensor_slices_stay_in_a_pod(spec: JobSpec) -> None:
     """Ranks of ``tp`` speak in every layer, forth and back; between pods that is slower than the work it spares."""
-    if spec.parallel is None:
-        return
-    least, most = spec.parallel.spans["tp"]
-    beyond = max(least, spec.nproc + 1)  # no larger one divides it either
-    for tp in range(least, min(most, beyond) + 1):
-        if spec.nproc % tp:
-            processes = _count(spec.nproc, "process", "processes")
-            raise UsageError(
-                f"parallel '{spec.parallel}' allows tp={tp}, and a node has {processes}: "
-                "slices of a tensor stay in a pod.",
-                hint="Give a tp that divides nproc, or change nproc.",
-            )
+    for name in (each.name for each in DIMENSIONS if each.is_used_in_layers):
+        least, most = spec.parallel.spans[name] if spec.parallel is not None else (1, 1)
+        beyond = max(least, spec.nproc + 1)  # no larger one divides it either
+        for size in range(least, min(most, beyond) + 1):
+            if spec.nproc % size:
+                processes = _count(spec.nproc, "process", "processes")
+                raise UsageError(
+                    f"parallel '{spec.parallel}' allows {name}={size}, and a node has {processes}: "
+                    "slices of a tensor stay in a pod.",
+                    hint=f"Give a {name} that divides nproc, or change nproc.",
+                )
 
 
 def the_model_fits_the_layout(spec: JobSpec) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
+
 GROUP: Final = "ddp.dev"
 """Prefix of this project's labels and annotations."""
 
@@ -416,13 +418,9 @@ class MetricLabel(StrEnum):
     PRECISION = "precision"
     PARALLELISM = "parallelism"
     VERSION = "version"
-    REPLICATE = "replicate"
-    PP = "pp"
-    SHARD = "shard"
-    TP = "tp"
 
 
-PLACE_LABELS: Final = (MetricLabel.REPLICATE, MetricLabel.PP, MetricLabel.SHARD, MetricLabel.TP)
+PLACE_LABELS: Final = DIMENSION_NAMES
 """Labels of a rank's coordinates in the layout of its job, from the outermost dimension to the innermost. A
 dimension of size 1 has an empty value. Without a layout, all values are empty."""
 

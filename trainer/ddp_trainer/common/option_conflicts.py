@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ddp_trainer.common.model_constraints import Violation
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutRange
 
 
 class Word(NamedTuple):
@@ -27,7 +27,10 @@ class Word(NamedTuple):
 
 
 class Where(StrEnum):
-    """Layouts to which a conflict applies. For a range, its largest layout counts."""
+    """Layouts to which a conflict applies: those with several ranks along a dimension, or of a special kind.
+
+    For a range, its largest layout counts.
+    """
 
     SPREAD = "spread"
     """No rank holds the whole model."""
@@ -149,12 +152,8 @@ def _kinds(layouts: LayoutRange | None) -> set[Where]:
     if layouts is None:
         return {Where.UNSHARDED}
     largest = layouts.largest
-    holds = {
-        Where.SPREAD: largest.replica > 1,
-        Where.PP: largest.pp > 1,
-        Where.TP: largest.tp > 1,
-        Where.UNSHARDED: largest.shard == 1,
-    }
+    holds = {Where.SPREAD: largest.replica > 1, Where.UNSHARDED: largest.shard == 1}
+    holds |= {where: getattr(largest, where) > 1 for where in Where if where in DIMENSION_NAMES}
     return {where for where, is_so in holds.items() if is_so}
 
 

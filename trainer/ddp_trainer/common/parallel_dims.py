@@ -1,6 +1,7 @@
 """Layouts of a job's ranks: replicas, shards of state, slices of tensors and pipeline stages.
 
-:class:`Layout` is four numbers, written ``replicate=2,shard=4,tp=2,pp=2``; dimensions of 1 may be left out.
+:data:`DIMENSIONS` is the table of mesh dimensions; other modules derive from it what they do for each dimension.
+:class:`Layout` has the size of each, written ``replicate=2,shard=4,tp=2,pp=2``; dimensions of 1 may be left out.
 :class:`LayoutRange` is the range of layouts that a job allows. The plugin checks a layout before a job is sent, the
 launcher names a rank's place by it, and the trainer builds its device mesh from it. All of them must number ranks in
 the same way, so this module holds the arithmetic. Standard library only.
@@ -15,12 +16,51 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Final
 
-DIMENSIONS: Final = ("replicate", "pp", "shard", "tp")
+
+@dataclass(frozen=True, slots=True)
+class MeshDimension:
+    """One dimension of the mesh of a job's ranks."""
+
+    name: str
+    """Name in ``--parallel``, in metric labels and of the mesh dimension. Its first letter is unique."""
+    help: str
+    """What the ranks along the dimension do, as in docs/parallel.md."""
+    splits_batch: bool = False
+    """Its ranks compute different samples; along other dimensions, ranks share their samples."""
+    splits_layers: bool = False
+    """Its ranks hold different layers, and the last one computes the losses."""
+    is_used_in_layers: bool = False
+    """Its ranks communicate within every layer, hundreds of times a step, so they must be in one pod."""
+
+
+DIMENSIONS: Final = (
+    MeshDimension("replicate", "each hold a copy of the model, and learn from different samples", splits_batch=True),
+    MeshDimension("pp", "have consecutive layers each, of the same samples", splits_layers=True),
+    MeshDimension(
+        "shard",
+        "keep a share each of weights, gradients and optimizer, and learn from different samples",
+        splits_batch=True,
+    ),
+    MeshDimension("tp", "compute a slice each of every layer, of the same samples", is_used_in_layers=True),
+)
+"""The mesh dimensions, from the outermost to the innermost. The first one, ``replicate``, is the only one whose ranks
+hold the same state, and the only one that grows and shrinks while a job runs."""
+
+DIMENSION_NAMES: Final = tuple(each.name for each in DIMENSIONS)
 """Names of the dimensions, from the outermost to the innermost."""
+
+BATCH_NAMES: Final = tuple(each.name for each in DIMENSIONS if each.splits_batch)
+"""Names of the dimensions that divide a batch, from the outermost to the innermost."""
+
+SAME_LAYERS: Final = tuple(each.name for each in DIMENSIONS if not each.splits_layers)
+"""Names of the dimensions along which ranks hold the same layers, or parts of them."""
+
+WRITTEN: Final = (*BATCH_NAMES, *(name for name in reversed(DIMENSION_NAMES) if name not in BATCH_NAMES))
+"""Names of the dimensions in the order of the canonical text, which begins with those that divide a batch."""
 
 MOST: Final = 1_000_000
 """Largest size of a dimension. It is far above any cluster, so that a typing error is reported early."""
@@ -28,26 +68,36 @@ MOST: Final = 1_000_000
 MOST_REPLICAS: Final = 4096
 """Most replica shapes that a range may allow, so that choosing among them takes little time."""
 
-WRITTEN: Final = ("replicate", "shard", "tp", "pp")
-"""Names of the dimensions in the order of the canonical text."""
 _EXAMPLE: Final = "replicate=2,shard=4"
 _SIZE: Final = re.compile(r"[0-9]+")
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _Sizes:
+        """The attributes of :data:`DIMENSIONS`, for type checkers."""
+
+        replicate: int = 1
+        shard: int = 1
+        tp: int = 1
+        pp: int = 1
+
+    _Coordinates = _Sizes
+else:
+    _Sizes = make_dataclass("_Sizes", [(name, int, 1) for name in WRITTEN], frozen=True)
+    _Coordinates = make_dataclass("_Coordinates", [(name, int, 0) for name in DIMENSION_NAMES], frozen=True)
 
 
 class LayoutError(ValueError):
     """Invalid layout; the message is one sentence with the value and the fix."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+@dataclass(frozen=True)
+class Place(_Coordinates):
     """Place of one rank in a layout: its coordinate in each dimension, counted from 0."""
 
-    replicate: int
-    pp: int
-    shard: int
-    tp: int
-    shards: int = field(default=0, compare=False)
-    """Size of the dimension ``shard``, which :meth:`Layout.place` fills in; 0 where it is not known."""
+    layout: Layout | None = field(default=None, compare=False, repr=False)
+    """The layout, which :meth:`Layout.place` fills in."""
 
     @property
     def data_rank(self) -> int:
@@ -63,27 +113,27 @@ class Place:
         Raises:
             LayoutError: If the place was not made by :meth:`Layout.place`, so the number of shards is not known.
         """
-        if not self.shards:
+        if self.layout is None:
             raise LayoutError(f"{self} is of no layout, so it has no share of a batch; ask Layout.place for it")
-        return self.replicate * self.shards + self.shard
+        return self.layout.index(self, BATCH_NAMES)
+
+    @property
+    def has_losses(self) -> bool:
+        """True on one of the ranks that share a part of a batch, which has the losses of its samples."""
+        return all(
+            getattr(self, each.name) == (getattr(self.layout, each.name) - 1 if each.splits_layers else 0)
+            for each in DIMENSIONS
+            if not each.splits_batch
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Layout of the ranks: the number of ranks along each dimension."""
-
-    replicate: int = 1
-    """Copies of the model. This is the one dimension that grows and shrinks while a job runs."""
-    shard: int = 1
-    """Ranks that each keep a shard of weights, gradients and optimizer state, and gather weights before they use
-    them."""
-    tp: int = 1
-    """Ranks that each compute a slice of every layer."""
-    pp: int = 1
-    """Pipeline stages of consecutive layers, each on a separate set of ranks."""
+@dataclass(frozen=True)
+class Layout(_Sizes):
+    """Layout of the ranks: the number of ranks along each dimension of :data:`DIMENSIONS`."""
 
     def __post_init__(self) -> None:
-        for name, size in asdict(self).items():
+        for name in WRITTEN:
+            size = getattr(self, name)
             _demand_size(name, size, str(size))
 
     @classmethod
@@ -100,14 +150,13 @@ class Layout:
         Raises:
             LayoutError: If ``text`` is not a layout, or is a range of layouts.
         """
-        sizes = {}
-        for name, (least, most) in _sizes(text).items():
+        sizes = _sizes(text)
+        for name, (least, most) in sizes.items():
             if least != most:
                 raise LayoutError(
                     f"{name}={least}:{most} is a range, and one layout is asked for; give one number, as {name}={most}"
                 )
-            sizes[name] = most
-        return cls(**sizes)
+        return cls(**{name: most for name, (_, most) in sizes.items()})
 
     def __str__(self) -> str:
         """Return the canonical text, without dimensions of 1.
@@ -117,6 +166,10 @@ class Layout:
         """
         return _text({name: str(getattr(self, name)) for name in WRITTEN})
 
+    def ranks(self, names: Iterable[str] = DIMENSION_NAMES) -> int:
+        """Return the number of ranks along these dimensions together."""
+        return math.prod(getattr(self, name) for name in names)
+
     @property
     def world(self) -> int:
         """Number of ranks.
@@ -124,33 +177,33 @@ class Layout:
         >>> Layout(replicate=2, shard=4, tp=2).world
         16
         """
-        return self.replicate * self.replica
+        return self.ranks()
 
     @property
     def replica(self) -> int:
         """Number of ranks that together hold one replica of the model: a contiguous block."""
-        return self.pp * self.shard * self.tp
+        return self.ranks(DIMENSION_NAMES[1:])
 
     @property
     def data_size(self) -> int:
         """Number of parts into which a batch is divided, see :attr:`Place.data_rank`."""
-        return self.replicate * self.shard
+        return self.ranks(BATCH_NAMES)
 
     def place(self, rank: int) -> Place:
         """Return the place of a rank.
 
         >>> Layout(replicate=2, shard=2, tp=2).place(5)
-        Place(replicate=1, pp=0, shard=0, tp=1, shards=2)
+        Place(replicate=1, pp=0, shard=0, tp=1)
 
         Raises:
             LayoutError: If the layout has no such rank.
         """
         if not 0 <= rank < self.world:
             raise LayoutError(f"there is no rank {rank} in {self}, which has ranks 0 to {self.world - 1}")
-        rest, tp = divmod(rank, self.tp)
-        rest, shard = divmod(rest, self.shard)
-        replicate, pp = divmod(rest, self.pp)
-        return Place(replicate, pp, shard, tp, self.shard)
+        coordinates = {}
+        for name in reversed(DIMENSION_NAMES):
+            rank, coordinates[name] = divmod(rank, getattr(self, name))
+        return Place(**coordinates, layout=self)
 
     def rank(self, place: Place) -> int:
         """Return the rank at a place; the inverse of :meth:`place`.
@@ -162,13 +215,21 @@ class Layout:
         Raises:
             LayoutError: If a coordinate is outside of its dimension.
         """
-        rank = 0
-        for name in DIMENSIONS:
+        return self.index(place, DIMENSION_NAMES)
+
+    def index(self, place: Place, names: Iterable[str]) -> int:
+        """Return the index of a place among those that differ in these dimensions, the outermost first.
+
+        Raises:
+            LayoutError: If a coordinate is outside of its dimension.
+        """
+        index = 0
+        for name in names:
             size, coordinate = getattr(self, name), getattr(place, name)
             if not 0 <= coordinate < size:
                 raise LayoutError(f"there is no {name} {coordinate} in {self}; {name} counts from 0 to {size - 1}")
-            rank = rank * size + coordinate
-        return rank
+            index = index * size + coordinate
+        return index
 
     def told(self, rank: int) -> str:
         """Return a rank's coordinates as text, without dimensions of 1.
@@ -183,17 +244,6 @@ class Layout:
         """
         return ", ".join(f"{name} {coordinate}" for name, coordinate in self.named(rank).items())
 
-    def coordinates(self, rank: int) -> str:
-        """Return a rank's coordinates in short form: the first letter of each dimension and the coordinate.
-
-        >>> Layout(replicate=2, shard=4, tp=2, pp=2).coordinates(21)
-        'r1 p0 s2 t1'
-
-        Raises:
-            LayoutError: If the layout has no such rank.
-        """
-        return " ".join(f"{name[0]}{coordinate}" for name, coordinate in self.named(rank).items())
-
     def named(self, rank: int) -> Mapping[str, int]:
         """Return a rank's coordinates by dimension, without dimensions of 1.
 
@@ -201,7 +251,7 @@ class Layout:
             LayoutError: If the layout has no such rank.
         """
         place = self.place(rank)
-        shown = [name for name in DIMENSIONS if getattr(self, name) > 1] or ["replicate"]
+        shown = [name for name in DIMENSION_NAMES if getattr(self, name) > 1] or DIMENSION_NAMES[:1]
         return {name: getattr(place, name) for name in shown}
 
 
@@ -219,9 +269,10 @@ class LayoutRange:
             least, most = getattr(self.smallest, name), getattr(self.largest, name)
             if least > most:
                 raise LayoutError(f"{name}={least}:{most} begins above its end; write {name}={most}:{least}")
-        kinds = math.prod(most - least + 1 for name, (least, most) in self.spans.items() if name != "replicate")
+        others = WRITTEN[1:]
+        kinds = math.prod(self.spans[name][1] - self.spans[name][0] + 1 for name in others)
         if kinds > MOST_REPLICAS:
-            raise LayoutError(f"{self} allows {kinds} kinds of replica; narrow shard, tp and pp to {MOST_REPLICAS}")
+            raise LayoutError(f"{self} allows {kinds} kinds of replica; narrow {_all(others)} to {MOST_REPLICAS}")
 
     @classmethod
     def parse(cls, text: str) -> LayoutRange:
@@ -255,7 +306,8 @@ and pp, as in replicate=2,shard=4
         >>> str(LayoutRange.parse("tp=1, shard=2:4, replicate=2:2"))
         'replicate=2,shard=2:4'
         """
-        return _text({name: _range_text(least, most) for name, (least, most) in self.spans.items()})
+        spans = self.spans.items()
+        return _text({name: str(most) if least == most else f"{least}:{most}" for name, (least, most) in spans})
 
     @property
     def spans(self) -> Mapping[str, tuple[int, int]]:
@@ -301,35 +353,41 @@ and pp, as in replicate=2,shard=4
         if self.smallest.world > world:
             whose = "" if self.fixed else f", the smallest layout of {self},"
             raise LayoutError(
-                f"{self.smallest}{whose} takes {self.smallest.world} ranks, and there {_be(world)} {world}; "
-                "give the job more ranks, or allow a smaller layout"
+                f"{self.smallest}{whose} takes {self.smallest.world} ranks, and there "
+                f"{'is' if world == 1 else 'are'} {world}; give the job more ranks, or allow a smaller layout"
             )
-        ranks, replica, shard, pp = max(self._within(world))
-        return Layout(replicate=ranks // replica, shard=shard, tp=replica // (shard * pp), pp=pp)
+        spans, (outermost, *others) = self.spans, DIMENSION_NAMES
+        # Shards come first, then stages: among replicas of equal size, the larger tuple wins.
+        names = sorted(others, key=lambda name: name not in BATCH_NAMES)
+        least, most = spans[outermost]
 
-    def _within(self, world: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (ranks in all, ranks per replica, shards, stages) per replica shape, with the most replicas that fit.
+        def ranks(sizes: tuple[int, ...]) -> int:
+            replica = math.prod(sizes)
+            return min(most, world // replica) * replica
 
-        Plain numbers are faster than layouts: there may be thousands of shapes, and only one becomes a layout.
-        """
-        least, most = self.smallest, self.largest
-        for tp in _span(least.tp, most.tp, world // (least.replicate * least.pp * least.shard)):
-            for pp in _span(least.pp, most.pp, world // (least.replicate * tp * least.shard)):
-                for shard in _span(least.shard, most.shard, world // (least.replicate * tp * pp)):
-                    replica = tp * pp * shard
-                    yield min(most.replicate, world // replica) * replica, replica, shard, pp
+        sizes = max(_shapes([spans[name] for name in names], world // least), key=lambda s: (ranks(s), math.prod(s), s))
+        return Layout(**{outermost: ranks(sizes) // math.prod(sizes)}, **dict(zip(names, sizes, strict=True)))
 
 
-def _span(least: int, most: int, limit: int) -> range:
-    return range(least, min(most, limit) + 1)
+def _shapes(spans: Sequence[tuple[int, int]], limit: int) -> Iterator[tuple[int, ...]]:
+    """Yield the sizes within the spans whose product is at most ``limit``.
+
+    Plain numbers are faster than layouts: there may be thousands of shapes, and only one becomes a layout.
+
+    >>> list(_shapes([(1, 2), (2, 4)], 6))
+    [(1, 2), (1, 3), (1, 4), (2, 2), (2, 3)]
+    """
+    if not spans:
+        yield ()
+        return
+    (least, most), *others = spans
+    for size in range(least, min(most, limit // math.prod(each[0] for each in others)) + 1):
+        for more in _shapes(others, limit // size):
+            yield size, *more
 
 
-def _be(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _range_text(least: int, most: int) -> str:
-    return str(most) if least == most else f"{least}:{most}"
+def _all(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _text(sizes: Mapping[str, str]) -> str:
@@ -344,9 +402,7 @@ def _sizes(text: str) -> dict[str, tuple[int, int]]:
         if not equals:
             raise LayoutError(f"{text!r} is no layout; write dimension=size with commas, as in {_EXAMPLE}")
         if name not in WRITTEN:
-            raise LayoutError(
-                f"{name!r} is no dimension of a layout; use replicate, shard, tp and pp, as in {_EXAMPLE}"
-            )
+            raise LayoutError(f"{name!r} is no dimension of a layout; use {_all(WRITTEN)}, as in {_EXAMPLE}")
         if name in sizes:
             raise LayoutError(f"{text!r} names {name} twice; name it once")
         least, colon, most = size.partition(":")
@@ -355,16 +411,13 @@ def _sizes(text: str) -> dict[str, tuple[int, int]]:
 
 
 def _size(name: str, digits: str, given: str) -> int:
-    if not _SIZE.fullmatch(digits) or len(digits) > len(str(MOST)):
-        raise _no_size(name, given)
-    return _demand_size(name, int(digits), given)
+    is_number = _SIZE.fullmatch(digits) and len(digits) <= len(str(MOST))
+    return _demand_size(name, int(digits) if is_number else None, given)
 
 
 def _demand_size(name: str, size: object, given: str) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST:
-        raise _no_size(name, given)
+        raise LayoutError(
+            f"{name}={given} is no size of a dimension; give a whole number from 1 to {MOST}, as {name}=2"
+        )
     return size
-
-
-def _no_size(name: str, given: str) -> LayoutError:
-    return LayoutError(f"{name}={given} is no size of a dimension; give a whole number from 1 to {MOST}, as {name}=2")

@@ -19,6 +19,7 @@ from kubectl_ddp.plan.ranking import Plan, plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.traffic import PLANNED
 from kubectl_ddp.plan.work import Work
 
 H100 = Machine(gpu=GPUS["H100"], nodes=1, per_node=8, far_bytes=GPUS["H100"].far_bytes, reserved_bytes=4 * 2**30)
@@ -29,7 +30,7 @@ NO = Violation("Not so.", "Do it in another way.")
 
 
 def test_every_layout_of_a_world_is_looked_at_once() -> None:
-    found = list(layouts(24))
+    found = list(layouts(24, PLANNED))
     assert len(found) == len(set(found))
     # 24 = 2^3 * 3: three factors of two among four dimensions, and one of three: C(6, 3) * 4.
     assert len(found) == 20 * 4
@@ -57,7 +58,7 @@ def test_layouts_that_fit_are_ordered_by_their_step_and_fit() -> None:
     steps = [way.timing.step_seconds for way in found.fitting]
     assert all(later > earlier / 1.03 for earlier, later in itertools.pairwise(steps))
     assert all(way.memory.total <= H100.usable_bytes for way in found.fitting)
-    assert len(found.fitting) + len(found.too_large) + len(found.impossible) == len(list(layouts(32)))
+    assert len(found.fitting) + len(found.too_large) + len(found.impossible) == len(list(layouts(32, PLANNED)))
 
 
 def test_slices_within_a_node_are_ahead_of_those_whose_replicas_need_a_slow_network() -> None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.constants import MetricLabel
-
 INFINITE: Final = "+Inf"
 """Bound of a histogram's last bucket, as Prometheus writes it."""
 
@@ -71,7 +69,7 @@ class Family:
     scope: Scope
     source: Source
     unit: str = ""
-    labels: tuple[MetricLabel, ...] = ()
+    labels: tuple[str, ...] = ()
     """Labels other than ``ddp_job``, which every family has, and ``rank``, which scope rank has."""
     values: tuple[str, ...] = ()
     """All values of the one label, if that set is closed."""

@@ -130,7 +130,7 @@ def _empty(family: Family) -> Exposed:
 
 
 def _words(slot: Slot, family: Family) -> dict[str, str]:
-    return {label.value: str(slot.board.identity.get(label, "")) for label in family.labels}
+    return {str(label): str(slot.board.identity.get(label, "")) for label in family.labels}
 
 
 def _cumulative(values: Mapping[str, float]) -> dict[str, float]:

@@ -91,8 +91,10 @@ def _is_first(tensor: object, name: str, spread: ShardedState) -> bool:
     pipeline dimension, the lowest is the first stage that has the weight.
     """
     cut, place = _cut_along(tensor, spread), spread.mesh.place
-    lowest = {"pp": spread.first_stage_of(name)}
-    return all(name in cut or getattr(place, name) == lowest.get(name, 0) for name in DIMENSIONS)
+    return all(
+        each.name in cut or getattr(place, each.name) == (spread.first_stage_of(name) if each.splits_layers else 0)
+        for each in DIMENSIONS
+    )
 
 
 def _cut_along(tensor: object, spread: ShardedState) -> set[str]:

@@ -214,13 +214,10 @@ class Group(EndingGroup):
                 self._meeting.leave(result, self.spares)
 
     def lay(self, layout: Layout) -> None:
-        """Divide batches by a layout: ranks of a replica that differ only in ``tp`` or ``pp`` share a part.
-
-        Of these ranks, only the first ``tp`` rank of the last ``pp`` stage counts, because that stage has the losses.
-        """
+        """Divide batches by a layout. Of the ranks that share a part, the one that has the losses counts."""
         place = layout.place(self.rank)
         self.data_size, self.data_rank = layout.data_size, place.data_rank
-        self.counts = place.tp == 0 and place.pp == layout.pp - 1
+        self.counts = place.has_losses
 
     @contextmanager
     def growing(self) -> Iterator[None]:

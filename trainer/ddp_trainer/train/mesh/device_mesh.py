@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _random as random
 
-from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, Place
+from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, MeshDimension, Place
 from ddp_trainer.train.distributed import abortable_gloo
 from ddp_trainer.train.distributed.group import Group
 
@@ -51,17 +51,18 @@ class Mesh:
             timeout_seconds: Timeout of the groups of the dimensions, in seconds.
         """
         number = next(_meshes)
-        names = {name: f"{name}-{number}" for name in DIMENSIONS if getattr(layout, name) > 1}
+        used = [each for each in DIMENSIONS if getattr(layout, each.name) > 1]
+        names = {each.name: f"{each.name}-{number}" for each in used}
         grid = torch.arange(layout.world).view([getattr(layout, name) for name in names])
         kind = group.device.type
         with group.watched():
-            if grid.dim() == 1 and not any(_speaks_often(name, group) for name in names):
+            if grid.dim() == 1 and not any(_needs_abort(each, group) for each in used):
                 whole = dist.group.WORLD
                 assert whole is not None  # noqa: S101 - a group of several ranks is initialized
                 devices = DeviceMesh.from_group(whole, kind, mesh_dim_names=tuple(names.values()))
             else:
                 timeout = timedelta(seconds=timeout_seconds)
-                groups = [_own_group(grid, number, name, group, timeout) for number, name in enumerate(names)]
+                groups = [_own_group(grid, number, each, group, timeout) for number, each in enumerate(used)]
                 devices = DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=tuple(names.values()))
         return cls(layout, layout.place(group.rank), devices, names)
 
@@ -93,28 +94,27 @@ class Mesh:
         return tuple(of[called] for called in devices.mesh_dim_names)
 
 
-def _own_group(grid: torch.Tensor, number: int, name: str, group: Group, timeout: timedelta) -> dist.ProcessGroup:
+def _own_group(
+    grid: torch.Tensor, number: int, dimension: MeshDimension, group: Group, timeout: timedelta
+) -> dist.ProcessGroup:
     """Return the group of this rank along a dimension. torch requires that all ranks create all groups in order."""
     own = None
     for ranks in _lines(grid, number):
-        made = _made(name, ranks, group, timeout)
+        if _needs_abort(dimension, group):
+            made = abortable_gloo.new_group(ranks, timeout, lambda: group.is_broken)
+        else:
+            made = dist.new_group(ranks, timeout=timeout)
         own = made if group.rank in ranks else own
     assert isinstance(own, dist.ProcessGroup)  # noqa: S101 - every rank is in one line along each dimension
     return own
 
 
-def _made(name: str, ranks: list[int], group: Group, timeout: timedelta) -> Any:
-    if _speaks_often(name, group):
-        return abortable_gloo.new_group(ranks, timeout, lambda: group.is_broken)
-    return dist.new_group(ranks, timeout=timeout)
-
-
-def _speaks_often(name: str, group: Group) -> bool:
+def _needs_abort(dimension: MeshDimension, group: Group) -> bool:
     """Return True if the group needs abortable gloo: it communicates hundreds of times a step.
 
     An exchange is then in progress whenever a rank is lost.
     """
-    return name == "tp" and group.backend == "gloo"
+    return dimension.is_used_in_layers and group.backend == "gloo"
 
 
 def _lines(grid: torch.Tensor, dimension: int) -> Iterator[list[int]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from ddp_trainer.common.parallel_dims import SAME_LAYERS
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
@@ -123,8 +124,7 @@ class ShardedState:
 
     def _holders(self, tensor: Tensor) -> int:
         """Return the number of ranks of one stage that hold the same piece."""
-        layout = self.mesh.layout
-        ranks = layout.replicate * layout.shard * layout.tp
+        ranks = self.mesh.layout.ranks(SAME_LAYERS)
         if not isinstance(tensor, DTensor):
             return ranks
         for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True):
@@ -137,6 +137,15 @@ class ShardedState:
 def piece(tensor: Tensor) -> Tensor:
     """Return the piece of a tensor on this rank; writing to it changes the tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def joined(own: Tensor, like: Tensor) -> Tensor:
+    """Return the tensor of the form of ``like`` whose piece on this rank is ``own``; the inverse of :func:`piece`."""
+    if not isinstance(like, DTensor):
+        return own
+    return DTensor.from_local(
+        own, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 def state_bytes(*tensors: Tensor) -> int:

@@ -15,7 +15,8 @@ the step until the new group determines which one counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from io import BytesIO
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from ddp_trainer.train.recovery.local_shards import LocalShards
 
 _NOTHING: Final = -1
-_BITS: Final = 20
-"""Bits per dimension in :func:`kind_of`, enough for the largest size of a dimension."""
+_KIND_BYTES: Final = 7
+"""Bytes of :func:`kind_of`, so that it fits into an int64 and two layouts do not get the same number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def kind_of(layout: Layout) -> int:
     >>> kind_of(Layout(replicate=2, shard=4)) == kind_of(Layout(shard=4)) != kind_of(Layout(tp=4))
     True
     """
-    return (layout.shard << 2 * _BITS) + (layout.tp << _BITS) + layout.pp
+    return int.from_bytes(sha256(str(replace(layout, replicate=1)).encode()).digest()[:_KIND_BYTES])
 
 
 def recover_from_peers(

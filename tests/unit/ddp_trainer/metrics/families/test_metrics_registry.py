@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from ddp_trainer.common.constants import Metric, MetricLabel, Phase, Port
+from ddp_trainer.common.constants import PLACE_LABELS, Metric, MetricLabel, Phase, Port
 from ddp_trainer.common.generated_tables import with_tables
 from ddp_trainer.metrics.collect import gpu
 from ddp_trainer.metrics.docgen import lines
@@ -47,7 +47,7 @@ def test_a_name_follows_the_conventions(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=ids)
 def test_a_label_is_one_of_the_contract(family: Family) -> None:
-    assert all(isinstance(label, MetricLabel) for label in family.labels)
+    assert {*family.labels} <= {*MetricLabel, *PLACE_LABELS}
     # ddp_job and rank are put on by the exposition.
     assert not {MetricLabel.JOB, MetricLabel.RANK} & set(family.labels)
     assert (len(family.labels) == 1) if family.values else (not family.labels or family.kind is Kind.INFO)
