@@ -25,7 +25,6 @@ IMPORTED = (
     "ddp_trainer.train.parallel.apply_tp",
     "ddp_trainer.train.parallel.pp.pp_state",
     "ddp_trainer.train.parallel.pipeline",
-    "ddp_trainer.train.parallel.fsdp_tp",
     "tests.local.train_layouts",
 )
 

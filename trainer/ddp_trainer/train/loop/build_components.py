@@ -202,7 +202,7 @@ def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str
     from ddp_trainer.train.deferred_init.param_broadcast import init_pieces, send_from_first  # noqa: PLC0415 - as above
 
     deferred = is_deferred(model)
-    if layout.tp > 1 and not deferred:
+    if not deferred and (layout.tp > 1 or layout.shard == 1):  # fully_shard moves what it cuts first
         model.to(group.device)
     if layout.tp > 1:
         from ddp_trainer.train.parallel.apply_tp import apply_tp  # noqa: PLC0415 - as above

@@ -30,7 +30,6 @@ class Exact(Strategy):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         require_same_hardware(hardware_id(parts.group.device), parts.group)
-        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         if parts.group.world_size > 1:
             send_from_first([*self.model.parameters(), *self.model.buffers()], parts.group)
         self._tree = TreeSum(parts.plan.shards, parts.group, self._zeros)

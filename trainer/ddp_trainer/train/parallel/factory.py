@@ -58,14 +58,10 @@ def _of_spread(parts: Parts, spread: ShardedState) -> Strategy:
 
         assert isinstance(spread, PipelineState)  # noqa: S101 - cut before the optimizer was built
         return Pipeline(parts, spread.stages)
-    if layout.tp > 1 and layout.shard > 1:
-        from ddp_trainer.train.parallel.fsdp_tp import SlicedFsdp  # noqa: PLC0415 - see above
+    if layout.shard > 1:
+        from ddp_trainer.train.parallel.fsdp import Fsdp  # noqa: PLC0415 - see above
 
-        return SlicedFsdp(parts)
-    if layout.tp > 1:
-        from ddp_trainer.train.parallel.tensor_parallel import TensorParallel  # noqa: PLC0415 - see above
+        return Fsdp(parts)
+    from ddp_trainer.train.parallel.tensor_parallel import TensorParallel  # noqa: PLC0415 - see above
 
-        return TensorParallel(parts, spread.mesh)
-    from ddp_trainer.train.parallel.fsdp import Fsdp  # noqa: PLC0415 - see above
-
-    return Fsdp(parts)
+    return TensorParallel(parts, spread.mesh)

@@ -3,7 +3,8 @@
 Each rank keeps one shard of weights, gradients and optimizer moments. The weights of a block are gathered before the
 block computes and freed afterwards, in the forward and again in the backward pass. Gradients are reduce-scattered: each
 rank keeps its shard of the sum. With ``replicate``, each group of ``shard`` ranks holds the model once, and replicas
-exchange only the summed gradients (hybrid sharding).
+exchange only the summed gradients (hybrid sharding). With ``tp``, the tensor-parallel plan cuts the model first, and
+``fully_shard`` cuts each slice again. Gradients get the placement of the slices before they are reduce-scattered.
 
 All ranks make the same number of passes, together. A rank that has no samples for a pass, or could not fetch them,
 repeats an earlier batch and discards its gradients.
@@ -14,6 +15,8 @@ al., "PyTorch FSDP", 2023.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
@@ -21,6 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from ddp_trainer.train.data.pass_count import Passes
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
+from ddp_trainer.train.parallel.tensor_parallel import in_slices, whole_losses
 
 
 class Fsdp(Strategy):
@@ -33,6 +37,8 @@ class Fsdp(Strategy):
         super().__init__(parts)
         assert isinstance(self.model, FSDPModule)  # noqa: S101 - cut before the optimizer was built
         self._sharded: FSDPModule = self.model
+        self._is_sliced = parts.spread is not None and parts.spread.mesh.layout.tp > 1
+        self.computes_together = self._is_sliced
         self._passes = Passes(parts.plan, parts.group.data_size, parts.config)
         assert parts.example is not None  # noqa: S101 - every sharded model has one
         self._example = parts.example
@@ -54,12 +60,12 @@ class Fsdp(Strategy):
             self._sharded.set_requires_gradient_sync(is_last)
             self._adds_up = is_last
         self._batch = batch
-        with self._group.watched_pass():
-            return super().forward(batch)
+        with self._group.watched_pass(), self._around():
+            return whole_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """Add the gradients; ranks gather weights and reduce gradients during the pass."""
-        with self._group.watched_pass():
+        with self._group.watched_pass(), self._around():
             super().backward(losses, samples)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - empty passes contribute nothing
@@ -68,11 +74,11 @@ class Fsdp(Strategy):
             return
         buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
         while self._made < self._wanted:
-            self.give_nothing(self.forward(self._example() if self._batch is None else self._batch))
+            losses = self.forward(self._example() if self._batch is None else self._batch)
+            with self._group.watched_pass(), self._around():
+                torch.autograd.backward(losses, torch.zeros_like(losses))
         for buffer, before in zip(self.model.buffers(), buffers, strict=True):
             buffer.detach().copy_(before)
 
-    def give_nothing(self, losses: Tensor) -> None:
-        """Run a backward pass that contributes zeros to the gradients."""
-        with self._group.watched_pass():
-            torch.autograd.backward(losses, torch.zeros_like(losses))
+    def _around(self) -> AbstractContextManager[None]:
+        return in_slices() if self._is_sliced else nullcontext()

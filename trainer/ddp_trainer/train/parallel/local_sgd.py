@@ -35,7 +35,6 @@ class LocalSgd(Strategy):
         self._every = parts.config.sync_steps
         self._plan = parts.plan
         self._passes = 0
-        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all

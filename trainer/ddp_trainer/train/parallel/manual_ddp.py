@@ -20,7 +20,6 @@ class Manual(Strategy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it

@@ -47,7 +47,7 @@ from ddp_trainer.train.utils.errors import BadTask, TrainError
 class Pipeline(Strategy):
     """Strategy for a model that :func:`ddp_trainer.train.parallel.pp.pipeline_split.split_stages` has cut."""
 
-    computes_together: ClassVar[bool] = True
+    computes_together = True
     takes_whole_steps: ClassVar[bool] = True
 
     def __init__(self, parts: Parts, stages: Stages) -> None:

@@ -83,7 +83,7 @@ class Strategy:
     averages: ClassVar[bool] = False
     """Gradients are averaged over ranks although their sum is needed: each is multiplied by the number of ranks."""
 
-    computes_together: ClassVar[bool] = False
+    computes_together: bool = False
     """Ranks wait for each other within a pass.
 
     A rank that cannot fetch its samples raises immediately instead of after the vote. Its peers lose it.
@@ -95,6 +95,7 @@ class Strategy:
     def __init__(self, parts: Parts) -> None:
         self.model = parts.model
         """The model whose weights are optimized, evaluated and saved."""
+        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self._group = parts.group
         self._losses = parts.losses
         self._micro_batch = parts.config.micro_batch

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -32,12 +31,11 @@ from ddp_trainer.train.utils.dynamo_stub import uncompiled
 class TensorParallel(Strategy):
     """Strategy for a model that :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` has cut."""
 
-    computes_together: ClassVar[bool] = True
+    computes_together = True
 
     def __init__(self, parts: Parts, mesh: Mesh) -> None:
         super().__init__(parts)
         self._mesh = mesh
-        self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def forward(self, batch: Batch) -> Tensor:
         """Return whole losses; logits stay sharded over the vocabulary if the plan leaves them so."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from ddp_trainer.train.mesh.sharded_state import joined, piece
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 
 LocalShards = dict[str, Any]
@@ -50,16 +51,11 @@ def put_in(holdings: LocalShards, model: nn.Module, optimization: OptimizerWrapp
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if not weight.is_meta:
-                here(weight).copy_(holdings["weights"][name])
+                piece(weight).copy_(holdings["weights"][name])
     weights = [weight for group in optimization.optimizer.param_groups for weight in group["params"]]
     state = holdings["optimizer"]
     cut = {number: _in_pieces(of, weights[number]) for number, of in state["state"].items()}
     optimization.load_state_dict({**state, "state": cut})
-
-
-def here(tensor: Tensor) -> Tensor:
-    """Return the local part of a tensor, sharing its memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _plain(value: Any, *, copied: bool) -> Any:
@@ -69,7 +65,7 @@ def _plain(value: Any, *, copied: bool) -> Any:
         return [_plain(each, copied=copied) for each in value]
     if not isinstance(value, Tensor):
         return value
-    own = here(value.detach())
+    own = piece(value.detach())
     # On the CPU, because the device may not have room for the old and the new state together.
     return own.to("cpu", copy=copied)
 
@@ -78,19 +74,10 @@ def _in_pieces(state: Mapping[str, Any], weight: Tensor) -> dict[str, Any]:
     """Return the state of a weight with its moments sharded like the weight; counters stay whole."""
     if not isinstance(weight, DTensor):
         return dict(state)
-    shape = here(weight).shape
+    own = piece(weight)
     return {
-        name: _as_piece(value, weight) if isinstance(value, Tensor) and value.dim() and value.shape == shape else value
+        name: joined(value.to(own.device), weight)
+        if isinstance(value, Tensor) and value.dim() and value.shape == own.shape
+        else value
         for name, value in state.items()
     }
-
-
-def _as_piece(value: Tensor, weight: DTensor) -> DTensor:
-    return DTensor.from_local(
-        value.to(here(weight).device),
-        weight.device_mesh,
-        weight.placements,
-        run_check=False,
-        shape=weight.shape,
-        stride=weight.stride(),
-    )

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 
+from ddp_trainer.train.mesh.sharded_state import joined, piece
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:
@@ -70,9 +72,4 @@ class BetweenStreams(nn.Module):
 
 def without_memory(tensor: Tensor) -> Tensor:
     """Return a tensor or DTensor of the same form on torch's meta device."""
-    if not isinstance(tensor, DTensor):
-        return torch.empty_like(tensor, device="meta")
-    here = torch.empty_like(tensor.to_local(), device="meta")
-    return DTensor.from_local(
-        here, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-    )
+    return joined(torch.empty_like(piece(tensor), device="meta"), tensor)

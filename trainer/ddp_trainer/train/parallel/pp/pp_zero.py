@@ -17,13 +17,13 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Placement, Shard
 
 from ddp_trainer.common.constants import Wait
 from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.mesh.sharded_state import joined, piece
 from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import without_memory
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along
@@ -145,12 +145,12 @@ class StageZero:
         own = torch.split(here, self._each(here.shape[dimension]), dim=dimension)
         number = self._mesh.place.shard
         mine = own[number].clone() if number < len(own) else here.narrow(dimension, 0, 0).clone()
+        names, placements = ["shard"], list[Placement]([Shard(dimension)])
         if isinstance(weight, DTensor):
-            devices, placements = self._mesh.along("shard", "tp"), (Shard(dimension), *weight.placements)
-        else:
-            devices, placements = self._mesh.along("shard"), (Shard(dimension),)
+            names += self._mesh.dimensions(weight.device_mesh)
+            placements += weight.placements
         lying = DTensor.from_local(
-            mine, devices, placements, run_check=False, shape=weight.shape, stride=weight.stride()
+            mine, self._mesh.along(*names), placements, run_check=False, shape=weight.shape, stride=weight.stride()
         )
         cut = _Weight(
             nn.Parameter(lying, requires_grad=weight.requires_grad), dimension, without_memory(weight.detach()), places
@@ -177,21 +177,12 @@ class StageZero:
         form = weight.form
         shape = piece(form).movedim(weight.dimension, 0).shape
         here = rows.reshape(-1, *shape[1:])[: weight.rows].movedim(0, weight.dimension).contiguous()
-        if isinstance(form, DTensor):
-            here = DTensor.from_local(
-                here, form.device_mesh, form.placements, run_check=False, shape=form.shape, stride=form.stride()
-            )
-        return nn.Parameter(here, requires_grad=weight.piece.requires_grad)
+        return nn.Parameter(joined(here, form), requires_grad=weight.piece.requires_grad)
 
     def _like_piece(self, padded: Tensor, weight: _Weight) -> Tensor:
-        lying = weight.piece
-        assert isinstance(lying, DTensor)  # noqa: S101 - all shards are DTensors
-        here = lying.to_local()
-        shape = here.movedim(weight.dimension, 0).shape
+        shape = piece(weight.piece).movedim(weight.dimension, 0).shape
         own = padded.view(-1, *shape[1:])[: shape[0]].movedim(0, weight.dimension).contiguous()
-        return DTensor.from_local(
-            own, lying.device_mesh, lying.placements, run_check=False, shape=lying.shape, stride=lying.stride()
-        )
+        return joined(own, weight.piece)
 
 
 def _gradient(weight: _Weight) -> Tensor:
