@@ -27,6 +27,13 @@ def test_rank_and_place_are_inverse_and_a_place_belongs_to_one_rank() -> None:
         assert len(set(places)) == layout.world == layout.replicate * layout.replica
 
 
+def test_the_document_has_the_table_of_dimensions() -> None:
+    document = (Path(__file__).parents[4] / "docs" / "parallel.md").read_text(encoding="utf-8")
+    help_of = {each.name: each.help for each in module.DIMENSIONS}
+    assert "\n".join(f"| `{name}` | {help_of[name]} |" for name in module.WRITTEN) in document
+    assert len({each.name[0] for each in module.DIMENSIONS}) == len(module.DIMENSIONS)
+
+
 def test_its_text_reads_back_as_itself() -> None:
     for layout in EVERY:
         assert Layout.parse(str(layout)) == layout
