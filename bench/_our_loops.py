@@ -17,7 +17,8 @@ from bench._workload import RATE, SEED, Clock, Pair, Rows, Timed, Workload, mean
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.metrics.attach import rank_recorder
 from ddp_trainer.train.api import run
-from ddp_trainer.train.config.config import Config, ScheduleName
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import ScheduleName
 
 
 def bare(work: Workload, clock: Clock) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from torch import nn
 
 from ddp_trainer.net import strict_json
-from ddp_trainer.train.config.config import flag
+from ddp_trainer.train.config.cli_fields import flag
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 
 PAYLOAD: Final = "state.pt"

@@ -1,150 +1,112 @@
 """Configuration of a run: :class:`Config`, a frozen dataclass that validates itself when it is created.
 
-It extends the option tables of :mod:`ddp_trainer.train.config.options` and
-:mod:`ddp_trainer.train.config.output_options`.
+Its fields are the options of :mod:`ddp_trainer.train.config.options`. The rules here need only the options; those that
+also need the worker group or the task are in :mod:`ddp_trainer.train.config.option_rules`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
+from functools import partial
 
-from ddp_trainer.common.constants import CheckpointScope
-from ddp_trainer.common.enums import OptimizerName
-from ddp_trainer.train.config.option_rules import check as check_options
-from ddp_trainer.train.config.output_options import Keeping
+from ddp_trainer.common.enums import PrecisionName
+from ddp_trainer.common.option_conflicts import Word, clashes
+from ddp_trainer.train.config.cli_fields import check_values, flag
+from ddp_trainer.train.config.options import Level, LrScaling, Options, Recompute, StrategyName
 from ddp_trainer.train.utils.errors import BadConfig
 
-LARGEST_BATCH = 1 << 20
-"""Maximum global batch. Sums of this many 32-bit sample hashes are exact in float64, the dtype of the ranks' votes."""
 
-
-class ScheduleName(StrEnum):
-    """Learning rate schedules."""
-
-    COSINE = "cosine"
-    LINEAR = "linear"
-    CONSTANT = "constant"
-
-
-class DeviceName(StrEnum):
-    """Devices to compute on."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config(Keeping):
+@dataclass(frozen=True, kw_only=True)
+class Config(Options):
     """Configuration of one run, independent of the number of workers."""
-
-    task: str = "digits"
-    """Name of a built-in task, or ``module:factory`` of a user-defined task."""
-    epochs: int = 30
-    """Passes over the training samples."""
-    max_steps: int | None = None
-    """Maximum number of global steps. The run can end within an epoch."""
-    global_batch: int = 64
-    """Samples per global step, over all ranks. The last step of an epoch can have fewer."""
-    shards: int | None = None
-    """Number of logical shards of a global batch, the maximum number of ranks that can share it; derived if None."""
-    seed: int = 0
-    """Seed of the initial weights, the sample order and all random draws."""
-
-    optimizer: OptimizerName = OptimizerName.ADAMW
-    learning_rate: float = 3e-3
-    """Peak learning rate."""
-    weight_decay: float = 0.01
-    momentum: float = 0.9
-    """Momentum of SGD. AdamW uses torch's default betas."""
-    schedule: ScheduleName = ScheduleName.COSINE
-    warmup_steps: int = 50
-    """Global steps over which the learning rate rises linearly from zero."""
-    clip_norm: float | None = None
-    """Maximum norm of the whole gradient, after the sum over ranks."""
-
-    evaluate_every: int = 1
-    """Epochs between evaluations on the test samples. The end of the run is always evaluated."""
-
-    checkpoint_dir: Path | None = None
-    """Directory of the checkpoints; None disables checkpoints."""
-    checkpoint_scope: CheckpointScope | None = None
-    """Sharing of the directory: by all ranks, or by the ranks of one pod; None uses the value of the launcher."""
-    checkpoint_steps: int | None = None
-    """Global steps between checkpoints: one is saved when the step is a multiple of this."""
-    checkpoint_seconds: float | None = 30.0
-    """Seconds between checkpoints, by the clock of rank 0."""
-    keep: int = 3
-    """Number of checkpoints to keep."""
-
-    device: DeviceName = DeviceName.AUTO
-    timeout_seconds: float = 120.0
-    """Timeout of collectives in seconds. When it expires, a peer counts as lost."""
-    log_seconds: float = 5.0
-    """Seconds between plain progress lines."""
-    log_steps: int | None = None
-    """Steps between plain progress lines, instead of ``log_seconds``."""
-    log_json: bool = False
-    """Print progress as JSON lines."""
-    summary: Path | None = None
-    """File of the final summary; None writes none."""
 
     def __post_init__(self) -> None:
         """Validate the values and their combinations.
 
         Raises:
-            BadConfig: A value is out of range, or two values conflict.
+            BadConfig: A value is out of range, two options conflict, or an option requires another one.
         """
-        check_options(self)
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise BadConfig(f"{flag(name)} is {value}.", hint=f"Give {least} or more.")
-        for name in ("learning_rate", "timeout_seconds", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise BadConfig(f"{flag(name)} is {value}.", hint="Give a finite number above 0.")
-        if self.global_batch > LARGEST_BATCH:
-            raise BadConfig(f"--global-batch is {self.global_batch}.", hint=f"Give {LARGEST_BATCH} or fewer.")
-        if self.shards is not None and self.shards > self.global_batch:
-            raise BadConfig(
-                f"--shards is {self.shards}, but a global batch of {self.global_batch} holds no more than "
-                f"{self.global_batch} shards.",
-                hint="Raise --global-batch or lower --shards.",
-            )
-        if not 0 <= self.seed < 1 << 63:
-            raise BadConfig(f"--seed is {self.seed}.", hint="Give a number from 0 to 2^63 - 1.")
+        check_values(self)
+        for is_conflict, sentence, hint in _conflicts(self):
+            if is_conflict:
+                raise BadConfig(sentence, hint=hint)
 
 
-_LEAST: dict[str, float] = {
-    "epochs": 1,
-    "max_steps": 1,
-    "global_batch": 1,
-    "shards": 1,
-    "weight_decay": 0,
-    "momentum": 0,
-    "warmup_steps": 0,
-    "evaluate_every": 1,
-    "checkpoint_steps": 1,
-    "checkpoint_seconds": 0,
-    "keep": 1,
-    "window": 1,
-    "image_size": 1,
-    "workers": 0,
-    "prefetch": 1,
-    "mtbf": 1,
-    "profile_rank": 0,
-    "log_seconds": 0,
-    "log_steps": 1,
-}
+def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
+    """Yield each rule on combinations of options: true if it is violated, the error message, and the hint."""
+    given = _given(
+        config, "find_unused_parameters", "static_graph", "sync_batchnorm", "bucket_mb", "gradient_as_bucket_view"
+    )
+    yield (
+        config.strategy is not StrategyName.DDP and given,
+        f"{given} is an option of DDP, and --strategy is {config.strategy}.",
+        "Leave one of them out.",
+    )
+    for inexact, why in _inexact(config):
+        yield (
+            config.level is Level.EXACT and inexact,
+            f"--level exact cannot give the same bits at any number of ranks with {inexact}: {why}.",
+            "Leave it out, or give --level ordered.",
+        )
+    yield (
+        config.static_graph and config.find_unused_parameters,
+        "--static-graph and --find-unused-parameters were both given.",
+        "A static graph finds unused weights by itself: leave --find-unused-parameters out.",
+    )
+    yield (
+        config.strategy is StrategyName.LOCAL_SGD and config.precision is PrecisionName.FP16,
+        (
+            "--precision fp16 scales the loss by what all ranks' gradients allow, and with --strategy local-sgd each "
+            "rank has gradients of its own."
+        ),
+        "Give --precision bf16.",
+    )
+    given = _given(config, "compile_fallback", "compile_blocks")
+    yield given and not config.compile, f"{given} was given without --compile.", "Add --compile."
+    yield (
+        config.recompute is not Recompute.ALL and not config.activation_checkpointing,
+        f"--recompute is {config.recompute}, and nothing is computed again without --activation-checkpointing.",
+        "Add it.",
+    )
+    for clash in clashes(config.parallel, partial(given_value, config)):
+        yield True, clash.sentence, clash.help
+    yield (
+        (config.lr_scaling is LrScaling.NONE) != (config.lr_reference_batch is None),
+        f"--lr-scaling is {config.lr_scaling} and --lr-reference-batch is {config.lr_reference_batch}.",
+        "Give both: the rule, and the global batch at which --learning-rate was found.",
+    )
+    most = config.global_batch
+    yield (
+        config.shards is not None and config.shards > most,
+        f"--shards is {config.shards}, but a global batch of {most} holds no more than {most} shards.",
+        "Raise --global-batch or lower --shards.",
+    )
 
 
-def flag(field: str) -> str:
-    """Return the command-line flag of a field.
+def _inexact(config: Config) -> Iterator[tuple[object, str]]:
+    """Yield the flags of options whose results depend on the number of ranks, each with the reason."""
+    is_local = config.strategy is StrategyName.LOCAL_SGD
+    why = "local-sgd steps by each rank's own gradients" if is_local else "it adds up gradients in a way of its own"
+    yield config.strategy is not StrategyName.DDP and f"--strategy {config.strategy}", why
+    yield _given(config, "compile"), "a compiler chooses kernels by the shapes that a process has seen before"
+    yield _given(config, "sync_batchnorm"), "it normalizes by the samples that are computed together"
+    yield _given(config, "broadcast_buffers"), "rank 0 has other shards in another world"
 
-    >>> flag("global_batch")
-    '--global-batch'
-    """
-    return "--" + field.replace("_", "-")
+
+def _given(config: Config, *names: str) -> str:
+    """Return the flag of the first of these options that is not at its default; empty if all are."""
+    for name in names:
+        value = getattr(config, name)
+        if value != getattr(Config, name):
+            return flag(name if value is not False else f"no_{name}")
+    return ""
+
+
+def given_value(config: Config, word: Word) -> str | None:
+    """Return the value given for an option (empty for a switch), or None at the default."""
+    is_off = word.flag.startswith("--no-")
+    value = getattr(config, word.flag.removeprefix("--no-" if is_off else "--").replace("-", "_"), None)
+    if word.is_switch:
+        return "" if value is not None and bool(value) is not is_off else None
+    return None if value is None or value == () else str(value)

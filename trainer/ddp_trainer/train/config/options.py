@@ -1,19 +1,40 @@
-"""Options that control how a step is computed, with the metadata of their command-line flags.
+"""Options of the trainer: one dataclass per topic, one field per option, and the types of their values.
 
-Few runs change them, unlike the fields of :class:`ddp_trainer.train.config.config.Config` itself.
+:class:`Options` combines the dataclasses. :class:`ddp_trainer.train.config.config.Config` also checks the combinations
+of values. To add an option, add a field here and read it from the ``Config`` where it takes effect.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
-from ddp_trainer.common.constants import Env
-from ddp_trainer.common.enums import PipelineSchedule, PrecisionName
-from ddp_trainer.common.parallel_dims import LayoutRange
-from ddp_trainer.train.config.cli_fields import OptionGroup, flagged, layouts, names
+from ddp_trainer.common.constants import CheckpointScope, Env
+from ddp_trainer.common.enums import OptimizerName, PipelineSchedule, PrecisionName
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
+from ddp_trainer.train.config.cli_fields import POSITIVE, Check, OptionGroup, at_least, option
 from ddp_trainer.train.utils.errors import BadConfig
+
+LARGEST_BATCH: Final = 1 << 20
+"""Maximum global batch. Sums of this many 32-bit sample hashes are exact in float64, the dtype of the ranks' votes."""
+
+
+class DeviceName(StrEnum):
+    """Devices to compute on."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class ScheduleName(StrEnum):
+    """Learning rate schedules."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    CONSTANT = "constant"
 
 
 class StrategyName(StrEnum):
@@ -95,6 +116,62 @@ class BackendName(StrEnum):
     MPI = "mpi"
 
 
+class CheckpointMode(StrEnum):
+    """Modes of writing a checkpoint: in the background, or while training waits."""
+
+    ASYNC = "async"
+    """Training waits for a copy in memory. A thread writes the copy to the disk."""
+    SYNC = "sync"
+
+
+class EvaluateOn(StrEnum):
+    """Ranks that evaluate."""
+
+    ALL = "all"
+    RANK0 = "rank0"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """Early stopping: end the run after ``patience`` evaluations without a better ``metric``."""
+
+    metric: str
+    patience: int
+
+    @classmethod
+    def parse(cls, text: str) -> EarlyStop:
+        """Parse ``METRIC:PATIENCE``.
+
+        Raises:
+            BadConfig: The text has another form, or the patience is 0.
+        """
+        metric, _, patience = text.rpartition(":")
+        if not metric or not patience.isdecimal() or not int(patience):
+            raise BadConfig(f"--early-stop is {text!r}.", hint="Give METRIC:PATIENCE, for example loss:3.")
+        return cls(metric, int(patience))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWindow:
+    """Range of global steps to profile."""
+
+    start: int
+    """First step, counted from 0."""
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> ProfileWindow:
+        """Parse ``START:COUNT``.
+
+        Raises:
+            BadConfig: The text has another form, or the count is 0.
+        """
+        start, _, count = text.partition(":")
+        if not start.isdecimal() or not count.isdecimal() or not int(count):
+            raise BadConfig(f"--profile is {text!r}.", hint="Give START:COUNT in steps, for example 100:5.")
+        return cls(int(start), int(count))
+
+
 def recomputed(text: str) -> Recompute | int:
     """Parse the value of ``--recompute``.
 
@@ -111,242 +188,215 @@ def recomputed(text: str) -> Recompute | int:
     return int(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of the step computation. :class:`ddp_trainer.train.config.config.Config` inherits them."""
+def _layouts(text: str) -> LayoutRange:
+    try:
+        return LayoutRange.parse(text)
+    except LayoutError as err:
+        raise BadConfig(f"--parallel is {text!r}: {err}.") from None
 
-    model: str | None = field(
-        default=None,
-        metadata=flagged(
-            OptionGroup.TASK,
-            "mlp, cnn, resnet18, resnet50 or gpt, with options as in gpt:layers=4,width=128 (default: the task's own)",
-            parse=str,
-            metavar="NAME",
-        ),
-    )
-    data: Path | None = field(
-        default=None, metadata=flagged(OptionGroup.TASK, "folder of the samples", parse=Path, metavar="DIR")
-    )
-    window: int | None = field(
-        default=None,
-        metadata=flagged(OptionGroup.TASK, "bytes in a sample of text (default: 128)", parse=int, metavar="N"),
-    )
-    image_size: int | None = field(
-        default=None,
-        metadata=flagged(OptionGroup.TASK, "side of the images, in pixels (default: 64)", parse=int, metavar="N"),
-    )
 
-    backend: BackendName = field(
-        default=BackendName.AUTO,
-        metadata=flagged(
-            OptionGroup.STRATEGY,
-            "auto, gloo, nccl or mpi: what carries the collectives",
-            parse=BackendName,
-            metavar="NAME",
-        ),
-    )
+def _names(text: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise BadConfig(f"--fsdp-blocks is {text!r}.", hint="Give names of classes, with commas between them.")
+    return found
 
-    survive_on_nccl: bool = field(
-        default=False,
-        metadata=flagged(
-            OptionGroup.STRATEGY,
-            f"keep the process when an NCCL group ends; not proven on GPUs (default: ${Env.SURVIVE_ON_NCCL})",
-        ),
-    )
 
-    workers: int = field(
-        default=0,
-        metadata=flagged(OptionGroup.DATA, "processes per rank that read samples ahead", parse=int, metavar="N"),
-    )
-    prefetch: int = field(
-        default=2, metadata=flagged(OptionGroup.DATA, "shards that each of them reads ahead", parse=int, metavar="N")
-    )
-    on_bad_sample: OnBadSample = field(
-        default=OnBadSample.FAIL,
-        metadata=flagged(OptionGroup.DATA, "what a sample means that cannot be read", parse=OnBadSample),
-    )
-    balance: BalanceName = field(
-        default=BalanceName.STATIC,
-        metadata=flagged(OptionGroup.DATA, "dynamic gives a slow rank fewer shards", parse=BalanceName),
-    )
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(OptionGroup, heading="run"):
+    """Task, length, batch and device of a run."""
 
-    level: Level = field(
-        default=Level.ORDERED,
-        metadata=flagged(OptionGroup.STRATEGY, "how equal results are at different numbers of ranks", parse=Level),
+    task: str = option("digits", "digits, text, image-folder, or module:factory of a user-defined task")
+    epochs: int = option(30, "passes over the training samples", at_least(1))
+    max_steps: int | None = option(None, "end after this many global steps", at_least(1))
+    global_batch: int = option(
+        64,
+        "samples per global step, over all ranks",
+        at_least(1),
+        Check(lambda value: value <= LARGEST_BATCH, f"Give {LARGEST_BATCH} or fewer."),
     )
-    strategy: StrategyName = field(
-        default=StrategyName.DDP,
-        metadata=flagged(OptionGroup.STRATEGY, "how the ranks' copies stay one model", parse=StrategyName),
+    shards: int | None = option(None, "logical shards of a global batch: the maximum number of ranks", at_least(1))
+    seed: int = option(
+        0,
+        "seed of the initial weights, the sample order and all random draws",
+        Check(lambda value: 0 <= value < 1 << 63, "Give a number from 0 to 2^63 - 1."),
     )
-    parallel: LayoutRange | None = field(
-        default=None,
-        metadata=flagged(
-            OptionGroup.STRATEGY,
-            "how the ranks share one model, as in replicate=2,shard=2,tp=2,pp=2; sizes may be ranges, as in 1:4",
-            parse=layouts,
-            metavar="LAYOUT",
-        ),
-    )
-    fsdp_blocks: tuple[str, ...] | None = field(
-        default=None,
-        metadata=flagged(
-            OptionGroup.STRATEGY,
-            "of shard: classes of the blocks that are gathered one at a time (default: the layers of a ModuleList)",
-            parse=names,
-            metavar="NAME[,NAME]",
-        ),
-    )
-    fsdp_reshard: bool = field(
-        default=True,
-        metadata=flagged(OptionGroup.STRATEGY, "of shard: let go of a block's weights between forward and backward"),
-    )
-    fsdp_prefetch: int = field(
-        default=0,
-        metadata=flagged(
-            OptionGroup.STRATEGY,
-            "of shard: gather so many blocks ahead of the one that computes",
-            parse=int,
-            metavar="N",
-        ),
-    )
-    fsdp_offload: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.STRATEGY, "of shard: keep the pieces in the CPU's memory, and step there"),
-    )
-    pipeline_schedule: PipelineSchedule = field(
-        default=PipelineSchedule.ONE_F_ONE_B,
-        metadata=flagged(
-            OptionGroup.STRATEGY, "of pp: in which order stages compute their micro-batches", parse=PipelineSchedule
-        ),
-    )
-    sync_steps: int = field(
-        default=8,
-        metadata=flagged(
-            OptionGroup.STRATEGY, "of local-sgd: steps from one synchronisation to the next", parse=int, metavar="N"
-        ),
-    )
-    find_unused_parameters: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.STRATEGY, "some weights take no part in some steps (as DDP's own)"),
-    )
-    static_graph: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.STRATEGY, "every pass uses the same weights in the same order (as DDP's own)"),
-    )
-    broadcast_buffers: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.STRATEGY, "running statistics are rank 0's, not the mean over all shards"),
-    )
-    bucket_mb: float | None = field(
-        default=None,
-        metadata=flagged(
-            OptionGroup.STRATEGY, "gradients are sent in pieces of this many MiB", parse=float, metavar="X"
-        ),
-    )
-    gradient_as_bucket_view: bool = field(
-        default=True,
-        metadata=flagged(OptionGroup.STRATEGY, "gradients live in the buffers that are sent: one copy less"),
-    )
-    sync_batchnorm: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.STRATEGY, "BatchNorm normalizes over the samples of all ranks; on GPUs"),
-    )
+    device: DeviceName = option(DeviceName.AUTO, "device to compute on")
+    timeout_seconds: float = option(120.0, "timeout of a collective; then a peer counts as lost", POSITIVE, metavar="S")
 
-    precision: PrecisionName = field(
-        default=PrecisionName.FP32,
-        metadata=flagged(OptionGroup.SPEED, "numbers to compute with", parse=PrecisionName),
-    )
-    micro_batch: int | None = field(
-        default=None,
-        metadata=flagged(
-            OptionGroup.SPEED, "most samples in one pass: larger shards are cut, to save memory", parse=int, metavar="N"
-        ),
-    )
-    activation_checkpointing: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.SPEED, "compute activations again in the backward pass, to save memory"),
-    )
-    recompute: Recompute | int = field(
-        default=Recompute.ALL,
-        metadata=flagged(
-            OptionGroup.SPEED,
-            "of --activation-checkpointing: all of each block, cheap (all but matrix products, attention and "
-            "convolutions), or N for every N-th block",
-            parse=recomputed,
-            metavar="WHAT",
-        ),
-    )
-    compile: bool = field(default=False, metadata=flagged(OptionGroup.SPEED, "compile the model with torch.compile"))
-    compile_blocks: bool = field(
-        default=False,
-        metadata=flagged(
-            OptionGroup.SPEED,
-            "with --compile: each block by itself, as with a model in pieces (--parallel) in any case",
-        ),
-    )
-    compile_backend: str = field(
-        default="inductor",
-        metadata=flagged(OptionGroup.SPEED, "of torch.compile", parse=str, metavar="NAME"),
-    )
-    compile_fallback: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.SPEED, "train uncompiled where compiling fails"),
-    )
-    channels_last: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.SPEED, "keep images as NHWC in memory, which convolutions on GPUs prefer"),
-    )
-    optimizer_kernel: KernelName = field(
-        default=KernelName.AUTO,
-        metadata=flagged(OptionGroup.SPEED, "how the optimizer goes over the weights", parse=KernelName),
-    )
-    gc_steps: int | None = field(
-        default=None,
-        metadata=flagged(
-            OptionGroup.SPEED,
-            "collect garbage on all ranks after every N steps, and at no other time",
-            parse=int,
-            metavar="N",
-        ),
-    )
-    threads: int | None = field(
-        default=None,
-        metadata=flagged(
-            OptionGroup.SPEED,
-            "threads of each rank on the CPU (default: its share of the processor; with --level exact 1)",
-            parse=int,
-            metavar="N",
-        ),
-    )
-    deterministic: bool = field(
-        default=False,
-        metadata=flagged(OptionGroup.SPEED, "only algorithms that give the same bits on every run"),
-    )
 
-    on_nonfinite: OnNonFinite = field(
-        default=OnNonFinite.STOP,
-        metadata=flagged(OptionGroup.GUARDS, "when a loss or gradient is infinite or not a number", parse=OnNonFinite),
-    )
-    nonfinite_limit: int = field(
-        default=10,
-        metadata=flagged(
-            OptionGroup.GUARDS,
-            "steps skipped in a row, or times rolled back, before the run stops",
-            parse=int,
-            metavar="N",
-        ),
-    )
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(OptionGroup, heading="task"):
+    """Arguments of the task's factory, which receives those that are set and that it has a parameter for."""
 
-    lr_scaling: LrScaling = field(
-        default=LrScaling.NONE,
-        metadata=flagged(OptionGroup.RATE, "scale the rate with the global batch", parse=LrScaling),
+    model: str | None = option(
+        None, "mlp, cnn, resnet18, resnet50 or gpt, as in gpt:layers=4,width=128 (default: the task's own)"
     )
-    lr_reference_batch: int | None = field(
-        default=None,
-        metadata=flagged(OptionGroup.RATE, "global batch at which the rate is as given", parse=int, metavar="N"),
+    data: Path | None = option(None, "directory of the samples")
+    window: int | None = option(None, "bytes in a sample of text (default: 128)", at_least(1))
+    image_size: int | None = option(None, "side of the images in pixels (default: 64)", at_least(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(OptionGroup, heading="data"):
+    """Reading of samples and their distribution over ranks."""
+
+    workers: int = option(0, "processes per rank that read samples ahead", at_least(0))
+    prefetch: int = option(2, "logical shards that each of them reads ahead", at_least(1))
+    on_bad_sample: OnBadSample = option(OnBadSample.FAIL, "action on a sample that cannot be read")
+    balance: BalanceName = option(BalanceName.STATIC, "dynamic assigns fewer logical shards to a slow rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizationOptions(OptionGroup, heading="optimization"):
+    """Optimizer and learning rate."""
+
+    optimizer: OptimizerName = option(OptimizerName.ADAMW, "optimizer; AdamW uses torch's default betas")
+    learning_rate: float = option(3e-3, "peak learning rate", POSITIVE)
+    weight_decay: float = option(0.01, "weight decay: decoupled in AdamW, L2 in SGD", at_least(0))
+    momentum: float = option(0.9, "momentum of SGD", at_least(0))
+    schedule: ScheduleName = option(ScheduleName.COSINE, "learning rate schedule after the warmup")
+    warmup_steps: int = option(50, "global steps over which the learning rate rises linearly from zero", at_least(0))
+    clip_norm: float | None = option(None, "maximum norm of the whole gradient (default: no clipping)", POSITIVE)
+    lr_scaling: LrScaling = option(LrScaling.NONE, "scale the learning rate with the global batch")
+    lr_reference_batch: int | None = option(None, "global batch at which the learning rate is as given", at_least(1))
+    optimizer_kernel: KernelName = option(KernelName.AUTO, "implementation of the optimizer step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyOptions(OptionGroup, heading="strategy"):
+    """Backend, layout of the model, and how replicas stay in sync."""
+
+    backend: BackendName = option(BackendName.AUTO, "backend of the collectives")
+    survive_on_nccl: bool = option(
+        False, f"keep the process when an NCCL group ends; not proven on GPUs (default: ${Env.SURVIVE_ON_NCCL})"
     )
+    level: Level = option(Level.ORDERED, "equality of results at different numbers of ranks")
+    strategy: StrategyName = option(StrategyName.DDP, "how the ranks' replicas stay one model")
+    parallel: LayoutRange | None = option(
+        None,
+        "layout, as in replicate=2,shard=2,tp=2,pp=2; a size may be a range, as 1:4",
+        parse=_layouts,
+        metavar="LAYOUT",
+    )
+    fsdp_blocks: tuple[str, ...] | None = option(
+        None,
+        "of shard: classes of the blocks that are gathered one at a time (default: the layers of a ModuleList)",
+        parse=_names,
+        metavar="NAME[,NAME]",
+    )
+    fsdp_reshard: bool = option(True, "of shard: free a block's weights between forward and backward")
+    fsdp_prefetch: int = option(0, "of shard: blocks to gather ahead of the one that computes", at_least(0))
+    fsdp_offload: bool = option(False, "of shard: keep the shards in CPU memory, and step there")
+    pipeline_schedule: PipelineSchedule = option(PipelineSchedule.ONE_F_ONE_B, "of pp: order of micro-batches")
+    sync_steps: int = option(8, "of local-sgd: steps between two synchronizations", at_least(1))
+    find_unused_parameters: bool = option(False, "some weights take no part in some steps (as in DDP)")
+    static_graph: bool = option(False, "every pass uses the same weights in the same order (as in DDP)")
+    broadcast_buffers: bool = option(False, "running statistics are rank 0's, not the mean over all logical shards")
+    bucket_mb: float | None = option(None, "size of a gradient bucket in MiB", POSITIVE)
+    gradient_as_bucket_view: bool = option(True, "gradients are views of the buckets: one copy less")
+    sync_batchnorm: bool = option(False, "BatchNorm normalizes over the samples of all ranks; on GPUs")
 
     @property
     def spreads(self) -> bool:
         """True if the largest layout splits the model, so that no rank holds all of it."""
         return self.parallel is not None and self.parallel.largest.replica > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions(OptionGroup, heading="speed and memory"):
+    """Precision, memory and speed of a step."""
+
+    precision: PrecisionName = option(PrecisionName.FP32, "number format of the forward and backward pass")
+    micro_batch: int | None = option(None, "maximum samples in one pass: larger shards are cut", at_least(1))
+    activation_checkpointing: bool = option(False, "recompute activations in the backward pass, to save memory")
+    recompute: Recompute | int = option(
+        Recompute.ALL,
+        "of --activation-checkpointing: all of each block, cheap (all but matrix products, attention and "
+        "convolutions), or N for every N-th block",
+        parse=recomputed,
+        metavar="WHAT",
+    )
+    compile: bool = option(False, "compile the model with torch.compile")
+    compile_blocks: bool = option(False, "with --compile: compile each block separately (always, if --parallel splits)")
+    compile_backend: str = option("inductor", "backend of torch.compile")
+    compile_fallback: bool = option(False, "train uncompiled if the model cannot be compiled")
+    channels_last: bool = option(False, "keep images as NHWC in memory, which convolutions on GPUs prefer")
+    gc_steps: int | None = option(None, "collect garbage on all ranks every N steps, and at no other time", at_least(1))
+    threads: int | None = option(
+        None, "CPU threads of each rank (default: its share of the processor; with --level exact 1)", at_least(1)
+    )
+    deterministic: bool = option(False, "use only algorithms that give the same bits on every run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonFiniteOptions(OptionGroup, heading="guards"):
+    """Reaction to a loss or gradient that is infinite or not a number."""
+
+    on_nonfinite: OnNonFinite = option(OnNonFinite.STOP, "action on an infinite or NaN loss or gradient")
+    nonfinite_limit: int = option(10, "skipped steps in a row, or rollbacks, before the run stops", at_least(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions(OptionGroup, heading="checkpoints"):
+    """Checkpoints and initial weights."""
+
+    checkpoint_dir: Path | None = option(None, f"directory of the checkpoints (default: ${Env.CHECKPOINT_DIR})")
+    checkpoint_scope: CheckpointScope | None = option(
+        None,
+        f"all ranks share the directory (job), or the ranks of a pod (default: ${Env.CHECKPOINT_SCOPE}, else job)",
+    )
+    checkpoint_steps: int | None = option(None, "save when the step is a multiple of N", at_least(1))
+    checkpoint_seconds: float | None = option(30.0, "seconds between checkpoints; inf: never", at_least(0), metavar="S")
+    checkpoint_mode: CheckpointMode = option(CheckpointMode.ASYNC, "write in the background, or while training waits")
+    keep: int = option(3, "checkpoints to keep", at_least(1))
+    keep_best: str | None = option(None, "also keep the best by this metric: accuracy, loss", metavar="METRIC")
+    mtbf: float | None = option(None, "MTBF of the job, to suggest a checkpoint interval", at_least(1), metavar="S")
+    init_from: Path | None = option(
+        None, "initial weights: a .pt or .safetensors file, or a *.safetensors.index.json", metavar="FILE"
+    )
+    init_optimizer: bool = option(False, "with --init-from, load the optimizer's state too")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(OptionGroup, heading="evaluation"):
+    """Evaluation on the test samples."""
+
+    evaluate_every: int = option(1, "epochs between evaluations; the end of the run is always evaluated", at_least(1))
+    evaluate_on: EvaluateOn = option(EvaluateOn.ALL, "ranks that evaluate")
+    early_stop: EarlyStop | None = option(
+        None, "end after so many evaluations without improvement", parse=EarlyStop.parse, metavar="METRIC:PATIENCE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(OptionGroup, heading="output"):
+    """Progress, logs, summary and traces."""
+
+    log_seconds: float = option(5.0, "seconds between progress lines", at_least(0), metavar="S")
+    log_steps: int | None = option(None, "steps between progress lines, instead of --log-seconds", at_least(1))
+    log_json: bool = option(False, "progress and summary as JSON lines on stdout")
+    summary: Path | None = option(None, f"summary of the run (default: ${Env.RUN_DIR}/summary.json)", metavar="FILE")
+    tensorboard: Path | None = option(None, "write TensorBoard events (needs tensorboard)")
+    csv: Path | None = option(None, "append every step and evaluation to a CSV file", metavar="FILE")
+    profile: ProfileWindow | None = option(
+        None, "write a torch profiler trace of these steps", parse=ProfileWindow.parse, metavar="START:COUNT"
+    )
+    profile_rank: int = option(0, "rank to profile", at_least(0))
+    profile_dir: Path | None = option(None, "directory of the trace (default: the run directory, else the current one)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(
+    RunOptions,
+    TaskOptions,
+    DataOptions,
+    OptimizationOptions,
+    StrategyOptions,
+    ComputeOptions,
+    NonFiniteOptions,
+    CheckpointOptions,
+    EvaluationOptions,
+    OutputOptions,
+):
+    """All options, in the order of their groups in ``--help`` and in the documentation."""

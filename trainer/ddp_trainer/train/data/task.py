@@ -15,11 +15,13 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from ddp_trainer.train.config.config import flag
+from ddp_trainer.train.config.cli_fields import flag
+from ddp_trainer.train.config.options import TaskOptions
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 """Name → ``module:factory``."""
 
-TASK_FLAGS: Final[Sequence[str]] = ("model", "data", "window", "image_size")
+TASK_FLAGS: Final[Sequence[str]] = tuple(each.name for each in fields(TaskOptions))
 """Flags that belong to the task. A factory receives those that it has a parameter for, by name."""
 
 _REQUIRED: Final[Sequence[str]] = ("name", "model", "train_samples", "test_samples", "losses", "metrics")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
+from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.metric_goal import Goal
-from ddp_trainer.train.config.output_options import Keeping
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Best(TypedDict):
 class Watch:
     """Tracks the best evaluations and the patience of early stopping."""
 
-    def __init__(self, config: Keeping) -> None:
+    def __init__(self, config: Config) -> None:
         self.best = None if config.keep_best is None else Goal(config.keep_best)
         """Metric that selects the best checkpoint; None if no best checkpoint is kept."""
         self._early_stop = config.early_stop

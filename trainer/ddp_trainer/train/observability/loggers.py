@@ -16,7 +16,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-    from ddp_trainer.train.config.output_options import Keeping
+    from ddp_trainer.train.config.config import Config
     from ddp_trainer.train.config.worker_env import Environment
 
 _COLUMNS: Final = ("step", "epoch", "name", "value")
@@ -158,7 +158,7 @@ class Reports:
             report.close()
 
 
-def open_reports(config: Keeping, env: Environment) -> Reports:
+def open_reports(config: Config, env: Environment) -> Reports:
     """Return the reports that the flags select; none on ranks other than rank 0."""
     if env.rank != 0:
         return Reports([])

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-    from ddp_trainer.train.config.output_options import Keeping
+    from ddp_trainer.train.config.config import Config
     from ddp_trainer.train.config.worker_env import Environment
 
 
 class Profile:
     """Profiler of the steps in the window of ``--profile``; inactive on other ranks and outside of the window."""
 
-    def __init__(self, config: Keeping, env: Environment) -> None:
+    def __init__(self, config: Config, env: Environment) -> None:
         window = config.profile if config.profile_rank == env.rank else None
         self._start = -1 if window is None else window.start
         self._stop = -1 if window is None else window.start + window.count

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp_trainer.common.enums import OptimizerName
-from ddp_trainer.train.config.config import Config, ScheduleName
-from ddp_trainer.train.config.options import KernelName, LrScaling
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import KernelName, LrScaling, ScheduleName
 from ddp_trainer.train.data.task import ChoosesOptimizer, Task
 from ddp_trainer.train.mesh.grad_norm import flaw, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.config.config import Config, ScheduleName
-from ddp_trainer.train.config.options import KernelName, LrScaling
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import KernelName, LrScaling, ScheduleName
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.distributed.group import Group
@@ -76,7 +76,7 @@ def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["--help"])
     said = capsys.readouterr().out
-    for heading in ("strategy:", "speed and memory:", "guards:", "learning rate:"):
+    for heading in ("strategy:", "speed and memory:", "guards:", "optimization:"):
         assert f"\n{heading}\n" in said
     assert said.count("--no-gradient-as-bucket-view") >= 1
 

@@ -22,8 +22,7 @@ from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_interval import best_interval, suggestion
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
-from ddp_trainer.train.config.options import OnNonFinite
-from ddp_trainer.train.config.output_options import EarlyStop, ProfileWindow
+from ddp_trainer.train.config.options import EarlyStop, OnNonFinite, ProfileWindow
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 from tests.support.train_builders import HERE, Lines

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_trainer.train.config.config import LARGEST_BATCH
+from ddp_trainer.train.config.options import LARGEST_BATCH
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, _page, _written, check, vote
 from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples

@@ -21,7 +21,8 @@ from ddp_trainer.common.constants import Phase
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.process.recorder import SilentRankRecorder
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile, Reading
-from ddp_trainer.train.config.config import Config, ScheduleName
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.options import ScheduleName
 from ddp_trainer.train.data.batch_reader import reader, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
 from ddp_trainer.train.distributed.group import is_network, reason
