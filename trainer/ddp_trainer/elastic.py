@@ -19,6 +19,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddp_trainer.train.config.config import Config
+
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
@@ -33,18 +35,18 @@ def run(
     optimizer: Optimizer,
     dataset: Samples,
     *,
-    global_batch: int = 64,
+    global_batch: int = Config.global_batch,
     epochs: int = 1,
-    max_steps: int | None = None,
-    seed: int = 0,
-    shards: int | None = None,
+    max_steps: int | None = Config.max_steps,
+    seed: int = Config.seed,
+    shards: int | None = Config.shards,
     scheduler: LRScheduler | None = None,
-    clip_norm: float | None = None,
+    clip_norm: float | None = Config.clip_norm,
     name: str = "elastic",
-    checkpoint_dir: Path | str | None = None,
-    checkpoint_steps: int | None = None,
-    checkpoint_seconds: float | None = 30.0,
-    keep: int = 3,
+    checkpoint_dir: Path | str | None = Config.checkpoint_dir,
+    checkpoint_steps: int | None = Config.checkpoint_steps,
+    checkpoint_seconds: float | None = Config.checkpoint_seconds,
+    keep: int = Config.keep,
 ) -> ElasticLoop:
     """Return an elastic run of the caller's own loop; call it in every process of the worker group.
 
@@ -72,9 +74,8 @@ def run(
     Raises:
         BadConfig: If a value is invalid.
     """
-    # Imported here, not at the top: importing ddp_trainer must stay cheap.
+    # Imported here, not at the top: they import torch.
     from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
-    from ddp_trainer.train.config.config import Config  # noqa: PLC0415
     from ddp_trainer.train.config.worker_env import Environment  # noqa: PLC0415
     from ddp_trainer.train.distributed.agent_channel import Control  # noqa: PLC0415
     from ddp_trainer.train.elastic_loop import ElasticLoop  # noqa: PLC0415
