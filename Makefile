@@ -67,6 +67,7 @@ gpu-report: $(READY) ## Put the report of bench gpu into docs/status.md: make gp
 
 docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, manifests/examples, and what charts/ddp-job takes from the plugin
 	@$(BIN)/python -m ddp_trainer.metrics.docgen docs/metrics.md
+	@$(BIN)/python -m ddp_trainer.train.config.reference > docs/trainer-options.md
 	@$(BIN)/python -m ddp_trainer.common.lint.reference docs/lint.md
 	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
