@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from ddp_trainer.common.constants import CheckpointScope, Env, Moment
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
@@ -20,41 +20,61 @@ DEFAULT_GRACE_SECONDS: Final = 30.0
 """Kubernetes' default time between SIGTERM and SIGKILL, in seconds."""
 
 
+def _switch(text: str) -> bool:
+    return {"0": False, "1": True}[text]
+
+
+_EXPECTED: Final[Mapping[Callable[[str], Any], str]] = {
+    int: "a whole number",
+    float: "a number of seconds",
+    CheckpointScope: " or ".join(CheckpointScope),
+    _switch: "1 or 0",
+}
+"""Values that a parser accepts, for error messages."""
+
+_T = TypeVar("_T")
+
+
+def _variable(default: _T, parse: Callable[[str], Any], *variables: str) -> _T:
+    """Declare a field that is read from the first of these variables that is set."""
+    return field(default=default, metadata={"parse": parse, "variables": variables})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Place of this process in the worker group. The default is a group of one without a launcher."""
 
-    rank: int = 0
-    local_rank: int = 0
-    world_size: int = 1
-    local_world_size: int = 1
-    master_address: str = "127.0.0.1"
-    master_port: int = 0
-    agent_hosts_store: bool = False
+    rank: int = _variable(0, int, "RANK")
+    local_rank: int = _variable(0, int, "LOCAL_RANK")
+    world_size: int = _variable(1, int, "WORLD_SIZE")
+    local_world_size: int = _variable(1, int, "LOCAL_WORLD_SIZE")
+    master_address: str = _variable("127.0.0.1", str, "MASTER_ADDR")
+    master_port: int = _variable(0, int, "MASTER_PORT")
+    agent_hosts_store: bool = _variable(False, "True".__eq__, "TORCHELASTIC_USE_AGENT_STORE")
     """True if the launcher, not rank 0, listens on the master port (stock torchrun)."""
-    generation: int = 0
-    fence: int = 0
+    generation: int = _variable(0, int, Env.GENERATION, "TORCHELASTIC_RESTART_COUNT")
+    fence: int = _variable(0, int, Env.FENCE, Env.GENERATION, "TORCHELASTIC_RESTART_COUNT")
     """Number that grows with every worker group of the run, even if the generation restarts at 1."""
-    run_id: str = ""
+    run_id: str = _variable("", str, Env.RUN_ID)
     most_ranks: int | None = None
     """Maximum number of ranks of the job, from the launcher or else the platform; None if neither sets it."""
     fewest_ranks: int | None = None
     """Minimum number of ranks to continue with, from the same source; None if not set."""
     promised_ranks: int | None = None
     """Maximum number of ranks that the platform allows (``PET_NNODES``); None if unset."""
-    parallel: LayoutRange | None = None
+    parallel: LayoutRange | None = _variable(None, LayoutRange.parse, Env.PARALLEL)
     """Layouts in which the ranks share one model; None if the job does not set them."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """Number of restarts of the run so far, by cause."""
     moments: Moments = field(default_factory=Moments)
     """Time stamps of the formation of this worker group."""
-    run_dir: Path | None = None
-    checkpoint_dir: Path | None = None
-    checkpoint_scope: CheckpointScope = CheckpointScope.JOB
-    grace_seconds: float = DEFAULT_GRACE_SECONDS
-    error_file: Path | None = None
+    run_dir: Path | None = _variable(None, Path, Env.RUN_DIR)
+    checkpoint_dir: Path | None = _variable(None, Path, Env.CHECKPOINT_DIR)
+    checkpoint_scope: CheckpointScope = _variable(CheckpointScope.JOB, CheckpointScope, Env.CHECKPOINT_SCOPE)
+    grace_seconds: float = _variable(DEFAULT_GRACE_SECONDS, float, Env.GRACE_SECONDS)
+    error_file: Path | None = _variable(None, Path, "TORCHELASTIC_ERROR_FILE")
     """File in which torch's launchers expect the error of a failed worker."""
-    survives_on_nccl: bool = False
+    survives_on_nccl: bool = _variable(False, _switch, Env.SURVIVE_ON_NCCL)
     """True if workers of the job keep running when an NCCL group ends."""
     threads_chosen: bool = False
     """True if ``OMP_NUM_THREADS`` is set, which already determines torch's thread count."""
@@ -70,85 +90,36 @@ class Environment:
         Raises:
             BadConfig: A variable has an invalid value.
         """
-        rank = _integer(environ, "RANK", 0)
-        world = _integer(environ, "WORLD_SIZE", 1)
+        values = {each.name: _read(environ, each) for each in fields(cls) if each.metadata}
+        rank, world, local_world = values["rank"], values["world_size"], values["local_world_size"]
         if not 0 <= rank < world:
             raise BadConfig(f"RANK is {rank} and WORLD_SIZE is {world}.", hint="RANK must be below WORLD_SIZE.")
-        local_world = _integer(environ, "LOCAL_WORLD_SIZE", 1)
-        generation = _integer(environ, Env.GENERATION, _integer(environ, "TORCHELASTIC_RESTART_COUNT", 0))
         return cls(
-            rank=rank,
-            local_rank=_integer(environ, "LOCAL_RANK", 0),
-            world_size=world,
-            local_world_size=local_world,
-            master_address=environ.get("MASTER_ADDR", "127.0.0.1"),
-            master_port=_integer(environ, "MASTER_PORT", 0),
-            agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            generation=generation,
-            fence=_integer(environ, Env.FENCE, generation),
-            run_id=environ.get(Env.RUN_ID, ""),
+            **values,
             most_ranks=_ranks_of(_nodes(environ).rpartition(":")[2], environ, local_world),
             # A single number has no colon and gives None: it does not have to be the minimum.
             fewest_ranks=_ranks_of(_nodes(environ).rpartition(":")[0], environ, local_world),
             promised_ranks=_ranks_of(environ.get(_PROMISED, "").rpartition(":")[2], environ, local_world),
-            parallel=_layouts(environ),
             restarts=_counts(environ),
             moments=_moments(environ),
-            run_dir=_path(environ, Env.RUN_DIR),
-            checkpoint_dir=_path(environ, Env.CHECKPOINT_DIR),
-            checkpoint_scope=_scope(environ),
-            grace_seconds=_number(environ, Env.GRACE_SECONDS, DEFAULT_GRACE_SECONDS),
-            error_file=_path(environ, "TORCHELASTIC_ERROR_FILE"),
-            survives_on_nccl=_is_on(environ, Env.SURVIVE_ON_NCCL),
             threads_chosen="OMP_NUM_THREADS" in environ,
             node=environ.get(Env.NODE_NAME) or socket.gethostname(),
             visible_devices={name: environ[name] for name in (VISIBLE, "PATH") if name in environ},
         )
 
 
-def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name, "")
-    try:
-        return int(text) if text else default
-    except ValueError:
-        raise BadConfig(f"{name} is {text!r}.", hint="Set it to a whole number.") from None
-
-
-def _number(environ: Mapping[str, str], name: str, default: float) -> float:
-    text = environ.get(name, "")
-    try:
-        return float(text) if text else default
-    except ValueError:
-        raise BadConfig(f"{name} is {text!r}.", hint="Set it to a number of seconds.") from None
-
-
-def _is_on(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name, "")
-    if text not in {"", "0", "1"}:
-        raise BadConfig(f"{name} is {text!r}.", hint="Set it to 1 or 0.")
-    return text == "1"
-
-
-def _path(environ: Mapping[str, str], name: str) -> Path | None:
-    text = environ.get(name, "")
-    return Path(text) if text else None
-
-
-def _scope(environ: Mapping[str, str]) -> CheckpointScope:
-    text = environ.get(Env.CHECKPOINT_SCOPE, "") or CheckpointScope.JOB.value
-    try:
-        return CheckpointScope(text)
-    except ValueError:
-        allowed = " or ".join(CheckpointScope)
-        raise BadConfig(f"{Env.CHECKPOINT_SCOPE} is {text!r}.", hint=f"Set it to {allowed}.") from None
-
-
-def _layouts(environ: Mapping[str, str]) -> LayoutRange | None:
-    text = environ.get(Env.PARALLEL, "")
-    try:
-        return LayoutRange.parse(text) if text else None
-    except LayoutError as err:
-        raise BadConfig(f"{Env.PARALLEL} is {text!r}: {err}.") from None
+def _read(environ: Mapping[str, str], each: Field[Any]) -> Any:
+    """Return the value of the first variable of a field that is set and not empty, else the field's default."""
+    parse = each.metadata["parse"]
+    for name in each.metadata["variables"]:
+        if text := environ.get(name, ""):
+            try:
+                return parse(text)
+            except LayoutError as err:
+                raise BadConfig(f"{name} is {text!r}: {err}.") from None
+            except (KeyError, ValueError):
+                raise BadConfig(f"{name} is {text!r}.", hint=f"Set it to {_EXPECTED[parse]}.") from None
+    return each.default
 
 
 def _nodes(environ: Mapping[str, str]) -> str:
