@@ -57,7 +57,7 @@ _CONF_KEYS: Final = {
     "use_libuv": 0.0,
     "cas_backoff_max_seconds": 0.0,
 }
-"""torchrun's keys of ``--rdzv-conf``, and ``settle_timeout``. Keys that the store does not use are accepted."""
+"""torchrun's keys of ``--rdzv-conf``, and ``settle_timeout``, with defaults. Keys that have no effect are accepted."""
 
 _SECRET_FILE: Final = "secret_file"  # noqa: S105 - the name of a key
 
@@ -96,12 +96,13 @@ def conf_of(text: str) -> Conf:
                 f"--rdzv-conf {pair!r} is not KEY=VALUE with one of the keys {', '.join((_SECRET_FILE, *_CONF_KEYS))}."
             )
         given[key] = _seconds(f"--rdzv-conf {key}={value}", _WORDS.get(value.lower(), value))
-    interval = given.get("keep_alive_interval", 1.0)
-    silence = given.get("heartbeat_timeout", max(5.0, 3 * interval))
+    values = _CONF_KEYS | given
+    interval = values["keep_alive_interval"]
+    silence = given.get("heartbeat_timeout", max(values["heartbeat_timeout"], 3 * interval))
     return Conf(
-        join=given.get("join_timeout", _CONF_KEYS["join_timeout"]),
-        last_call=given.get("last_call_timeout", _CONF_KEYS["last_call_timeout"]),
-        settle=given.get("settle_timeout", _CONF_KEYS["settle_timeout"]),
+        join=values["join_timeout"],
+        last_call=values["last_call_timeout"],
+        settle=values["settle_timeout"],
         heartbeat=Heartbeat(interval=min(interval, silence / 3), timeout=silence),
         is_host=bool(given["is_host"]) if "is_host" in given else None,
         secret_file=secret_file,
