@@ -27,8 +27,8 @@ class Flag:
     names: str
     """Names, separated by spaces, the long one last. Its form with underscores is added."""
     default: str | int | float | None
-    kind: Callable[[str], object] | None
     help: str
+    kind: Callable[[str], object] | None = str
     in_environment: bool = True
     choices: tuple[str, ...] | None = None
     since: str = ""
@@ -58,61 +58,48 @@ def _whole(text: str) -> int:
 
 
 TORCHRUN: Final = (
-    Flag("--nnodes", "1:1", str, "number of nodes, or MIN:MAX"),
-    Flag("--nproc-per-node", "1", str, "workers per node: a number, auto, cpu or gpu"),
-    Flag("--rdzv-backend", "static", str, "static, or c10d (also called ddp): the store of this package"),
-    Flag("--rdzv-endpoint", "", str, "host:port of the store"),
-    Flag("--rdzv-id", "none", str, "name of the run; agents of another are refused"),
-    Flag("--rdzv-conf", "", str, "KEY=VALUE,...: join_timeout, last_call_timeout, settle_timeout, heartbeat_timeout"),
-    Flag("--standalone", None, None, "one node, no store process"),
-    Flag("--max-restarts", 0, _whole, "failures of the whole run that are answered by a restart"),
-    Flag("--monitor-interval", 0.1, float, "accepted, without effect: ends of workers are events here"),
+    Flag("--nnodes", "1:1", "number of nodes, or MIN:MAX"),
+    Flag("--nproc-per-node", "1", "workers per node: a number, auto, cpu or gpu"),
+    Flag("--rdzv-backend", "static", "static, or c10d (also called ddp): the store of this package"),
+    Flag("--rdzv-endpoint", "", "host:port of the store"),
+    Flag("--rdzv-id", "none", "name of the run; agents of another are refused"),
+    Flag("--rdzv-conf", "", "KEY=VALUE,...: join_timeout, last_call_timeout, settle_timeout, heartbeat_timeout"),
+    Flag("--standalone", None, "one node, no store process", None),
+    Flag("--max-restarts", 0, "restarts after failures, over the whole run", _whole),
+    Flag("--monitor-interval", 0.1, "accepted, no effect: ends of workers are events here", float),
     Flag(
-        "--start-method",
-        "spawn",
-        str,
-        "accepted, without effect: workers are commands",
-        choices=("spawn", "fork", "forkserver"),
+        "--start-method", "spawn", "accepted, no effect: workers are commands", choices=("spawn", "fork", "forkserver")
     ),
-    Flag("--event-log-handler", "null", str, "accepted, without effect"),
-    Flag("--role", "default", str, "name of the workers' role"),
-    Flag("-m --module", None, None, "the script is a module, as for python -m"),
-    Flag("--no-python", None, None, "the script is a program of its own"),
-    Flag("--run-path", None, None, "accepted: scripts are always run so"),
-    Flag("--log-dir", None, str, "folder of log files"),
-    Flag("-r --redirects", "0", str, "streams that go to files: 1 stdout, 2 stderr, 3 both, or RANK:NUMBER,..."),
-    Flag("-t --tee", "0", str, "streams that go to files and to the console"),
+    Flag("--event-log-handler", "null", "accepted, no effect"),
+    Flag("--role", "default", "name of the workers' role"),
+    Flag("-m --module", None, "the script is a module, as for python -m", None),
+    Flag("--no-python", None, "the script is an executable, not Python", None),
+    Flag("--run-path", None, "accepted, no effect: scripts are always run by path", None),
+    Flag("--log-dir", None, "folder of log files"),
+    Flag("-r --redirects", "0", "streams that go to files: 1 stdout, 2 stderr, 3 both, or RANK:NUMBER,..."),
+    Flag("-t --tee", "0", "streams that go to files and to the console"),
     Flag(
         "--log-line-prefix-template",
         "",
-        str,
-        "before each line of --tee; ${role_name} ${local_rank} ${rank} ${hostname}",
+        "prefix of --tee lines: ${role_name} ${local_rank} ${rank} ${hostname}",
         since="2.14",
     ),
-    Flag("--local-ranks-filter", "", str, "local ranks whose output reaches the console"),
-    Flag("--duplicate-stdout-filters", "", str, "words; lines with one are copied to filtered_stdout.log"),
-    Flag("--duplicate-stderr-filters", "", str, "the same for stderr"),
-    Flag("--node-rank", 0, _whole, "rank of this node in a static launch"),
-    Flag("--master-addr", "127.0.0.1", str, "address of rank 0 in a static launch"),
-    Flag("--master-port", None, port_argument, "port of rank 0 in a static launch"),
-    Flag("--local-addr", None, str, "address that peers reach this node at"),
-    Flag("--logs-specs", None, str, "not supported", in_environment=False),
-    Flag(
-        "--numa-binding",
-        None,
-        str,
-        "keep each worker on processors near its GPU",
-        in_environment=False,
-        choices=numa.NAMES,
-    ),
-    Flag("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", str, "signals that end the run, passed to workers"),
-    Flag("--shutdown-timeout", None, _whole, "seconds between asking workers to stop and killing them", since="2.13"),
-    Flag("--virtual-local-rank", None, None, "each worker sees one GPU, as device 0"),
+    Flag("--local-ranks-filter", "", "local ranks whose output reaches the console"),
+    Flag("--duplicate-stdout-filters", "", "words; lines with one are copied to filtered_stdout.log"),
+    Flag("--duplicate-stderr-filters", "", "the same for stderr"),
+    Flag("--node-rank", 0, "rank of this node in a static launch", _whole),
+    Flag("--master-addr", "127.0.0.1", "address of rank 0 in a static launch"),
+    Flag("--master-port", None, "port of rank 0 in a static launch", port_argument),
+    Flag("--local-addr", None, "address that peers reach this node at"),
+    Flag("--logs-specs", None, "not supported", in_environment=False),
+    Flag("--numa-binding", None, "keep each worker near its GPU", in_environment=False, choices=numa.NAMES),
+    Flag("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that end the run, passed to workers"),
+    Flag("--shutdown-timeout", None, "seconds between asking workers to stop and killing them", _whole, since="2.13"),
+    Flag("--virtual-local-rank", None, "each worker sees one GPU, as device 0", None),
     Flag(
         "--print-completion",
         None,
-        str,
-        "print a completion script for this shell, and end",
+        "print a completion script",
         in_environment=False,
         choices=completion.SHELLS,
         since="2.14",
@@ -120,43 +107,26 @@ TORCHRUN: Final = (
 )
 """Union of the flags of torch 2.10 to 2.15."""
 
-LEGACY: Final = (
-    Flag("--use-env", None, None, "accepted, without effect: LOCAL_RANK is always set", in_environment=False),
-)
+LEGACY: Final = (Flag("--use-env", None, "accepted, no effect: LOCAL_RANK is always set", None, in_environment=False),)
 """Additional flags of ``python -m torch.distributed.launch``."""
 
 OURS: Final = (
-    Flag(
-        "--pass-local-rank",
-        "",
-        str,
-        "give the script its local rank as an argument too, as torch.distributed.launch did: local-rank or local_rank",
-    ),
-    Flag(
-        "--platform",
-        "auto",
-        str,
-        "take flags that are not given from variables of Volcengine, or not",
-        choices=platforms.NAMES,
-    ),
+    Flag("--pass-local-rank", "", "also pass the local rank as an argument: local-rank or local_rank"),
+    Flag("--platform", "auto", "take flags that are not given from variables of Volcengine", choices=platforms.NAMES),
     Flag(
         "--preflight",
         None,
-        str,
-        f"look at all nodes before the first workers start: off, warn, strict; or ${Env.PREFLIGHT}",
+        f"check all nodes before the first start; or ${Env.PREFLIGHT}",
         choices=("off", "warn", "strict"),
     ),
     Flag(
-        "--metrics-port",
-        None,
-        port_argument,
-        f"port of the metrics of all ranks; or ${Env.METRICS_PORT}, at ${Env.METRICS_ADDRESS}",
+        "--metrics-port", None, f"port of all metrics; or ${Env.METRICS_PORT}, at ${Env.METRICS_ADDRESS}", port_argument
     ),
-    Flag("--preload", "", str, "modules that a restarted worker shall find imported already, besides torch"),
-    Flag("--on-hang", "", str, f"a rank that others wait for in vain: off, warn or act; or ${Env.ON_HANG}"),
-    Flag("--hang-floor", "", str, f"least seconds before a rank hangs; first steps have 1800; or ${Env.HANG_FLOOR}"),
-    Flag("--no-lint", None, None, f"say nothing of what is doubtful in the environment; or ${Env.LINT_IGNORE}=all"),
-    Flag("--no-zygote", None, None, "after a failure start workers from nothing, not from a process that has torch"),
+    Flag("--preload", "", "modules that the fork server imports for restarted workers, besides torch"),
+    Flag("--on-hang", "", f"action on a rank that hangs: off, warn or act; or ${Env.ON_HANG}"),
+    Flag("--hang-floor", "", f"minimum seconds until a rank counts as hung (first steps: 1800); or ${Env.HANG_FLOOR}"),
+    Flag("--no-lint", None, f"do not check the environment variables; or ${Env.LINT_IGNORE}=all", None),
+    Flag("--no-zygote", None, "restart workers without the fork server, which has torch imported", None),
 )
 
 ALL: Final = TORCHRUN + LEGACY + OURS
