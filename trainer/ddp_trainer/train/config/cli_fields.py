@@ -31,25 +31,25 @@ class OptionGroup:
         cls.heading = heading
 
 
-class Check(NamedTuple):
+class Constraint(NamedTuple):
     """Condition on the value of an option. An option that is None is not checked."""
 
     accepts: Callable[[Any], bool]
     hint: str
 
 
-def at_least(least: float) -> Check:
+def at_least(least: float) -> Constraint:
     """Return the check that a number is ``least`` or more."""
-    return Check(lambda value: value >= least, f"Give {least} or more.")
+    return Constraint(lambda value: value >= least, f"Give {least} or more.")
 
 
-POSITIVE: Final = Check(lambda value: 0 < value < float("inf"), "Give a finite number above 0.")
+POSITIVE: Final = Constraint(lambda value: 0 < value < float("inf"), "Give a finite number above 0.")
 
 
 def option(
     default: _T,
     help_text: str,
-    *checks: Check,
+    *checks: Constraint,
     parse: Callable[[str], Any] | None = None,
     metavar: str | None = None,
 ) -> _T:

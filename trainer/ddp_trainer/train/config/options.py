@@ -14,7 +14,7 @@ from typing import Final
 from ddp_trainer.common.constants import CheckpointScope, Env
 from ddp_trainer.common.enums import OptimizerName, PipelineSchedule, PrecisionName
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
-from ddp_trainer.train.config.cli_fields import POSITIVE, Check, OptionGroup, at_least, option
+from ddp_trainer.train.config.cli_fields import POSITIVE, Constraint, OptionGroup, at_least, option
 from ddp_trainer.train.utils.errors import BadConfig
 
 LARGEST_BATCH: Final = 1 << 20
@@ -213,13 +213,13 @@ class RunOptions(OptionGroup, heading="run"):
         64,
         "samples per global step, over all ranks",
         at_least(1),
-        Check(lambda value: value <= LARGEST_BATCH, f"Give {LARGEST_BATCH} or fewer."),
+        Constraint(lambda value: value <= LARGEST_BATCH, f"Give {LARGEST_BATCH} or fewer."),
     )
     shards: int | None = option(None, "logical shards of a global batch: the maximum number of ranks", at_least(1))
     seed: int = option(
         0,
         "seed of the initial weights, the sample order and all random draws",
-        Check(lambda value: 0 <= value < 1 << 63, "Give a number from 0 to 2^63 - 1."),
+        Constraint(lambda value: 0 <= value < 1 << 63, "Give a number from 0 to 2^63 - 1."),
     )
     device: DeviceName = option(DeviceName.AUTO, "device to compute on")
     timeout_seconds: float = option(120.0, "timeout of a collective; then a peer counts as lost", POSITIVE, metavar="S")
