@@ -4,8 +4,8 @@
 :func:`pack` splits a state into a small pickle and its storages, as in torch's own format: a ZIP archive of
 ``data.pkl`` and one uncompressed entry per storage. :meth:`Archive.write_to` then writes the archive in pieces, with
 calls that release the GIL, so it can run beside the training. ``torch.load(..., weights_only=True)`` and any program
-that reads ZIP files can open the file. All sizes are in ZIP64 fields, so that large and small files take the same code
-path. Data start at multiples of 64 bytes, as in torch's files, so that a file can be mapped into memory.
+that reads ZIP files can open the file. Data start at multiples of 64 bytes, as in torch's files, so that a file can be
+mapped into memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import io
 import pickle
 import struct
 import sys
-import zlib
+import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -29,17 +28,11 @@ PIECE_BYTES: Final = 4 << 20
 _PROTOCOL: Final = 2
 """Pickle protocol; ``weights_only`` loads no other."""
 _ALIGNMENT: Final = 64
+_PADDING: Final = struct.Struct("<HH")
+"""Head of the extra field that aligns data: its ID, and the number of bytes that follow."""
 _PADDING_ID: Final = 0x4246
-_IN_ZIP64: Final = 0xFFFFFFFF
-_LOCAL: Final = struct.Struct("<IHHHHHIIIHHHHQQ")
-_CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHIIHHQQQ")
-_END64: Final = struct.Struct("<IQHHIIQQQQ")
-_LOCATOR: Final = struct.Struct("<IIQI")
-_END: Final = struct.Struct("<IHHHHIIH")
-_VERSION: Final = 45
-"""Version of the ZIP format that introduced ZIP64."""
-_NEW_YEAR_1980: Final = (1 << 5) | 1
-"""Oldest date of the ZIP format. A fixed date makes equal states produce equal files."""
+_HEADER_BYTES: Final = zipfile.sizeFileHeader + struct.calcsize("<HHQQ")
+"""Size of an entry's header with its ZIP64 field, without its name and padding."""
 
 _STORAGE_TYPES: Final = {
     torch.float64: "DoubleStorage",
@@ -61,8 +54,14 @@ _STORAGE_TYPES: Final = {
 class Sink(Protocol):
     """Output stream of an archive."""
 
-    def write(self, piece: bytes | memoryview, /) -> object:
-        """Write the whole piece, or raise OSError."""
+    def write(self, piece: bytes | memoryview, /) -> int:
+        """Write the whole piece and return its size in bytes, or raise OSError."""
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+
+    def flush(self) -> None:
+        """Write out buffered bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +84,12 @@ class Archive:
         Raises:
             OSError: The sink failed to write.
         """
-        archive = _Zip(sink)
-        archive.add("data.pkl", memoryview(self.pickled))
-        archive.add("byteorder", memoryview(sys.byteorder.encode()))
-        for position, storage in enumerate(self.storages):
-            archive.add(f"data/{position}", memoryview(storage.cpu().numpy().data))
-        archive.add("version", memoryview(b"3\n"))
-        archive.end()
+        with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload] # it needs no more than a Sink
+            _add(archive, sink, "data.pkl", memoryview(self.pickled))
+            _add(archive, sink, "byteorder", memoryview(sys.byteorder.encode()))
+            for position, storage in enumerate(self.storages):
+                _add(archive, sink, f"data/{position}", memoryview(storage.cpu().numpy().data))
+            _add(archive, sink, "version", memoryview(b"3\n"))
 
 
 def pack(state: dict[str, Any]) -> Archive:
@@ -157,49 +155,12 @@ class _Pickler(pickle.Pickler):
         return key
 
 
-class _Zip:
-    """Writes uncompressed entries below ``archive/``, without seeking."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._position = 0
-        self._central: list[bytes] = []
-
-    def add(self, name: str, content: memoryview) -> None:
-        """Write one entry whose data start at a multiple of 64 bytes."""
-        path = f"archive/{name}".encode()
-        start, size = self._position, content.nbytes
-        crc = 0
-        for piece in _pieces(content):
-            crc = zlib.crc32(piece, crc)
-        padding = -(start + _LOCAL.size + len(path) + 4) % _ALIGNMENT
-        extra = struct.pack("<HH", _PADDING_ID, padding) + b"Z" * padding
-        head = (0, 0, 0, _NEW_YEAR_1980, crc, _IN_ZIP64, _IN_ZIP64, len(path))
-        # The name precedes the extra fields, the first of which is ZIP64's.
-        local = _LOCAL.pack(0x04034B50, _VERSION, *head, 20 + len(extra), 1, 16, size, size)
-        self._write(local[:30] + path + local[30:] + extra)
-        for piece in _pieces(content):
-            self._write(piece)
-        central = _CENTRAL.pack(
-            0x02014B50, _VERSION, _VERSION, *head, 28, 0, 0, 0, 0, _IN_ZIP64, 1, 24, size, size, start
-        )
-        self._central.append(central[:46] + path + central[46:])
-
-    def end(self) -> None:
-        """Write the central directory."""
-        start, count = self._position, len(self._central)
-        for entry in self._central:
-            self._write(entry)
-        size, end = self._position - start, self._position
-        self._write(_END64.pack(0x06064B50, 44, _VERSION, _VERSION, 0, 0, count, count, size, start))
-        self._write(_LOCATOR.pack(0x07064B50, 0, end, 1))
-        self._write(_END.pack(0x06054B50, 0, 0, 0xFFFF, 0xFFFF, _IN_ZIP64, _IN_ZIP64, 0))
-
-    def _write(self, piece: bytes | memoryview) -> None:
-        self._sink.write(piece)
-        self._position += len(piece)
-
-
-def _pieces(content: memoryview) -> Iterator[memoryview]:
-    for start in range(0, content.nbytes, PIECE_BYTES):
-        yield content[start : start + PIECE_BYTES]
+def _add(archive: zipfile.ZipFile, sink: Sink, name: str, content: memoryview) -> None:
+    """Write one uncompressed entry below ``archive/``, whose data start at a multiple of 64 bytes."""
+    # Without a date, an entry has the oldest one of the format, so equal states produce equal files.
+    entry = zipfile.ZipInfo(f"archive/{name}")
+    padding = -(sink.tell() + _HEADER_BYTES + len(entry.filename) + _PADDING.size) % _ALIGNMENT
+    entry.extra = _PADDING.pack(_PADDING_ID, padding) + b"Z" * padding
+    with archive.open(entry, "w", force_zip64=True) as stream:
+        for start in range(0, content.nbytes, PIECE_BYTES):
+            stream.write(content[start : start + PIECE_BYTES])

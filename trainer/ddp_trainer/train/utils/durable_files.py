@@ -25,14 +25,8 @@ def write_durably(file: Path, content: bytes) -> None:
 
 def write_synced(file: Path, content: bytes) -> None:
     """Write a file and wait until its content is on the disk (``fsync``)."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with SyncedStream(file) as stream:
+        stream.write(content)
 
 
 def sync_directory(directory: Path) -> None:
@@ -60,8 +54,8 @@ class SyncedStream:
         """SHA-256 digest of the bytes written so far, in hexadecimal."""
         return self._sha.hexdigest()
 
-    def write(self, piece: bytes | memoryview) -> None:
-        """Append all bytes of ``piece``.
+    def write(self, piece: bytes | memoryview) -> int:
+        """Append all bytes of ``piece``, and return their number.
 
         Raises:
             OSError: The disk is full or has failed.
@@ -71,6 +65,14 @@ class SyncedStream:
         view = memoryview(piece)
         while view:
             view = view[os.write(self._descriptor, view) :]
+        return len(piece)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self.size_bytes
+
+    def flush(self) -> None:
+        """Do nothing: the stream has no buffer."""
 
     def __enter__(self) -> Self:
         return self
