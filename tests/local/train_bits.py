@@ -22,12 +22,12 @@ from ddp_trainer.train import BadSample, cli
 from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
+from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.exact.digest import sha256
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.bitwise_ddp import Exact
 from ddp_trainer.train.tasks.digits import Digits, LabelledImages
 from ddp_trainer.train.transforms import precision
-from ddp_trainer.train.utils.durable_files import SyncedStream
 from tests.local.train_group import WorkerGroup
 
 TASK = f"{__name__}:SmallDigits"
@@ -187,7 +187,7 @@ PLACES: dict[str, tuple[type, str, bool]] = {
     "after-optimizer": (OptimizerWrapper, "step", True),
     "before-save": (CheckpointManager, "save", False),
     "within-save": (Archive, "write_to", True),
-    "before-rename": (SyncedStream, "__exit__", True),
+    "before-rename": (WriteLease, "check", True),
 }
 """Name → a method, and whether it dies after it; the payload is on its way to the disk ``within-save``."""
 

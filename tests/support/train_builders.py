@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -45,6 +47,13 @@ def a_manifest(step: int, **changes: object) -> Manifest:
         "torch": "2.13.0",
     }
     return Manifest(**{**values, **changes})  # type: ignore[arg-type] # a builder
+
+
+def sealed(raw: Mapping[str, object]) -> str:
+    """Return a manifest of these values with the digest that fits them."""
+    values = {name: value for name, value in raw.items() if name != "manifest_sha256"}
+    sha256 = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**values, "manifest_sha256": sha256})
 
 
 def a_directory(

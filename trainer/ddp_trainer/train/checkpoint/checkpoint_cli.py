@@ -27,6 +27,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import (
     looks_whole,
     parse_name,
     read,
+    reason_of,
     unpack,
     weights,
 )
@@ -125,14 +126,12 @@ def _export(arguments: argparse.Namespace) -> int:
         found = weights(checkpoint)
     except OSError as err:
         raise BadConfig(
-            f"{checkpoint.directory} cannot be read: {err.strerror or err}.", hint="Export another one."
+            f"{checkpoint.directory} cannot be read: {reason_of(err)}.", hint="Export another one."
         ) from None
     try:
         export_weights(found, arguments.to)
     except OSError as err:
-        raise BadConfig(
-            f"{arguments.to} cannot be written: {err.strerror or err}.", hint="Give another --to."
-        ) from None
+        raise BadConfig(f"{arguments.to} cannot be written: {reason_of(err)}.", hint="Give another --to.") from None
     print(f"{arguments.to}: weights after step {checkpoint.manifest.step}.", file=sys.stderr)
     return Exit.SUCCESS
 
@@ -170,20 +169,14 @@ def _entry(directory: Path, *, with_contents: bool) -> Entry:
     manifest = looks_whole(directory)
     try:
         checkpoint = read(directory)
-    except Damaged as err:
-        return Entry(directory, manifest, str(err))
-    except OSError as err:
-        return Entry(directory, manifest, err.strerror or str(err))
-    manifest = checkpoint.manifest
-    if manifest.format > FORMAT:
-        return Entry(directory, manifest, f"format {manifest.format} is newer than this version")
-    try:
+        if checkpoint.manifest.format > FORMAT:
+            return Entry(directory, None, f"format {checkpoint.manifest.format} is newer than this version")
         contents = ", ".join(_described(unpack(checkpoint))) if with_contents else ""
-    except OSError as err:
-        return Entry(directory, manifest, err.strerror or str(err))
     except TrainError as err:
         return Entry(directory, manifest, err.message.rstrip("."))
-    return Entry(directory, manifest, "", contents)
+    except (Damaged, OSError) as err:
+        return Entry(directory, manifest, reason_of(err))
+    return Entry(directory, checkpoint.manifest, "", contents)
 
 
 def _described(state: dict[str, object]) -> Iterator[str]:

@@ -59,7 +59,7 @@ def next_saver(
     Otherwise, an unfinished save of this rank is not published: the next writer's claim invalidates it. If ranks need
     that save, they claim the directory later (:meth:`CheckpointManager.open`).
     """
-    if former is not None and former.is_open and former.writes == _writes_here(config, env):
+    if former is not None and former.is_open and former.writes == _writes(config, env):
         former.renew(generation=env.generation, fence=env.fence, keeps_time=group.rank == 0)
         return former
     saver = make_saver(config, env, group, recorder, progress, best)
@@ -75,15 +75,9 @@ def make_odometer(
     path = config.checkpoint_dir
     if path is None or not _writes(config, env):
         return None
-    named = asdict(identity)
-    del named["architecture"]  # runs that resume may have a progress file from before this field
-    return ProgressFile(path, json.dumps(named), alarm)
-
-
-def _writes_here(config: Config, env: Environment) -> bool:
-    return config.checkpoint_dir is not None and _writes(config, env)
+    return ProgressFile(path, json.dumps(asdict(identity)), alarm)
 
 
 def _writes(config: Config, env: Environment) -> bool:
     one_per_pod = config.checkpoint_scope is CheckpointScope.POD
-    return (env.local_rank if one_per_pod else env.rank) == 0
+    return config.checkpoint_dir is not None and (env.local_rank if one_per_pod else env.rank) == 0

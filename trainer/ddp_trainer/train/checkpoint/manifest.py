@@ -1,8 +1,7 @@
 """Manifest of a checkpoint: identity of the run, step, and digests of all files.
 
 The writer writes the manifest last, so a directory without one is unfinished. The manifest has a digest of itself,
-which separates damage from a checkpoint of another run. Manifests without that digest (version 0.1.0) are accepted.
-:func:`demand_same` refuses the checkpoint of another run.
+which separates damage from a checkpoint of another run. :func:`demand_same` refuses the checkpoint of another run.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, Final
 
 from torch import nn
 
+from ddp_trainer.common.bounds import Bounds
 from ddp_trainer.net import strict_json
 from ddp_trainer.train.config.cli_fields import flag
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
@@ -31,10 +31,9 @@ FORMAT: Final = IN_PIECES
 _OWN_DIGEST: Final = "manifest_sha256"
 """Key of the digest over the other keys; it keeps its meaning in every later format."""
 _PIECE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-_LARGEST: Final = 2**63 - 1
-"""Upper limit of integers, because ranks exchange them as signed 64-bit integers."""
-_LATEST: Final = 1e11
-"""Upper limit of ``written_at``, in Unix seconds."""
+_Count = Annotated[int, Bounds(0, strict_json.MOST_INTEGER)]
+_Time = Annotated[float, Bounds(0, 1e11)]
+"""Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ class Identity:
     order: str
     """Algorithm that orders the samples and seeds the random streams."""
     architecture: str = ""
-    """:func:`architecture` of the model; empty if it has none, and in manifests of earlier versions."""
+    """:func:`architecture` of the model; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class Piece:
 
     file: str
     sha256: str
-    size_bytes: int
+    size_bytes: _Count
 
     def __post_init__(self) -> None:
         """Check that the name stays inside the directory.
@@ -72,41 +71,28 @@ class Piece:
         if not _PIECE_NAME.fullmatch(self.file):
             raise ValueError(f"a piece named {self.file!r}")
 
-    @classmethod
-    def of(cls, raw: object) -> Piece:
-        """Return the piece with these fields (the inverse of ``asdict``).
-
-        Raises:
-            ValueError: The value is not a piece, or its name leads out of the directory.
-        """
-        try:
-            piece: Piece = strict_json.parse(cls, raw)
-        except strict_json.Malformed as error:
-            raise ValueError(str(error)) from None
-        return piece
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Description of one checkpoint."""
 
     identity: Identity
-    step: int
+    step: _Count
     """Number of committed global steps; the next step has this number."""
-    epoch: int
-    shards: int
-    generation: int
+    epoch: _Count
+    shards: _Count
+    generation: _Count
     run_id: str
-    world_size: int
+    world_size: _Count
     """Number of ranks that wrote the checkpoint; any number of ranks may resume from it."""
     sha256: str
     """SHA-256 digest of the payload."""
-    size_bytes: int
-    written_at: float
+    size_bytes: _Count
+    written_at: _Time
     """Time of writing, in seconds since the Unix epoch."""
     torch: str
     """Version of torch that wrote the checkpoint."""
-    format: int = WHOLE
+    format: _Count = WHOLE
     metrics: Mapping[str, float] | None = None
     """Metrics of the evaluation after this step; None without one."""
     pieces: tuple[Piece, ...] = ()
@@ -129,84 +115,33 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Return the manifest in a JSON text (the inverse of :meth:`to_json`); fields of later versions are ignored.
+        """Return the manifest in a JSON text (the inverse of :meth:`to_json`).
+
+        Of a manifest in a later format, only the format and the step are valid.
 
         Raises:
             ValueError: The text is not a valid manifest.
         """
         try:
             raw = json.loads(text)
-            if _OWN_DIGEST in raw and raw.pop(_OWN_DIGEST) != _digest(raw):
+            if raw.pop(_OWN_DIGEST) != _digest(raw):
                 raise ValueError("it differs from its own digest")
-            manifest = cls.later(raw) if raw.get("format", WHOLE) > FORMAT else cls._of(raw)
+            if raw["format"] > FORMAT:
+                return cls(**{each.name: raw.get(each.name, 0) for each in fields(cls)})
+            metrics = raw.pop("metrics")  # they may be infinite or NaN, which strict JSON lacks
+            manifest: Manifest = strict_json.parse(cls, raw)
         except strict_json.Malformed as error:
             raise ValueError(str(error)) from None
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"a manifest without {error}") from None
         except (OverflowError, RecursionError) as error:
             raise ValueError(f"no manifest: {error}") from None
-        manifest.demand_range()
-        return manifest
-
-    @classmethod
-    def _of(cls, raw: Mapping[str, Any]) -> Manifest:
-        own = _known(cls, raw)
-        own["identity"] = _known(Identity, raw["identity"])
-        own["pieces"] = [_known(Piece, piece) for piece in raw.get("pieces", ())]
-        metrics = own.pop("metrics", None)  # metrics may be infinite or NaN, which strict JSON lacks
-        manifest: Manifest = strict_json.parse(cls, own)
-        return manifest if metrics is None else replace(manifest, metrics=_numbers(metrics))
-
-    def demand_range(self) -> None:
-        """Check that all numbers are in range.
-
-        Raises:
-            ValueError: A number is out of range.
-        """
-        own = (self.step, self.epoch, self.shards, self.generation, self.world_size, self.size_bytes, self.format)
-        if not all(0 <= number <= _LARGEST for number in (*own, *(piece.size_bytes for piece in self.pieces))):
-            raise ValueError("a number is out of range")
-        if not 0 <= self.written_at < _LATEST:
-            raise ValueError(f"written_at is {self.written_at}")
-
-    @classmethod
-    def later(cls, raw: dict[str, Any]) -> Manifest:
-        """Return the format and, if present, the step of a manifest in an unknown later format."""
-        unknown = Identity(task="", model="", data="", samples=0, seed=0, global_batch=0, order="")
-        return cls(
-            identity=unknown,
-            step=int(raw.get("step", 0)),
-            epoch=0,
-            shards=0,
-            generation=0,
-            run_id="",
-            world_size=0,
-            sha256="",
-            size_bytes=0,
-            written_at=float(raw.get("written_at", 0.0)),
-            torch=str(raw.get("torch", "")),
-            format=int(raw["format"]),
-        )
+        return replace(manifest, metrics=metrics)
 
 
 def _digest(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 digest of the content, independent of key order and whitespace."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    if not all(type(value) in {int, float} for value in metrics.values()):
-        raise ValueError("a metric is not a number")
-    return {name: float(value) for name, value in metrics.items()}
-
-
-def _known(kind: type[Manifest | Identity | Piece], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that ``kind`` has fields for.
-
-    Raises:
-        KeyError: A required field is missing.
-    """
-    return {each.name: raw[each.name] for each in fields(kind) if each.default is MISSING or each.name in raw}
 
 
 def signature(model: nn.Module) -> str:
@@ -265,8 +200,6 @@ def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | 
             hint="Go on with the version that wrote it, or give another --checkpoint-dir.",
         )
     pairs = [(name, getattr(manifest.identity, name), getattr(own, name)) for name in _COMPARED]
-    if manifest.identity.architecture and own.architecture:
-        pairs.append(("architecture", manifest.identity.architecture, own.architecture))
     if shards is not None:
         pairs.append(("shards", manifest.shards, shards))
     different = [(name, theirs, ours) for name, theirs, ours in pairs if theirs != ours]
@@ -292,5 +225,6 @@ _COMPARED: Final = {
     "seed": "seed",
     "global_batch": "global batch",
     "order": "order algorithm",
+    "architecture": "architecture",
 }
 """Field → its name in a message. A difference in an earlier field explains those in later ones."""

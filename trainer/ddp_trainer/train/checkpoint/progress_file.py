@@ -25,11 +25,6 @@ _RECORD: Final = struct.Struct("<8sIIq")
 _SEALED: Final = struct.Struct("<Iq")
 _COUNTS: Final = struct.Struct("<qqd")
 _MAGIC: Final = b"ddpodo3\n"
-_BARE: Final = struct.Struct("<8sIxxxxqqd")
-"""Format of older versions, without checksums: one copy of the counts, then the account."""
-_BARE_MAGIC: Final = b"ddpodo2\n"
-_LATEST: Final = 1e11
-"""Upper limit of ``first_start``, in Unix seconds."""
 _GOES_ON: Final = (
     "what the run has gone through is taken from its checkpoint, steps that were lost since are not counted, and "
     "training goes on."
@@ -107,7 +102,7 @@ class ProgressFile:
     """Progress file of one run, written in place. A write error loses the update but does not stop the training."""
 
     def __init__(self, directory: Path, identity: str, alarm: Callable[[str], None] = lambda _: None) -> None:
-        """Create the object; the file is opened by the first write.
+        """Create the object; the first write opens the file. Call :meth:`read` before, if the file may exist.
 
         Args:
             directory: Directory of the file.
@@ -120,11 +115,9 @@ class ProgressFile:
         self._counts = _Record((0, 64), _COUNTS.size, self._identity)
         self._account = _Record((128, 512), SIZE, self._identity)
         self._descriptor: int | None = None
-        self._is_known = False
 
     def read(self) -> Reading:
         """Return the progress that earlier processes of this run stored."""
-        self._is_known = True
         try:
             content = self._file.read_bytes()
         except FileNotFoundError:
@@ -132,8 +125,6 @@ class ProgressFile:
         except OSError as error:
             self._alarm(f"{self._file} cannot be read ({error.strerror}): {_GOES_ON}")
             return Reading()
-        if content.startswith(_BARE_MAGIC):
-            return self._read_bare(content)
         counts, account = self._counts.read(content), self._account.read(content)
         self._say_damage(counts, account)
         highest, lost, first = _COUNTS.unpack(counts) if counts else (0, 0, 0.0)
@@ -145,23 +136,6 @@ class ProgressFile:
             self._alarm(f"{self._file} is damaged: {_GOES_ON}")
         elif any(record.is_damaged for record, _ in records):
             self._alarm(f"{self._file} is damaged in part; the second copy in it tells the same, and is gone on from.")
-
-    def _read_bare(self, content: bytes) -> Reading:
-        """Return the reading in a file of an older version, without checksums."""
-        if len(content) < _BARE.size:
-            self._alarm(f"{self._file} is damaged: {_GOES_ON}")
-            return Reading()
-        _, identity, highest, lost, first = _BARE.unpack_from(content)
-        if identity != self._identity:
-            return Reading()
-        account = Account.unpack(content[_BARE.size : _BARE.size + SIZE])
-        if min(highest, lost) < 0 or not 0.0 <= first < _LATEST:
-            self._alarm(f"{self._file} is damaged: {_GOES_ON}")
-            return Reading(account=account)
-        self._alarm(
-            f"{self._file} has no checksum, as an older version left it; it is believed, and has one from now on."
-        )
-        return Reading(highest, lost, first, account)
 
     def write(self, reading: Reading) -> None:
         """Store the counts of a reading, without its account.
@@ -177,19 +151,10 @@ class ProgressFile:
     def _put(self, record: _Record, told: bytes) -> None:
         try:
             if self._descriptor is None:
-                self._descriptor = self._open()
+                self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             os.pwrite(self._descriptor, *record.next(told))
         except OSError:
             return
-
-    def _open(self) -> int:
-        """Return a descriptor of the file after removing the content of an older version. Raises OSError."""
-        if not self._is_known:
-            self.read()
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if os.pread(descriptor, len(_MAGIC), 0) == _BARE_MAGIC:
-            os.ftruncate(descriptor, 0)
-        return descriptor
 
     def close(self) -> None:
         """Close the file."""

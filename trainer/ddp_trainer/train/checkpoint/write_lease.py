@@ -35,7 +35,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +58,7 @@ class _Content:
     generation: int
     fence: int
     run_id: str
+    pid: int
 
 
 class WriteLease:
@@ -74,7 +75,7 @@ class WriteLease:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = directory / FILE
-        self._own = _Content(token, generation, fence, run_id)
+        self._own = _Content(token, generation, fence, run_id, os.getpid())
         self._clock = clock
         self._taken = False
 
@@ -96,7 +97,7 @@ class WriteLease:
             now = self._clock()
             if precedence(standing.fence, now) > precedence(self._own.fence, now):
                 raise self._stale(standing)
-        write_durably(self._file, json.dumps({**asdict(self._own), "pid": os.getpid()}).encode())
+        write_durably(self._file, json.dumps(asdict(self._own)).encode())
         remove_abandoned_drafts(self._file)
         self._taken = True
 
@@ -105,7 +106,7 @@ class WriteLease:
 
         What it is writing stays valid. Raises as :meth:`take` does.
         """
-        self._own = _Content(self.token, generation, fence, self._own.run_id)
+        self._own = replace(self._own, generation=generation, fence=fence)
         self._taken = False
         self.take()
 
@@ -128,25 +129,15 @@ class WriteLease:
         """Return the claim in the directory, or None without one."""
         try:
             with self._file.open("rb") as stream:
-                raw = strict_json.loads(stream.read(_MAX_BYTES))
+                content: _Content = strict_json.parse(_Content, strict_json.loads(stream.read(_MAX_BYTES)))
         except FileNotFoundError:
             return None
         except strict_json.Malformed as error:
-            raise self._damaged(error) from None
-        known = {each.name for each in fields(_Content)}
-        if isinstance(raw, dict):
-            raw = {name: value for name, value in raw.items() if name in known}
-        try:
-            content: _Content = strict_json.parse(_Content, raw)
-        except strict_json.Malformed as error:
-            raise self._damaged(error) from None
+            raise DamagedClaim(
+                f"The claim on the checkpoint directory, {self._file}, is damaged: {error}.",
+                hint="If no worker group writes to this directory, delete the file and start again.",
+            ) from None
         return content
-
-    def _damaged(self, error: strict_json.Malformed) -> DamagedClaim:
-        return DamagedClaim(
-            f"The claim on the checkpoint directory, {self._file}, is damaged: {error}.",
-            hint="If no worker group writes to this directory, delete the file and start again.",
-        )
 
     def _stale(self, standing: _Content | None) -> StaleGeneration:
         sentence = f"Generation {self._own.generation} may no longer write to {self._file.parent}: "

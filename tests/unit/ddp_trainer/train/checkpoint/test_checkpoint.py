@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, demand_same
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
-from tests.support.train_builders import IDENTITY, a_directory, a_manifest, write
+from tests.support.train_builders import IDENTITY, a_directory, a_manifest, sealed, write
 
 
 def names(path: Path) -> list[str]:
@@ -206,7 +205,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_pat
     write(directory, 1)
     later = {"format": 3, "step": 2, "hashes": {"state.pt": "..."}}
     (tmp_path / "step-00000002").mkdir()
-    (tmp_path / "step-00000002" / MANIFEST).write_text(json.dumps(later))
+    (tmp_path / "step-00000002" / MANIFEST).write_text(sealed(later))
     newest = directory.newest(pytest.fail)
     assert newest is not None
     with pytest.raises(CheckpointMismatch, match=r"has format 3, and this version reads format 2\. Go on with"):

@@ -1,11 +1,9 @@
-"""The odometer's file: cut off, damaged, of an older version, or of a process that is killed while it writes."""
+"""The odometer's file: cut off, damaged, or of a process that is killed while it writes."""
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
@@ -80,31 +78,6 @@ def test_a_file_of_something_else_is_one_sentence_and_is_written_anew(file: Path
         odometer.write_account(reading.account)
     odometer.close()
     assert read(file) == (LAST, [])
-
-
-def bare(highest: int, lost: int = 3) -> bytes:
-    """As it was before there were checksums."""
-    return struct.pack("<8sIxxxxqqd", b"ddpodo2\n", zlib.crc32(b"run"), highest, lost, 1000.0) + LAST.account.pack()
-
-
-def test_a_file_without_a_checksum_is_believed_once_and_has_one_from_then_on(file: Path) -> None:
-    file.write_bytes(bare(8))
-    said: list[str] = []
-    odometer = ProgressFile(file.parent, "run", said.append)
-    assert odometer.read() == LAST
-    assert len(said) == 1
-    assert said[0].startswith(f"{file} has no checksum")
-    odometer.write(LAST)
-    odometer.write_account(LAST.account)
-    odometer.close()
-    assert read(file) == (LAST, [])
-
-
-@pytest.mark.parametrize("content", [bare(-1), bare(8, -5), bare(8)[:20]], ids=["steps", "lost", "cut-off"])
-def test_a_file_without_a_checksum_that_cannot_be_is_not_believed(file: Path, content: bytes) -> None:
-    file.write_bytes(content)
-    reading, said = read(file)
-    assert (reading.highest_step, reading.lost_steps, len(said)) == (0, 0, 1)
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(file: Path) -> None:
