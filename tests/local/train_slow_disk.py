@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.train.checkpoint import sharded_writer
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import Participant
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import FILE
 from ddp_trainer.train.cli import main
@@ -19,15 +19,15 @@ LATE_SECONDS: Final = 3.0
 """How slow, unless the next writer claims the directory meanwhile, which ends the save."""
 
 _FIRST: Final = 1
-_whole = Participant.write
+_whole = sharded_writer.write_pieces
 
 
-def late(self: Participant, draft: Manifest, archive: Archive) -> Manifest:
+def late(place: Path, rank: int, draft: Manifest, archive: Archive) -> Manifest:
     """Write pieces."""
     until = time.monotonic() + LATE_SECONDS
-    while draft.generation == _FIRST and time.monotonic() < until and not _is_claimed_again(self.place.parent):
+    while draft.generation == _FIRST and time.monotonic() < until and not _is_claimed_again(place.parent):
         time.sleep(0.02)
-    return _whole(self, draft, archive)
+    return _whole(place, rank, draft, archive)
 
 
 def _is_claimed_again(directory: Path) -> bool:
@@ -37,5 +37,5 @@ def _is_claimed_again(directory: Path) -> bool:
 
 
 if __name__ == "__main__":
-    Participant.write = late  # type: ignore[method-assign]
+    sharded_writer.write_pieces = late
     sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import Target
+from ddp_trainer.train.checkpoint.sharded_writer import Write
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 
 _NICENESS: Final = 10
@@ -30,11 +30,11 @@ the write could starve, and the next save would wait for it."""
 class Writing:
     """One write of one archive."""
 
-    def __init__(self, target: Target, draft: Manifest, archive: Archive, began: float) -> None:
+    def __init__(self, write: Write, draft: Manifest, archive: Archive, began: float) -> None:
         """Prepare the write.
 
         Args:
-            target: Destination.
+            write: Writes the archive.
             draft: Manifest without digest and size.
             archive: State to write.
             began: Start of the save, by :func:`time.monotonic`.
@@ -49,7 +49,7 @@ class Writing:
         self.seconds = 0.0
         """Time from the start of the save to the end of the write, in seconds."""
         self._began = began
-        self._work: Callable[[], Manifest] | None = lambda: target.write(draft, archive)
+        self._work: Callable[[], Manifest] | None = lambda: write(draft, archive)
         self._thread: threading.Thread | None = None
 
     @property

@@ -23,7 +23,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, Checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_interval import suggestion
 from ddp_trainer.train.checkpoint.checkpoint_verify import newest_together
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, Target
+from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, Write
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.config import Config
@@ -240,29 +240,29 @@ class CheckpointManager:
         if not self._enabled:
             return
         self.settle()
-        target: Target | None = self._directory
+        write: Write | None = None if self._directory is None else self._directory.write
         if in_pieces is not None and (begun := in_pieces.together.begin(step, self._directory)) is not None:
             try:
-                target, state = begun(), in_pieces.part
+                write, state = begun(), in_pieces.part
             except OSError as err:
                 self._failed(err)
                 return
-        elif target is None and together:
+        elif write is None and together:
             state()
-        if target is not None:
-            self._write(target, state, draft, began)
+        if write is not None:
+            self._start(write, state, draft, began)
 
-    def _write(
-        self, target: Target, state: Callable[[], dict[str, Any]], draft: Callable[[], Manifest], began: float
+    def _start(
+        self, write: Write, state: Callable[[], dict[str, Any]], draft: Callable[[], Manifest], began: float
     ) -> None:
         if self._directory is not None:
             self._measure_interval(began)
         archive = pack(state())
         if self._snapshot is None:
-            self._writing = Writing(target, draft(), archive, began)
+            self._writing = Writing(write, draft(), archive, began)
             self._writing.run()
         else:
-            self._writing = Writing(target, draft(), self._snapshot.take(archive), began)
+            self._writing = Writing(write, draft(), self._snapshot.take(archive), began)
             self._writing.start()
         self._last = self._clock()
         self._writing.blocking_seconds = self._last - began

@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from ddp_trainer.common.constants import CheckpointScope
 from ddp_trainer.common.parallel_dims import Layout
@@ -40,12 +41,8 @@ def write_together(config: Config) -> bool:
     return config.spreads and config.checkpoint_dir is not None and config.checkpoint_scope is not CheckpointScope.POD
 
 
-class Target(Protocol):
-    """Destination of a rank's part of a checkpoint."""
-
-    def write(self, draft: Manifest, archive: Archive, /) -> Manifest:
-        """Write the part durably; see :meth:`.CheckpointDirectory.write`."""
-        ...
+Write: TypeAlias = Callable[[Manifest, Archive], Manifest]
+"""Writes a rank's part of a checkpoint durably; see :meth:`.CheckpointDirectory.write`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +59,13 @@ class ShardedWriter:
         """True if this rank writes a part: the ranks of the first replica hold the complete state."""
         return self.group.rank < self.layout.replica
 
-    def begin(self, step: int, directory: CheckpointDirectory | None) -> Callable[[], Target | None] | None:
+    def begin(self, step: int, directory: CheckpointDirectory | None) -> Callable[[], Write | None] | None:
         """Agree on the temporary directory of a step's checkpoint; every rank must call it at the same time.
 
         Returns:
-            A function that returns this rank's target, or None if this rank writes no part. On the first rank, it
-            raises OSError if the directory cannot be created; the other ranks then get None. Instead of a function,
-            None if a rank does not see the directory.
+            A function that returns how this rank writes its part, or None if it writes none. On the first rank, the
+            function raises OSError if the directory cannot be created; the other ranks then get None. Instead of the
+            function, None if a rank does not see the directory.
         """
         failure: OSError | None = None
         path = b""
@@ -82,14 +79,13 @@ class ShardedWriter:
             return lambda: _raised(failure)
         if sum(self.group.gather(int(not place.is_dir()))):
             return None
-        return lambda: self._target(place, directory)
+        return lambda: self._write(place, directory)
 
-    def _target(self, place: Path, directory: CheckpointDirectory | None) -> Target | None:
-        if self.group.rank == 0:
-            assert directory is not None  # noqa: S101 - rank 0 has created it
-            others, group = range(1, self.layout.replica), self.group
-            return Coordinator(directory, others, self.timeout_seconds, lambda: group.is_broken)
-        return Participant(place, self.group.rank) if self.writes else None
+    def _write(self, place: Path, directory: CheckpointDirectory | None) -> Write | None:
+        if directory is not None:
+            others = partial(await_pieces, range(1, self.layout.replica), self.timeout_seconds, self.group)
+            return partial(directory.write, others=others)
+        return partial(write_pieces, place, self.group.rank) if self.writes else None
 
 
 def _raised(failure: OSError | None) -> None:
@@ -97,77 +93,61 @@ def _raised(failure: OSError | None) -> None:
         raise failure
 
 
-@dataclass(frozen=True, slots=True)
-class Participant:
-    """Target of a rank that writes its pieces but no manifest."""
+def write_pieces(place: Path, rank: int, draft: Manifest, archive: Archive) -> Manifest:
+    """Write a rank's pieces, then a note with their size and digest, or with the error.
 
-    place: Path
-    rank: int
+    Args:
+        place: Temporary directory of the checkpoint.
+        rank: Rank that the pieces belong to; not the first, which writes the manifest.
+        draft: Manifest without digest and size.
+        archive: Pieces to write.
 
-    def write(self, draft: Manifest, archive: Archive) -> Manifest:
-        """Write the pieces, then a note with their size and digest, or with the error.
-
-        Raises:
-            OSError: The disk is full or fails, or the first rank has given up and removed the directory.
-        """
-        file = _file(self.rank)
-        try:
-            with SyncedStream(self.place / file) as stream:
-                archive.write_to(stream)
-        except OSError as err:
-            with suppress(OSError):
-                (self.place / file).unlink()  # makes room for the note on a full disk
-            write_durably(_note(self.place, self.rank), json.dumps({"failed": err.strerror or str(err)}).encode())
-            raise
-        piece = Piece(file=file, sha256=stream.sha256, size_bytes=stream.size_bytes)
-        write_durably(_note(self.place, self.rank), json.dumps(asdict(piece)).encode())
-        return replace(draft, sha256=piece.sha256, size_bytes=piece.size_bytes)
+    Raises:
+        OSError: The disk is full or fails, or the first rank has given up and removed the directory.
+    """
+    file = _file(rank)
+    try:
+        with SyncedStream(place / file) as stream:
+            archive.write_to(stream)
+    except OSError as err:
+        with suppress(OSError):
+            (place / file).unlink()  # makes room for the note on a full disk
+        write_durably(_note(place, rank), json.dumps({"failed": err.strerror or str(err)}).encode())
+        raise
+    piece = Piece(file=file, sha256=stream.sha256, size_bytes=stream.size_bytes)
+    write_durably(_note(place, rank), json.dumps(asdict(piece)).encode())
+    return replace(draft, sha256=piece.sha256, size_bytes=piece.size_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinator:
-    """Target of the first rank, which writes its own part and publishes the checkpoint."""
+def await_pieces(others: Sequence[int], timeout_seconds: float, group: Group, place: Path) -> Sequence[Piece]:
+    """Wait for the pieces of the other ranks and return them.
 
-    directory: CheckpointDirectory
-    others: Sequence[int]
-    timeout_seconds: float
-    is_in_vain: Callable[[], bool] = lambda: False
-    """Returns True if a rank is lost, so that its part may never arrive. The coordinator then stops waiting, because
-    the next save waits for this one."""
+    Args:
+        others: Ranks that write pieces.
+        timeout_seconds: Time to wait while their files do not grow.
+        group: The ranks. If one is lost, its part may never arrive, and the next save waits for this one.
+        place: Temporary directory of the checkpoint.
 
-    def write(self, draft: Manifest, archive: Archive) -> Manifest:
-        """Write this rank's part, wait for the other ranks, then publish the checkpoint.
-
-        Raises:
-            StaleGeneration: Another writer has claimed the directory; nothing was replaced.
-            OSError: The disk fails, or another rank's part is missing; nothing was replaced.
-        """
-        return self.directory.write(draft, archive, self._gathered)
-
-    def _gathered(self, place: Path) -> Sequence[Piece]:
-        """Wait for the pieces of the other ranks and return them.
-
-        Raises:
-            OSError: A rank has failed, is lost, or has not written within the timeout.
-        """
-        found: dict[int, Piece] = {}
-        seen, until = 0, time.monotonic() + self.timeout_seconds
-        while missing := [rank for rank in self.others if rank not in found]:
-            found.update((rank, piece) for rank in missing if (piece := _noted(place, rank)) is not None)
-            if len(found) < len(self.others) and self.is_in_vain():
-                raise OSError(errno.ECANCELED, "a rank was lost while the ranks wrote their pieces")
-            written = sum(_sizes(place, self.others)) + len(found)
-            if written > seen:
-                seen, until = written, time.monotonic() + self.timeout_seconds
-            elif time.monotonic() > until:
-                raise OSError(
-                    errno.ETIMEDOUT,
-                    f"rank {missing[0]} has written nothing of its pieces for {self.timeout_seconds:g} s",
-                )
-            time.sleep(_LOOK_SECONDS)
-        for rank in self.others:
-            _note(place, rank).unlink()
-        return [found[rank] for rank in self.others]
+    Raises:
+        OSError: A rank has failed, is lost, or has not written within the timeout.
+    """
+    found: dict[int, Piece] = {}
+    seen, until = 0, time.monotonic() + timeout_seconds
+    while missing := [rank for rank in others if rank not in found]:
+        found.update((rank, piece) for rank in missing if (piece := _noted(place, rank)) is not None)
+        if len(found) < len(others) and group.is_broken:
+            raise OSError(errno.ECANCELED, "a rank was lost while the ranks wrote their pieces")
+        written = sum(_sizes(place, others)) + len(found)
+        if written > seen:
+            seen, until = written, time.monotonic() + timeout_seconds
+        elif time.monotonic() > until:
+            raise OSError(
+                errno.ETIMEDOUT, f"rank {missing[0]} has written nothing of its pieces for {timeout_seconds:g} s"
+            )
+        time.sleep(_LOOK_SECONDS)
+    for rank in others:
+        _note(place, rank).unlink()
+    return [found[rank] for rank in others]
 
 
 def _noted(place: Path, rank: int) -> Piece | None:
@@ -175,11 +155,12 @@ def _noted(place: Path, rank: int) -> Piece | None:
         note = strict_json.loads(_note(place, rank).read_bytes())
         if isinstance(note, dict) and "failed" in note:
             raise OSError(errno.EIO, f"rank {rank} could not write its pieces: {note['failed']}")
-        return Piece.of(note)
+        piece: Piece = strict_json.parse(Piece, note)
     except FileNotFoundError:
         return None
     except (strict_json.Malformed, ValueError) as error:
         raise OSError(errno.EIO, f"{_note(place, rank).name} is damaged: {error}") from None
+    return piece
 
 
 def _sizes(place: Path, ranks: Sequence[int]) -> Iterator[int]:

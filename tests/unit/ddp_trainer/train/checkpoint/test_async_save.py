@@ -45,7 +45,7 @@ def test_only_a_thread_that_writes_behind_the_training_gives_way_to_it(behind: b
     before = niceness()
     directory = Observed(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a"))
     directory.open()
-    writing = Writing(directory, a_manifest(1), a_state(1), time.monotonic())
+    writing = Writing(directory.write, a_manifest(1), a_state(1), time.monotonic())
     if behind:
         writing.start()
         writing.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,11 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, Damaged, looks_whole, read
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import Coordinator, Participant, ShardedWriter
+from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, await_pieces, write_pieces
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group import Group
-from tests.support.train_builders import a_directory, a_manifest, write
+from tests.support.train_builders import ALONE, a_directory, a_manifest, sealed, write
 
 STEP = 2
 NAME = f"step-{STEP:08d}"
@@ -28,11 +28,17 @@ def a_part() -> Archive:
     return pack({"tensors": {}, "values": {}, "numbers": torch.arange(100.0)})
 
 
+def publish(directory: CheckpointDirectory, timeout_seconds: float = 5.0) -> Manifest:
+    """As the first of two ranks does."""
+    others = partial(await_pieces, [1], timeout_seconds, ALONE)
+    return directory.write(a_manifest(STEP), a_part(), others)
+
+
 def published(directory: CheckpointDirectory) -> Manifest:
     """Of two ranks, the second of which is through before the first looks."""
     place = directory.prepare(STEP)
-    Participant(place, 1).write(a_manifest(STEP), a_part())
-    return Coordinator(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
+    write_pieces(place, 1, a_manifest(STEP), a_part())
+    return publish(directory)
 
 
 def test_what_two_ranks_wrote_is_published_as_one_with_both_digests(tmp_path: Path) -> None:
@@ -50,7 +56,7 @@ def test_a_rank_that_writes_nothing_is_named_and_nothing_is_published(tmp_path: 
     write(directory, 1)
     directory.prepare(STEP)
     with pytest.raises(OSError, match=r"rank 1 has written nothing of its pieces for 0\.05 s"):
-        Coordinator(directory, [1], timeout_seconds=0.05).write(a_manifest(STEP), a_part())
+        publish(directory, timeout_seconds=0.05)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["CLAIM", "step-00000001"]
 
 
@@ -59,9 +65,9 @@ def test_a_rank_that_fails_says_why_and_nothing_is_published(tmp_path: Path) -> 
     place = directory.prepare(STEP)
     (place / "pieces-00001.pt").mkdir()
     with pytest.raises(IsADirectoryError):
-        Participant(place, 1).write(a_manifest(STEP), a_part())
+        write_pieces(place, 1, a_manifest(STEP), a_part())
     with pytest.raises(OSError, match="rank 1 could not write its pieces: Is a directory"):
-        Coordinator(directory, [1], timeout_seconds=5.0).write(a_manifest(STEP), a_part())
+        publish(directory)
     assert [entry.name for entry in tmp_path.iterdir()] == ["CLAIM"]
 
 
@@ -70,11 +76,11 @@ def test_the_first_rank_waits_no_more_for_a_rank_that_the_launcher_says_is_gone(
     directory, connections = a_directory(tmp_path), GlooSockets()
     connections.complete()
     group = Group(0, 2, "gloo", torch.device("cpu"), connections)
-    begun = ShardedWriter(Layout(shard=2), group, timeout_seconds=600)._target(directory.prepare(STEP), directory)
+    begun = ShardedWriter(Layout(shard=2), group, timeout_seconds=600)._write(directory.prepare(STEP), directory)
     assert begun is not None
     threading.Timer(0.1, connections.call_off).start()
     with pytest.raises(OSError, match="a rank was lost while the ranks wrote their pieces"):
-        begun.write(a_manifest(STEP), a_part())
+        begun(a_manifest(STEP), a_part())
 
 
 @pytest.mark.parametrize("file", ["state.pt", "pieces-00001.pt"])
@@ -100,7 +106,7 @@ def test_a_piece_that_is_missing_makes_a_checkpoint_torn(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["../elsewhere.pt", "/etc/passwd", ".hidden"])
 def test_a_manifest_names_no_files_outside_of_its_directory(name: str, tmp_path: Path) -> None:
-    raw = asdict(published(a_directory(tmp_path)))
+    raw = json.loads(published(a_directory(tmp_path)).to_json())
     raw["pieces"][0]["file"] = name
     with pytest.raises(ValueError, match="a piece named"):
-        Manifest.from_json(json.dumps(raw))
+        Manifest.from_json(sealed(raw))
