@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
+from ddp_trainer.train.data.batch_parts import map_parts
 from ddp_trainer.train.data.task import Batch, DigestsData, Samples, Task
 
 _FINGERPRINT_SAMPLES = 8
@@ -48,15 +49,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return the batch with every tensor on the device. Copies to a GPU may be asynchronous."""
     if device.type == "cpu":
         return batch
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, tuple | list):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch
+    return map_parts(lambda part: part.to(device, non_blocking=True) if isinstance(part, Tensor) else part, batch)
 
 
 def data_digest(task: Task, samples: Samples | Iterable[Any]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ddp_trainer.train.data.batch_parts import map_parts
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.utils.errors import BadTask
 
@@ -20,7 +23,7 @@ def merge(batches: Sequence[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     try:
-        return _merge(batches)
+        return map_parts(_joined, *batches)
     except (RuntimeError, TypeError, KeyError, ValueError) as err:
         raise BadTask(
             f"--level fast computes a rank's shards as one batch, and they do not go together: {err}".rstrip(".") + ".",
@@ -28,17 +31,10 @@ def merge(batches: Sequence[Batch]) -> Batch:
         ) from None
 
 
-def _merge(batches: Sequence[Batch]) -> Batch:
-    first = batches[0]
-    if isinstance(first, Tensor):
-        return torch.cat(list(batches))
-    if isinstance(first, Mapping):
-        return {key: _merge([batch[key] for batch in batches]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*map(_merge, zip(*batches, strict=True)))
-    if isinstance(first, tuple | list):
-        if any(isinstance(value, Tensor | Mapping | tuple | list) for value in first):
-            return type(first)(map(_merge, zip(*batches, strict=True)))
+def _joined(*parts: Any) -> Any:
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts)
+    if isinstance(parts[0], tuple | list):
         # Values that are not tensors, such as names: one per sample.
-        return type(first)(value for batch in batches for value in batch)
-    raise TypeError(f"a {type(first).__name__} cannot be joined with another")
+        return type(parts[0])(chain.from_iterable(parts))
+    raise TypeError(f"a {type(parts[0]).__name__} cannot be joined with another")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from ddp_trainer.train.data.batch_parts import map_parts
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.utils.errors import BadTask
 
@@ -24,24 +26,15 @@ def micro_batches(batch: Batch, samples: int, most: int | None) -> Sequence[Batc
     """
     if most is None or samples <= most:
         return (batch,)
-    return [_piece(batch, samples, slice(start, start + most)) for start in range(0, samples, most)]
+    pieces = [slice(start, start + most) for start in range(0, samples, most)]
+    return [map_parts(partial(_piece, samples=samples, where=where), batch) for where in pieces]
 
 
-def _piece(batch: Batch, samples: int, where: slice) -> Batch:
-    if isinstance(batch, Mapping):
-        return {key: _piece(value, samples, where) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_piece(value, samples, where) for value in batch))
-    if isinstance(batch, tuple | list) and any(_has_parts(value) for value in batch):
-        return type(batch)(_piece(value, samples, where) for value in batch)
-    if isinstance(batch, Tensor | tuple | list) and len(batch) == samples:
-        return batch[where]
-    size = f"{len(batch)} entries" if hasattr(batch, "__len__") else "no length"
+def _piece(part: Any, samples: int, where: slice) -> Any:
+    if isinstance(part, Tensor | tuple | list) and len(part) == samples:
+        return part[where]
+    size = f"{len(part)} entries" if hasattr(part, "__len__") else "no length"
     raise BadTask(
-        f"--micro-batch cuts a batch of {samples} samples, but a {type(batch).__name__} in it has {size}.",
+        f"--micro-batch cuts a batch of {samples} samples, but a {type(part).__name__} in it has {size}.",
         hint="Let the samples collate to tensors whose first dimension counts samples, or leave --micro-batch out.",
     )
-
-
-def _has_parts(value: Any) -> bool:
-    return isinstance(value, Tensor | Mapping | tuple | list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,9 +22,13 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> None: ...
 
 
-class Feed(Protocol):
-    """Source of the samples of the shards that this rank owns, in the order of steps and shards."""
+class Feed(ABC):
+    """Source of the samples of the shards that this rank owns, in the order of steps and shards.
 
+    By default a feed has no state, reads nothing ahead and holds no resources.
+    """
+
+    @abstractmethod
     def fetch(self, request: Request) -> Fetched:
         """Return the samples of a request.
 
@@ -31,7 +36,7 @@ class Feed(Protocol):
             BadSample: A sample cannot be read, and ``--on-bad-sample skip`` is not given.
         """
 
-    def reassign(self, shards: range) -> None:
+    def reassign(self, shards: range) -> None:  # noqa: B027 - a default
         """Change the shards that this rank owns, from the next step on."""
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -40,23 +45,25 @@ class Feed(Protocol):
         Returns:
             None if the feed needs no state.
         """
+        return None
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:  # noqa: B027 - a default
         """Restore a state from a checkpoint."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a default
         """Stop reading and release resources."""
 
 
-class DirectFeed:
+class DirectFeed(Feed):
     """Feed that reads in the training process, without reading ahead."""
 
     def __init__(self, samples: Samples, reader: ShardReader) -> None:
         self._samples = samples
-        self.fetch = reader.read
+        self._reader = reader
 
-    def reassign(self, shards: range) -> None:
-        """Do nothing: no samples were read ahead."""
+    def fetch(self, request: Request) -> Fetched:
+        """Read the samples of a request."""
+        return self._reader.read(request)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the state of the samples, or None if they have none."""
@@ -66,6 +73,3 @@ class DirectFeed:
         """Restore the state of the samples, if they have one."""
         if state is not None and isinstance(self._samples, Stateful):
             self._samples.load_state_dict(state["samples"])
-
-    def close(self) -> None:
-        """Do nothing: the feed holds no resources."""

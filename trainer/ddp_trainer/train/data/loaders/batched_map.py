@@ -8,12 +8,13 @@ is still in the processor's cache when its last step uses it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.batch_reader import many_reader
+from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.request import Fetched, Request
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.utils.errors import BadTask
@@ -22,7 +23,7 @@ _BYTES_AT_ONCE: Final = 1 << 18
 _STEPS_AT_ONCE: Final = 1 << 8
 
 
-class RowsFeed:
+class RowsFeed(Feed):
     """Feed that reads some steps ahead in the training process."""
 
     def __init__(self, samples: Samples, plan: BatchPlan, shards: range) -> None:
@@ -67,16 +68,6 @@ class RowsFeed:
         """Change the shards that this rank owns, and discard what was read ahead for others."""
         self._shards = shards
         self._ready = {}
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return None: stateful samples use another feed."""
-        return None
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Do nothing: the feed has no state."""
-
-    def close(self) -> None:
-        """Do nothing: the feed holds no resources."""
 
 
 def split(batch: Batch, sizes: Sequence[int]) -> Sequence[Batch]:

@@ -17,7 +17,7 @@ from ddp_trainer.train.data.loaders.base import DirectFeed, Feed, Stateful
 from ddp_trainer.train.data.loaders.batched_map import RowsFeed
 from ddp_trainer.train.data.loaders.iterable import StreamFeed
 from ddp_trainer.train.data.loaders.map_reader import ShardReader
-from ddp_trainer.train.data.loaders.worker_loader import Ahead, WorkerFeed
+from ddp_trainer.train.data.loaders.worker_loader import WorkerFeed
 from ddp_trainer.train.data.task import Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData
 
@@ -75,8 +75,8 @@ def make_feed(
         # EXACT reads each batch separately: the rounding of kernels may depend on where a batch begins in memory.
         ahead_of_time = is_rowwise(samples) and not (skips or stateful or config.level is Level.EXACT)
         return RowsFeed(samples, plan, shards) if ahead_of_time else DirectFeed(samples, reader)
-    ahead = Ahead(workers=config.workers, prefetch=config.prefetch, pin=device.type == "cuda")
-    return WorkerFeed(reader, plan, shards, ahead)
+    pin = device.type == "cuda"
+    return WorkerFeed(reader, plan, shards, workers=config.workers, prefetch=config.prefetch, pin=pin)
 
 
 def _demand_plain(samples: Stateful) -> None:

@@ -14,14 +14,14 @@ from typing import Any, Final
 from torch.utils.data import default_collate
 
 from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
-from ddp_trainer.train.data.loaders.base import Stateful
+from ddp_trainer.train.data.loaders.base import Feed, Stateful
 from ddp_trainer.train.data.loaders.request import Fetched, Request
 from ddp_trainer.train.utils.errors import BadData, BadSample
 
 _END: Final = object()
 
 
-class StreamFeed:
+class StreamFeed(Feed):
     """Feed that reads an iterable in order. Uses its ``set_epoch`` and ``state_dict`` if it has them."""
 
     def __init__(self, samples: Iterable[Any], length: int, random: KeyedRandom, *, skips: bool) -> None:
@@ -97,9 +97,6 @@ class StreamFeed:
         if callable(set_epoch):
             set_epoch(self._epoch)
         return iter(self._samples)
-
-    def reassign(self, shards: range) -> None:
-        """Do nothing: every rank reads all samples."""
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the state of the samples and its position in the stream; None if the samples have no state."""

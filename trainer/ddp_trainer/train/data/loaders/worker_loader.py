@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import signal
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_trainer.train.data.batch_plan import BatchPlan
+from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.map_reader import ShardReader
 from ddp_trainer.train.data.loaders.request import Fetched, Request
 from ddp_trainer.train.data.loaders.step_batches import StepBatches
@@ -27,22 +27,22 @@ _LOST: Final = "DataLoader worker"
 """Start of the message of torch's RuntimeError for a dead worker process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
-    """Settings for reading ahead."""
-
-    workers: int
-    """Worker processes per rank."""
-    prefetch: int
-    """Shards that each process reads ahead."""
-    pin: bool
-    """Copy batches to page-locked memory, which makes copies to a GPU asynchronous."""
-
-
-class WorkerFeed:
+class WorkerFeed(Feed):
     """Feed that reads ahead in worker processes. They end when this process ends, even if it is killed."""
 
-    def __init__(self, reader: ShardReader, plan: BatchPlan, shards: range, ahead: Ahead) -> None:
+    def __init__(
+        self, reader: ShardReader, plan: BatchPlan, shards: range, *, workers: int, prefetch: int, pin: bool
+    ) -> None:
+        """Create the feed; the first :meth:`fetch` starts the processes.
+
+        Args:
+            reader: Reads the samples of a request, in the processes.
+            plan: Batches of the run.
+            shards: Logical shards that this rank owns.
+            workers: Worker processes per rank.
+            prefetch: Shards that each process reads ahead.
+            pin: Copy batches to page-locked memory, which makes copies to a GPU asynchronous.
+        """
         self._plan = plan
         self._shards = shards
         self._step = 0
@@ -52,10 +52,10 @@ class WorkerFeed:
             _Answers(reader),
             batch_size=None,
             sampler=self,
-            num_workers=ahead.workers,
-            prefetch_factor=ahead.prefetch,
+            num_workers=workers,
+            prefetch_factor=prefetch,
             persistent_workers=True,
-            pin_memory=ahead.pin,
+            pin_memory=pin,
             collate_fn=_as_it_is,  # type: ignore[arg-type] # not a list if batch_size is None
             worker_init_fn=_end_with_parent,
             # By default the loader draws from the global generator, which the run seeds by key.
@@ -101,13 +101,6 @@ class WorkerFeed:
         """Change the shards that this rank owns, and discard what was read ahead for others."""
         self._shards = shards
         self._upcoming = None
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return None: stateful samples use another feed."""
-        return None
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Do nothing: the feed has no state."""
 
     def close(self) -> None:
         """End the worker processes."""
