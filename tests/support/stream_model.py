@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves
 
 from ddp_trainer.train.distributed import group as group_module
 from ddp_trainer.train.distributed.abortable_gloo import AbortableGloo
-from ddp_trainer.train.distributed.stream_abort import STREAMS
+from ddp_trainer.train.distributed.stream_abort import STREAMS, Streams
 
 NAME = "nccl_model"
 ABORTED = "NCCL communicator was aborted"
@@ -334,7 +334,7 @@ class ModelMark:
         return all(job.over.is_set() for job in self._jobs)
 
 
-class ModelStreams:
+class ModelStreams(Streams):
     """Of the model."""
 
     def leave_errors_to_launcher(self, environ: MutableMapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.utils.parallel_memcpy import copy_all
-from ddp_trainer.train.utils.pinned_memory import CudaPageLocks, PageLocks, host_memory
+from ddp_trainer.train.utils.pinned_memory import PageLocks, host_memory
 
 _SLACK_BYTES: Final = 1 << 16
 
@@ -25,7 +25,7 @@ class Snapshot:
 
     def __init__(self, device: torch.device, locks: PageLocks | None = None) -> None:
         # Copies to page-locked memory run at the speed of the bus and are asynchronous.
-        self._locks = locks or (CudaPageLocks(device) if device.type == "cuda" else None)
+        self._locks = locks or (PageLocks(device) if device.type == "cuda" else None)
         self._arena = torch.empty(0, dtype=torch.uint8)
         self._growing: threading.Thread | None = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -17,26 +16,11 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig, GpuFailed
 
 
-class Driver(Protocol):
-    """Interface to CUDA for this process."""
-
-    cuda: str
-    """CUDA or HIP version of the torch build; empty for a CPU build."""
-
-    def count(self) -> int:
-        """Return the number of GPUs that CUDA can use in this process."""
-
-    def take(self, index: int) -> None:
-        """Make the GPU of this index the current device. Raises RuntimeError if it fails."""
-
-    def trouble(self) -> str:
-        """Return CUDA's error message if CUDA cannot be initialized, else an empty string."""
-
-
-class TorchDriver:
+class Driver:
     """CUDA, accessed through torch."""
 
-    cuda = torch.version.cuda or torch.version.hip or ""
+    cuda: str = torch.version.cuda or torch.version.hip or ""
+    """CUDA or HIP version of the torch build; empty for a CPU build."""
 
     def count(self) -> int:
         """Return the number of GPUs that CUDA can use in this process."""
@@ -64,14 +48,14 @@ def choose_device(
     Args:
         asked: Value of ``--device``.
         env: Place of the process. Its local rank is the index of its GPU.
-        driver: Interface to CUDA (:class:`TorchDriver`).
+        driver: Interface to CUDA (:class:`Driver`).
         devices: Directory of the device files.
 
     Raises:
         BadConfig: ``--device cuda`` without CUDA or GPU, or more ranks than GPUs or usable MIG slices.
         GpuFailed: An assigned GPU cannot be used.
     """
-    driver = driver or TorchDriver()
+    driver = driver or Driver()
     if asked is DeviceName.CPU or (asked is DeviceName.AUTO and not driver.cuda):
         return torch.device("cpu")
     if not driver.cuda:

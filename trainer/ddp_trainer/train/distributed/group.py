@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -253,14 +254,16 @@ class Group(EndingGroup):
         received = payload if self.rank == source and payload is not None else bytearray(length)
         with self.watched():
             for start in range(0, length, _CHUNK_BYTES):
-                self._broadcast_piece(received, start, min(start + _CHUNK_BYTES, length), source)
+                self._move_piece(received, start, length, partial(dist.broadcast, src=source))
         return bytes(received)
 
-    def _broadcast_piece(self, buffer: bytes | bytearray, start: int, stop: int, source: int) -> None:
+    def _move_piece(self, buffer: bytes | bytearray, start: int, length: int, move: Callable[[Tensor], object]) -> None:
+        """Send the next piece of ``bytes``, or receive it into a ``bytearray``."""
+        stop = min(start + _CHUNK_BYTES, length)
         piece = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
-        if self.rank == source:
+        if isinstance(buffer, bytes):
             piece.copy_(torch.frombuffer(bytearray(buffer[start:stop]), dtype=torch.uint8))
-        dist.broadcast(piece, source)
+        move(piece)
         if isinstance(buffer, bytearray):
             buffer[start:stop] = piece.cpu().numpy().tobytes()
 
@@ -286,20 +289,11 @@ class Group(EndingGroup):
         for start in range(0, longest, _CHUNK_BYTES):
             if pair is not None and start < length:
                 with self.watched():
-                    self._hand_piece(buffer, start, min(start + _CHUNK_BYTES, length), pair)
+                    source, target = pair
+                    move = partial(dist.send, dst=target) if is_source else partial(dist.recv, src=source)
+                    self._move_piece(buffer, start, length, move)
             self.gather(0)
         return None if pair is None or is_source else bytes(buffer)
-
-    def _hand_piece(self, buffer: bytes | bytearray, start: int, stop: int, pair: tuple[int, int]) -> None:
-        source, target = pair
-        piece = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
-        if self.rank == source:
-            piece.copy_(torch.frombuffer(bytearray(buffer[start:stop]), dtype=torch.uint8))
-            dist.send(piece, target)
-        else:
-            dist.recv(piece, source)
-        if isinstance(buffer, bytearray):
-            buffer[start:stop] = piece.cpu().numpy().tobytes()
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -55,21 +55,8 @@ class Mark(Protocol):
         """Return whether all work before the recorded position is complete."""
 
 
-class Streams(Protocol):
-    """Interface to a device on whose streams collectives run."""
-
-    def leave_errors_to_launcher(self, environ: MutableMapping[str, str]) -> bool:
-        """Disable what would end this process while it leaves a group. Return False if it stays enabled."""
-
-    def mark(self) -> Mark:
-        """Return a mark that is not recorded yet."""
-
-    def synchronize(self, device: torch.device) -> None:
-        """Wait for all work on the device. Raises the error of failed work."""
-
-
-class CudaStreams:
-    """CUDA streams of NCCL collectives."""
+class Streams:
+    """Interface to the CUDA streams on which NCCL's collectives run."""
 
     def leave_errors_to_launcher(self, environ: MutableMapping[str, str]) -> bool:
         """Disable torch's watchdog, only if the launcher ends hanging ranks, because no other timeout remains.
@@ -90,7 +77,7 @@ class CudaStreams:
         torch.cuda.synchronize(device)
 
 
-STREAMS: Final[dict[str, Streams]] = {"nccl": CudaStreams()}
+STREAMS: Final[dict[str, Streams]] = {"nccl": Streams()}
 """Backends with collectives on streams. With all other backends the host waits."""
 
 

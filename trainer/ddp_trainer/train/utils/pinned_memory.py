@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import warnings
 import weakref
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,30 +20,20 @@ _PORTABLE: Final = 1
 """``cudaHostRegisterPortable``: the pages count as locked for every context of the process."""
 
 
-class PageLocks(Protocol):
-    """Interface that locks memory pages of this process for a device."""
-
-    def lock(self, address: int, size_bytes: int) -> int:
-        """Lock the pages and return the CUDA error code, 0 for success."""
-
-    def unlock(self, address: int) -> None:
-        """Unlock the pages that :meth:`lock` locked at this address."""
-
-
-class CudaPageLocks:
+class PageLocks:
     """Page locks of the CUDA runtime, for one GPU. Not verified on GPUs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def lock(self, address: int, size_bytes: int) -> int:
-        """See :meth:`PageLocks.lock`."""
+        """Lock the pages and return the CUDA error code, 0 for success."""
         # A new thread uses GPU 0 by default and would create a context there for every rank of the node.
         with torch.cuda.device(self._device):
             return int(_runtime().cudaHostRegister(address, size_bytes, _PORTABLE))
 
     def unlock(self, address: int) -> None:
-        """See :meth:`PageLocks.unlock`."""
+        """Unlock the pages that :meth:`lock` locked at this address."""
         _runtime().cudaHostUnregister(address)
 
 

@@ -17,7 +17,7 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest
-from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
+from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.recovery.group_transition import GroupTransition
 from ddp_trainer.train.utils.errors import BadConfig, GroupEnds, PeerLost
 from tests.ports import free_port
@@ -120,7 +120,7 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, stays: bool
 ) -> None:
     cpu = torch.device("cpu")
-    group = Group(0, 2, backend, cpu, abort=StreamAbort(CudaStreams(), cpu, pytest.fail) if survives else None)
+    group = Group(0, 2, backend, cpu, abort=StreamAbort(Streams(), cpu, pytest.fail) if survives else None)
     monkeypatch.setattr(Group, "join", lambda *_, **__: group)
     agent.passage.join(nobody_there())
     assert agent.passage.is_open is stays

@@ -19,7 +19,7 @@ from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.distributed import stream_abort
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.group_store import GroupStore
-from ddp_trainer.train.distributed.stream_abort import CudaStreams, StreamAbort
+from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.utils import error_file
 from ddp_trainer.train.utils.error_file import end_for_lost_peer
@@ -290,7 +290,7 @@ def test_torchs_watchdog_is_switched_off_where_that_of_the_launcher_ends_ranks(
     given: dict[str, str], is_left: bool, set_to: list[str | None]
 ) -> None:
     environ = dict(given)
-    assert CudaStreams().leave_errors_to_launcher(environ) is is_left
+    assert Streams().leave_errors_to_launcher(environ) is is_left
     names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
     assert [environ.get(name) for name in names] == set_to
 

@@ -11,7 +11,7 @@ import torch
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.config.options import DeviceName
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.device_selection import TorchDriver, choose_device
+from ddp_trainer.train.distributed.device_selection import Driver, choose_device
 from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, TrainError
 
 OLD = (
@@ -21,7 +21,7 @@ OLD = (
 
 
 @dataclass
-class FakeDriver:
+class FakeDriver(Driver):
     """CUDA as it reports GPUs, or its trouble."""
 
     gpus: int = 0
@@ -150,7 +150,7 @@ def test_slices_of_a_gpu_need_a_worker_each(tmp_path: Path) -> None:
 
 
 def test_torch_without_cuda_reports_none() -> None:
-    driver = TorchDriver()
+    driver = Driver()
     if driver.cuda:
         pytest.skip("this torch has CUDA")
     assert driver.count() == 0
