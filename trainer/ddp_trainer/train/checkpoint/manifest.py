@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Final
 
 from torch import nn
 
-from ddp_trainer.common.bounds import Bounds
+from ddp_trainer.common.bounds import Bounds, Matching
 from ddp_trainer.net import strict_json
 from ddp_trainer.train.config.cli_fields import flag
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
@@ -30,7 +29,6 @@ FORMAT: Final = IN_PIECES
 """Newest format that this version reads."""
 _OWN_DIGEST: Final = "manifest_sha256"
 """Key of the digest over the other keys; it keeps its meaning in every later format."""
-_PIECE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _Count = Annotated[int, Bounds(0, strict_json.MOST_INTEGER)]
 _Time = Annotated[float, Bounds(0, 1e11)]
 """Unix seconds."""
@@ -58,18 +56,10 @@ class Identity:
 class Piece:
     """File beside the payload with one rank's part of the state."""
 
-    file: str
+    file: Annotated[str, Matching("[A-Za-z0-9_-][A-Za-z0-9_.-]*")]
+    """Name in the directory of the checkpoint; it never leads out of it."""
     sha256: str
     size_bytes: _Count
-
-    def __post_init__(self) -> None:
-        """Check that the name stays inside the directory.
-
-        Raises:
-            ValueError: The name leads out of the directory.
-        """
-        if not _PIECE_NAME.fullmatch(self.file):
-            raise ValueError(f"a piece named {self.file!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,24 +31,8 @@ _ALIGNMENT: Final = 64
 _PADDING: Final = struct.Struct("<HH")
 """Head of the extra field that aligns data: its ID, and the number of bytes that follow."""
 _PADDING_ID: Final = 0x4246
-_HEADER_BYTES: Final = zipfile.sizeFileHeader + struct.calcsize("<HHQQ")
+_HEADER_BYTES: Final = 30 + struct.calcsize("<HHQQ")
 """Size of an entry's header with its ZIP64 field, without its name and padding."""
-
-_STORAGE_TYPES: Final = {
-    torch.float64: "DoubleStorage",
-    torch.float32: "FloatStorage",
-    torch.float16: "HalfStorage",
-    torch.bfloat16: "BFloat16Storage",
-    torch.int64: "LongStorage",
-    torch.int32: "IntStorage",
-    torch.int16: "ShortStorage",
-    torch.int8: "CharStorage",
-    torch.uint8: "ByteStorage",
-    torch.bool: "BoolStorage",
-    torch.complex64: "ComplexFloatStorage",
-    torch.complex128: "ComplexDoubleStorage",
-}
-"""Dtypes that the format names by a storage class. All others are stored as untyped bytes with their dtype."""
 
 
 class Sink(Protocol):
@@ -107,16 +91,15 @@ def pack(state: dict[str, Any]) -> Archive:
 class _Stored:
     """Placeholder for a storage in the pickle."""
 
-    name: str
     key: str
-    elements: int
+    size_bytes: int
 
 
 class _Pickler(pickle.Pickler):
     """Pickles tensors in torch's format.
 
-    It refers to two functions of ``torch._utils``. Every file that torch has saved calls them, so torch cannot remove
-    them.
+    It refers to a function of ``torch._utils``. Files that torch has saved call it, so torch cannot remove it. It takes
+    the bytes of a storage and a dtype, and serves every dtype.
     """
 
     def __init__(self, buffer: io.BytesIO) -> None:
@@ -128,22 +111,16 @@ class _Pickler(pickle.Pickler):
         """Return the reference that ``torch.load`` replaces with a storage."""
         if not isinstance(obj, _Stored):
             return None
-        return "storage", getattr(torch, obj.name), obj.key, "cpu", obj.elements
+        return "storage", torch.UntypedStorage, obj.key, "cpu", obj.size_bytes
 
     def reducer_override(self, obj: object) -> Any:
         """Return how ``torch.load`` rebuilds a tensor; all other objects are pickled as usual."""
         if not isinstance(obj, Tensor):
             return NotImplemented
-        storage = obj.untyped_storage()
-        key = self._key(obj)
+        whole = _Stored(self._key(obj), obj.untyped_storage().nbytes())
         hooks: OrderedDict[str, object] = OrderedDict()
-        view = (obj.storage_offset(), tuple(obj.size()), obj.stride(), False, hooks)
-        name = _STORAGE_TYPES.get(obj.dtype)
-        if name is None:
-            whole = _Stored("UntypedStorage", key, storage.nbytes())
-            return torch._utils._rebuild_tensor_v3, (whole, *view, obj.dtype)  # noqa: SLF001 - see the class
-        whole = _Stored(name, key, storage.nbytes() // obj.element_size())
-        return torch._utils._rebuild_tensor_v2, (whole, *view)  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
+        view = (obj.storage_offset(), tuple(obj.size()), obj.stride(), False, hooks, obj.dtype)
+        return torch._utils._rebuild_tensor_v3, (whole, *view)  # noqa: SLF001 - see the class
 
     def _key(self, tensor: Tensor) -> str:
         storage = tensor.untyped_storage()
