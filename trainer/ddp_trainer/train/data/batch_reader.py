@@ -7,7 +7,7 @@ Main entry points are :func:`reader`, :func:`to_device` and :func:`data_digest`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from ddp_trainer.train.data.batch_parts import map_parts
 from ddp_trainer.train.data.task import Batch, DigestsData, Samples, Task
+from ddp_trainer.train.utils.value_digest import feed
 
 _FINGERPRINT_SAMPLES = 8
 
@@ -67,20 +68,5 @@ def data_digest(task: Task, samples: Samples | Iterable[Any]) -> str:
     count = len(samples)
     sha = hashlib.sha256(str(count).encode())
     for index in sorted({count * part // _FINGERPRINT_SAMPLES for part in range(_FINGERPRINT_SAMPLES)}):
-        _feed(sha.update, samples[index])
+        feed(sha.update, samples[index])
     return sha.hexdigest()
-
-
-def _feed(update: Callable[[bytes], None], value: Any) -> None:
-    if isinstance(value, Tensor):
-        update(f"{value.dtype}{tuple(value.shape)}".encode())
-        update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, Mapping):
-        for key in value:
-            update(str(key).encode())
-            _feed(update, value[key])
-    elif isinstance(value, tuple | list):
-        for each in value:
-            _feed(update, each)
-    else:
-        update(repr(value).encode())

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
+from ddp_trainer.train.utils.value_digest import feed
 
 
 def sha256(value: Any) -> str:
@@ -15,28 +13,12 @@ def sha256(value: Any) -> str:
 
     The digest covers names, types, shapes and bits.
 
+    >>> import torch
     >>> sha256({"weight": torch.zeros(2)}) == sha256({"weight": torch.zeros(2)})
     True
     >>> sha256({"weight": torch.zeros(2)}) == sha256({"weight": -torch.zeros(2)})
     False
     """
     sha = hashlib.sha256()
-    _feed(sha.update, value)
+    feed(sha.update, value)
     return sha.hexdigest()
-
-
-def _feed(update: Callable[[bytes], object], value: Any) -> None:
-    if isinstance(value, Tensor):
-        update(f"{value.dtype} {tuple(value.shape)};".encode())
-        update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, Mapping):
-        update(f"{len(value)} named;".encode())
-        for key, each in value.items():
-            update(f"{key!r};".encode())
-            _feed(update, each)
-    elif isinstance(value, list | tuple):
-        update(f"{len(value)};".encode())
-        for each in value:
-            _feed(update, each)
-    else:
-        update(f"{value.hex() if isinstance(value, float) else repr(value)};".encode())

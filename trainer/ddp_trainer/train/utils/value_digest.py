@@ -1,0 +1,32 @@
+"""Feeding of nested values to a hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def feed(update: Callable[[bytes], object], value: Any) -> None:
+    """Pass names, types, shapes and bits of nested mappings and lists of tensors and plain values to a hash.
+
+    Args:
+        update: Method ``update`` of the hash.
+        value: The values. Others than tensors count by their ``repr``.
+    """
+    if isinstance(value, Tensor):
+        update(f"{value.dtype} {tuple(value.shape)};".encode())
+        update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, Mapping):
+        update(f"{len(value)} named;".encode())
+        for key, each in value.items():
+            update(f"{key!r};".encode())
+            feed(update, each)
+    elif isinstance(value, list | tuple):
+        update(f"{len(value)};".encode())
+        for each in value:
+            feed(update, each)
+    else:
+        update(f"{value.hex() if isinstance(value, float) else repr(value)};".encode())
