@@ -6,7 +6,7 @@ the history of the weights that it is stored with. Steps that a crash undid are 
 
 from __future__ import annotations
 
-from typing import Final, TypedDict
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -14,18 +14,6 @@ from torch import Tensor
 _BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 
 _SAMPLES_AT_ONCE: Final = 4096
-
-
-class LedgerState(TypedDict):
-    """State of a :class:`SampleTracker` in a checkpoint."""
-
-    samples: int
-    seen: Tensor
-    """Bitset, uint8: bit ``i % 8`` of byte ``i // 8`` is sample ``i``."""
-    committed: int
-    repeated: int
-    lost: int
-    skipped: int
 
 
 class SampleTracker:
@@ -78,8 +66,11 @@ class SampleTracker:
         self.lost += len(self._seen) - int(self._seen.sum())
         self._seen.zero_()
 
-    def state_dict(self) -> LedgerState:
-        """Return the state as tensors and numbers only, so that it loads with ``weights_only``."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as tensors and numbers only, so that it loads with ``weights_only``.
+
+        ``seen`` is a bitset, as of :func:`pack`.
+        """
         self._count()
         return {
             "samples": len(self._seen),
@@ -90,7 +81,7 @@ class SampleTracker:
             "skipped": self.skipped,
         }
 
-    def load_state_dict(self, state: LedgerState) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts from a checkpoint."""
         seen = unpack(state["seen"], state["samples"])
         # A stream without end is as long as the run, and the user may have made the run longer.
@@ -100,7 +91,7 @@ class SampleTracker:
         self._unread.clear()
         self._repeated = state["repeated"]
         self.lost = state["lost"]
-        self.skipped = state.get("skipped", 0)
+        self.skipped = state["skipped"]
 
 
 def pack(flags: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class Control:
         with self._changed:
             self._cut = cut
             if self.is_called_off:
-                raise _ended()
+                raise GroupEnds("The launcher forms a new group.")
 
     @property
     def is_called_off(self) -> bool:
@@ -158,7 +158,3 @@ class Control:
                         self._cut()
                 case _:
                     pass
-
-
-def _ended() -> GroupEnds:
-    return GroupEnds("The launcher forms a new group.")

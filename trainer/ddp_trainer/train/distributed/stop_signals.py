@@ -44,7 +44,7 @@ class StopRequest:
         self._deadline: threading.Timer | None = None
         self.exit_code: int | None = None
         """Exit code after the stop; None without a request."""
-        self.heard: Callable[[], None] = _nothing
+        self.heard: Callable[[], None] = lambda: None
         """Callback after each signal, called in the listening thread."""
 
     @property
@@ -121,10 +121,6 @@ class StopRequest:
             for number in numbers:
                 if number in (signal.SIGTERM, signal.SIGINT):
                     self.signalled(number)
-
-
-def _nothing() -> None:
-    """Do nothing: the default of :attr:`StopRequest.heard`."""
 
 
 def leave_at_once(code: int, sentence: str) -> None:

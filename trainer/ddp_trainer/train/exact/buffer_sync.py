@@ -96,11 +96,8 @@ class SharedBuffers:
 
 
 def _move(start: Tensor, step: Tensor) -> None:
-    if start.is_floating_point():
-        start.copy_((start.double() + step).to(start.dtype))
-    else:
-        # Counters such as num_batches_tracked change by the same whole number in every shard.
-        start.copy_((start.double() + step.round()).to(start.dtype))
+    # Counters such as num_batches_tracked change by the same whole number in every shard.
+    start.copy_(start.double() + (step if start.is_floating_point() else step.round()))
 
 
 class FirstRanksBuffers(SharedBuffers):

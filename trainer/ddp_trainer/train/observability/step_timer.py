@@ -32,6 +32,7 @@ BESIDE_STEPS: Final = (JobTime.DATA_WAIT, JobTime.CHECKPOINT_SAVE, JobTime.EVAL)
 """Kinds of training time that are not spent on steps themselves."""
 
 _NOTHING: Final = dict.fromkeys(Phase, 0.0)
+"""Seconds by phase, in the order of :meth:`.RankRecorder.step`."""
 
 
 class StepTimer:
@@ -131,19 +132,7 @@ class StepTimer:
         """
         self.lap(Phase.OTHER)
         spent = self._seconds
-        recorder.step(
-            step,
-            epoch,
-            samples,
-            spent[Phase.DATA_WAIT],
-            spent[Phase.HOST_TO_DEVICE],
-            spent[Phase.FORWARD],
-            spent[Phase.BACKWARD],
-            spent[Phase.COMM_EXPOSED],
-            spent[Phase.OPTIMIZER],
-            spent[Phase.CHECKPOINT],
-            spent[Phase.OTHER],
-        )
+        recorder.step(step, epoch, samples, *spent.values())
         total = sum(spent.values())
         self._waited += spent[Phase.DATA_WAIT]
         self._saved += spent[Phase.CHECKPOINT]
