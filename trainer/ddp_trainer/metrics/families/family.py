@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Final
 
+UNITS: Final = frozenset({"seconds", "bytes", "ratio", "hertz"})
 INFINITE: Final = "+Inf"
 """Bound of a histogram's last bucket, as Prometheus writes it."""
 
@@ -60,37 +61,49 @@ class Series:
     """Labels other than ``ddp_job`` and ``rank``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
-    """One metric family."""
+    """One metric family. Its type and its unit follow from its name, see :attr:`kind` and :attr:`unit`."""
 
     name: str
-    kind: Kind
+    help: str
+    _: KW_ONLY
     scope: Scope
     source: Source
-    unit: str = ""
     labels: tuple[str, ...] = ()
     """Labels other than ``ddp_job``, which every family has, and ``rank``, which scope rank has."""
     values: tuple[str, ...] = ()
     """All values of the one label, if that set is closed."""
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram, without the last bucket, which has none."""
-    remembered: bool = False
-    """True if the number belongs to the whole job and outlives its pods. It is absent from a board until it is
-    reported: a jump from 0 to the job's total would read as an increase.
+    is_summary: bool = False
+    is_absent_at_first: bool = False
+    """True if a counter is absent from a board until it is reported: its number belongs to the whole job and outlives
+    its pods, so that a jump from 0 to the job's total would read as an increase, or only ranks in some parallel layouts
+    have it.
     """
-    of_layout: bool = False
-    """True if only ranks in some parallel layouts have it. It is absent from a board until it is reported."""
-    help: str
+
+    @property
+    def kind(self) -> Kind:
+        """Type of the family: a counter is named ``_total``, an info family ``_info``."""
+        if self.buckets:
+            return Kind.HISTOGRAM
+        if self.is_summary:
+            return Kind.SUMMARY
+        return {"total": Kind.COUNTER, "info": Kind.INFO}.get(self.name.rpartition("_")[2], Kind.GAUGE)
+
+    @property
+    def unit(self) -> str:
+        """Base unit, the last word of the name before ``_total``; empty for a number without a unit."""
+        last = self.name.removesuffix("_total").rpartition("_")[2]
+        return last if last in UNITS else ""
 
     def series(self) -> tuple[Series, ...]:
         """Return every series of this family that is known in advance; none for an info family."""
         if self.kind is Kind.INFO:
             return ()
-        if self.kind is Kind.SUMMARY:
-            return tuple(Series(f"{self.name}{part}", f"{self.name}{part}", {}) for part in ("_sum", "_count"))
-        if self.kind is Kind.HISTOGRAM:
-            bounds = (*map(str, self.buckets), INFINITE)
+        if self.kind in {Kind.SUMMARY, Kind.HISTOGRAM}:
+            bounds = (*map(str, self.buckets), INFINITE) if self.buckets else ()
             counts = [Series(cell(self.name, bound), f"{self.name}_bucket", {"le": bound}) for bound in bounds]
             return (*counts, *(Series(f"{self.name}{part}", f"{self.name}{part}", {}) for part in ("_sum", "_count")))
         if not self.values:
@@ -102,10 +115,9 @@ class Family:
     def initial(self) -> float | None:
         """Initial value on a new board; None if the series is absent until it is reported.
 
-        Counters and states start at 0. Other gauges start absent, as do series with ``remembered`` or ``of_layout``.
+        Counters and states start at 0, except for those with ``is_absent_at_first``. Other gauges start absent.
         """
-        is_absent = self.remembered or self.of_layout or (self.kind is Kind.GAUGE and not self.values)
-        return None if is_absent else 0.0
+        return None if self.is_absent_at_first or (self.kind is Kind.GAUGE and not self.values) else 0.0
 
 
 def cell(name: str, value: str = "") -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ddp_trainer.common.constants import FailureReason, GroupState, Metric, MetricLabel, RestartCause
-from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
+from ddp_trainer.metrics.families.family import Family, Scope, Source
 from ddp_trainer.metrics.families.rank_families import EVERY_STEP, WORK
 
 SUMMED: Final = (
@@ -19,24 +19,8 @@ with the number of series that it reads.
 """
 
 
-def _of_agent(name: str, kind: Kind, help_text: str, *, unit: str = "") -> Family:
-    return Family(name=name, kind=kind, scope=Scope.POD, source=Source.AGENT_BOARD, unit=unit, help=help_text)
-
-
-def _counted(name: str, label: MetricLabel, values: Iterable[str], help_text: str) -> Family:
-    return Family(
-        name=name,
-        kind=Kind.COUNTER,
-        scope=Scope.POD,
-        source=Source.AGENT_BOARD,
-        labels=(label,),
-        values=tuple(values),
-        help=help_text,
-    )
-
-
-def _of_aggregator(name: str, kind: Kind, help_text: str, *, unit: str = "") -> Family:
-    return Family(name=name, kind=kind, scope=Scope.POD, source=Source.AGGREGATOR, unit=unit, help=help_text)
+_agent: Final = partial(Family, scope=Scope.POD, source=Source.AGENT_BOARD)
+_aggregator: Final = partial(Family, scope=Scope.POD, source=Source.AGGREGATOR)
 
 
 def of_pod(family: Family) -> Family:
@@ -51,76 +35,57 @@ def of_pod(family: Family) -> Family:
 
 
 AGENT: Final = (
-    Family(
-        name="ddp_agent_up",
-        kind=Kind.GAUGE,
-        scope=Scope.POD,
-        source=Source.PROCESS,
-        help="1 while the launcher of this pod exists, else 0.",
-    ),
-    Family(
-        name=Metric.GROUP_STATE,
-        kind=Kind.GAUGE,
-        scope=Scope.POD,
-        source=Source.AGENT_BOARD,
+    Family("ddp_agent_up", "1 while the launcher of this pod exists, else 0.", scope=Scope.POD, source=Source.PROCESS),
+    _agent(
+        Metric.GROUP_STATE,
+        "1 for the state this pod's worker group is in, 0 for the others.",
         labels=(MetricLabel.STATE,),
         values=tuple(GroupState),
-        help="1 for the state this pod's worker group is in, 0 for the others.",
     ),
-    _counted(Metric.RESTARTS, MetricLabel.CAUSE, RestartCause, "Times the worker group was formed anew, by cause."),
-    _counted(Metric.FAILURES, MetricLabel.REASON, FailureReason, "Workers of this pod that ended and should not have."),
-    _of_agent(
-        "ddp_rendezvous_duration_seconds", Kind.SUMMARY, "Time from joining until a group was formed.", unit="seconds"
+    _agent(
+        Metric.RESTARTS,
+        "Times the worker group was formed anew, by cause.",
+        labels=(MetricLabel.CAUSE,),
+        values=tuple(RestartCause),
     ),
-    _of_agent("ddp_rendezvous_last_duration_seconds", Kind.GAUGE, "What the last rendezvous took.", unit="seconds"),
-    _of_agent(
+    _agent(
+        Metric.FAILURES,
+        "Workers of this pod that ended and should not have.",
+        labels=(MetricLabel.REASON,),
+        values=tuple(FailureReason),
+    ),
+    _agent("ddp_rendezvous_duration_seconds", "Time from joining until a group was formed.", is_summary=True),
+    _agent("ddp_rendezvous_last_duration_seconds", "What the last rendezvous took."),
+    _agent(
         "ddp_rendezvous_failures_total",
-        Kind.COUNTER,
         "Tries of this pod's launcher to reach the store that failed; while they go on, no group can be formed.",
     ),
-    _of_agent(
+    _agent(
         "ddp_rendezvous_refused_connections_total",
-        Kind.COUNTER,
         "Connections that the store refused because they did not prove to hold the run's secret; from rank 0's pod.",
     ),
-    _of_agent(Metric.RENDEZVOUS_ROUND, Kind.GAUGE, "Generation of the group, the number of its rendezvous."),
-    _of_agent(Metric.WORLD_SIZE, Kind.GAUGE, "Processes in the group."),
-    _of_agent(Metric.FIRST_RANK, Kind.GAUGE, "First rank of the pod in the group; the others follow in order."),
-    _of_agent(Metric.NODES, Kind.GAUGE, "Nodes in the group."),
-    _of_agent("ddp_nodes_desired", Kind.GAUGE, "Nodes the group could have at most."),
-    _of_agent("ddp_restarts_remaining", Kind.GAUGE, "What is left of the run's restart budget."),
-    _of_agent(
+    _agent(Metric.RENDEZVOUS_ROUND, "Generation of the group, the number of its rendezvous."),
+    _agent(Metric.WORLD_SIZE, "Processes in the group."),
+    _agent(Metric.FIRST_RANK, "First rank of the pod in the group; the others follow in order."),
+    _agent(Metric.NODES, "Nodes in the group."),
+    _agent("ddp_nodes_desired", "Nodes the group could have at most."),
+    _agent("ddp_restarts_remaining", "What is left of the run's restart budget."),
+    _agent(
         Metric.STALLED,
-        Kind.GAUGE,
         "Time since any rank of the pod made progress, while its ranks wait for another; 0 while they make progress.",
-        unit="seconds",
     ),
-    _of_agent(Metric.STALLED_BY, Kind.GAUGE, "First rank that the ranks of the pod wait for; -1 for none."),
+    _agent(Metric.STALLED_BY, "First rank that the ranks of the pod wait for; -1 for none."),
 )
 
 AGGREGATOR: Final = (
-    Family(
-        name="ddp_build_info",
-        kind=Kind.INFO,
-        scope=Scope.POD,
-        source=Source.AGGREGATOR,
-        labels=(MetricLabel.VERSION,),
-        help="Version of kubectl-ddp in this pod.",
-    ),
-    _of_aggregator("ddp_exporter_scrapes_total", Kind.COUNTER, "Times the boards were read for a scrape."),
-    _of_aggregator(
-        "ddp_exporter_scrape_seconds_total", Kind.COUNTER, "Time spent reading the boards for scrapes.", unit="seconds"
-    ),
-    _of_aggregator(
-        "ddp_exporter_stale_boards", Kind.GAUGE, "Boards left out because they are damaged or of another version."
-    ),
+    _aggregator("ddp_build_info", "Version of kubectl-ddp in this pod.", labels=(MetricLabel.VERSION,)),
+    _aggregator("ddp_exporter_scrapes_total", "Times the boards were read for a scrape."),
+    _aggregator("ddp_exporter_scrape_seconds_total", "Time spent reading the boards for scrapes."),
+    _aggregator("ddp_exporter_stale_boards", "Boards left out because they are damaged or of another version."),
     *(of_pod(family) for family in (*EVERY_STEP, *WORK) if family.name in SUMMED),
-    _of_aggregator("ddp_shm_used_bytes", Kind.GAUGE, "What is used of the pod's /dev/shm.", unit="bytes"),
-    _of_aggregator("ddp_shm_size_bytes", Kind.GAUGE, "Size of the pod's /dev/shm.", unit="bytes"),
-    _of_aggregator(
-        "ddp_container_memory_limit_bytes",
-        Kind.GAUGE,
-        "Memory that the container may use; absent where nothing limits it.",
-        unit="bytes",
+    _aggregator("ddp_shm_used_bytes", "What is used of the pod's /dev/shm."),
+    _aggregator("ddp_shm_size_bytes", "Size of the pod's /dev/shm."),
+    _aggregator(
+        "ddp_container_memory_limit_bytes", "Memory that the container may use; absent where nothing limits it."
     ),
 )

@@ -39,9 +39,6 @@ def test_every_metric_of_the_contract_is_in_the_catalogue() -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=ids)
 def test_a_name_follows_the_conventions(family: Family) -> None:
     assert family.name.startswith("ddp_")
-    assert family.name.endswith("_total") == (family.kind is Kind.COUNTER)
-    assert family.name.endswith("_info") == (family.kind is Kind.INFO)
-    assert family.name.removesuffix("_total").endswith(family.unit)
     assert family.help.endswith(".")
 
 
@@ -51,6 +48,17 @@ def test_a_label_is_one_of_the_contract(family: Family) -> None:
     # ddp_job and rank are put on by the exposition.
     assert not {MetricLabel.JOB, MetricLabel.RANK} & set(family.labels)
     assert (len(family.labels) == 1) if family.values else (not family.labels or family.kind is Kind.INFO)
+
+
+def test_type_and_unit_follow_from_the_name() -> None:
+    found = {family.name: (family.kind, family.unit) for family in FAMILIES}
+    assert found[Metric.PHASE_SECONDS] == (Kind.COUNTER, "seconds")
+    assert found[Metric.TOKENS] == (Kind.COUNTER, "")
+    assert found[Metric.JOB_INFO] == (Kind.INFO, "")
+    assert found[Metric.STEP_DURATION] == (Kind.HISTOGRAM, "seconds")
+    assert found["ddp_rendezvous_duration_seconds"] == (Kind.SUMMARY, "seconds")
+    assert found["ddp_gpu_memory_limit_bytes"] == (Kind.GAUGE, "bytes")
+    assert found[Metric.PEAK_FLOPS] == (Kind.GAUGE, "")
 
 
 def test_every_phase_of_a_step_has_a_series() -> None:
@@ -66,7 +74,7 @@ def test_a_thousand_ranks_stay_affordable(scope: Scope, most: int) -> None:
 
 
 def test_a_rank_of_no_layout_has_no_series_of_layouts(tmp_path: Path) -> None:
-    of_layouts = {series.key for family in FAMILIES if family.of_layout for series in family.series()}
+    of_layouts = {series.key for series in BY_NAME[Metric.WAIT_SECONDS].series()}
     board = Board.open(tmp_path / "rank-0.board", RANK)
     board.close()
     assert of_layouts

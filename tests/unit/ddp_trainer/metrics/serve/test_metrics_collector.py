@@ -194,7 +194,7 @@ def test_a_scrape_sees_every_series_before_anything_happened(tmp_path: Path) -> 
     rank(tmp_path, 0, local=0)
     series = samples(tmp_path)
     for family in FAMILIES:
-        if family.kind is Kind.COUNTER and not (family.remembered or family.of_layout):
+        if family.kind is Kind.COUNTER and not family.is_absent_at_first:
             assert len(labels_of(series, family.name)) == len(family.series()), family.name
 
 
