@@ -24,18 +24,6 @@ class Gpu:
     """UUID in the form of the DCGM exporter, with the prefix ``GPU-``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory of a GPU in bytes, with its allocation retries and out-of-memory errors since the process began."""
-
-    allocated: float
-    reserved: float
-    peak: float
-    limit: float
-    retries: int
-    ooms: int
-
-
 def peak_flops(name: str) -> float | None:
     """Return the peak bfloat16 operations per second of the device with this name; None if unknown.
 
@@ -61,21 +49,23 @@ def identity_of(device: str) -> Gpu:
     return Gpu(str(properties.name)[:_NAME_LENGTH], f"GPU-{uuid}" if uuid else "")
 
 
-def memory() -> Memory | None:
-    """Return the memory of the current device; None if this process uses no GPU."""
+def memory() -> dict[str, float]:
+    """Return the memory of the current device in bytes, with its allocation retries and out-of-memory errors since the
+    process began, by metric name; empty if this process uses no GPU.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
-        return None
+        return {}
     device = torch.cuda.current_device()
     stats = torch.cuda.memory_stats(device)
-    return Memory(
-        allocated=stats.get("allocated_bytes.all.current", 0),
-        reserved=stats.get("reserved_bytes.all.current", 0),
-        peak=stats.get("allocated_bytes.all.peak", 0),
-        limit=torch.cuda.get_device_properties(device).total_memory,
-        retries=stats.get("num_alloc_retries", 0),
-        ooms=stats.get("num_ooms", 0),
-    )
+    return {
+        "ddp_gpu_memory_allocated_bytes": stats.get("allocated_bytes.all.current", 0),
+        "ddp_gpu_memory_reserved_bytes": stats.get("reserved_bytes.all.current", 0),
+        "ddp_gpu_memory_peak_allocated_bytes": stats.get("allocated_bytes.all.peak", 0),
+        "ddp_gpu_memory_limit_bytes": torch.cuda.get_device_properties(device).total_memory,
+        "ddp_gpu_alloc_retries_total": stats.get("num_alloc_retries", 0),
+        "ddp_gpu_oom_total": stats.get("num_ooms", 0),
+    }
 
 
 def nccl_version(torch: ModuleType | None) -> str:

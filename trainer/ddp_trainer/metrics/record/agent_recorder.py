@@ -14,57 +14,39 @@ from ddp_trainer.metrics.collect.board_goodput import highest_step, job_account,
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.suppress_errors import harmless
 from ddp_trainer.metrics.storage.mmap_directory import rank_board
-from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
+from ddp_trainer.metrics.storage.mmap_store import RANK, Board
 from ddp_trainer.process.recorder import AgentRecorder
 
 COLLECTIVE_FAILURES: Final = {
-    FailureReason.COLLECTIVE_TIMEOUT: RANK.index("ddp_collective_timeouts_total"),
-    FailureReason.COLLECTIVE_ERROR: RANK.index("ddp_collective_errors_total"),
+    FailureReason.COLLECTIVE_TIMEOUT: "ddp_collective_timeouts_total",
+    FailureReason.COLLECTIVE_ERROR: "ddp_collective_errors_total",
 }
-"""Cells that only the launcher writes, because it detects how a rank ended."""
-
-STATES: Final = {state: AGENT.index(cell(Metric.GROUP_STATE, state)) for state in GroupState}
-RESTARTS: Final = {cause: AGENT.index(cell(Metric.RESTARTS, cause)) for cause in RestartCause}
-FAILURES: Final = {reason: AGENT.index(cell(Metric.FAILURES, reason)) for reason in FailureReason}
-RENDEZVOUS_SECONDS: Final = AGENT.index("ddp_rendezvous_duration_seconds_sum")
-RENDEZVOUS_COUNT: Final = AGENT.index("ddp_rendezvous_duration_seconds_count")
-RENDEZVOUS_REFUSED: Final = AGENT.index("ddp_rendezvous_refused_connections_total")
-RENDEZVOUS_FAILURES: Final = AGENT.index("ddp_rendezvous_failures_total")
-RENDEZVOUS_LAST: Final = AGENT.index("ddp_rendezvous_last_duration_seconds")
-RENDEZVOUS_ROUND: Final = AGENT.index(Metric.RENDEZVOUS_ROUND)
-WORLD_SIZE: Final = AGENT.index(Metric.WORLD_SIZE)
-FIRST_RANK: Final = AGENT.index(Metric.FIRST_RANK)
-NODES: Final = AGENT.index(Metric.NODES)
-NODES_DESIRED: Final = AGENT.index("ddp_nodes_desired")
-STALLED: Final = AGENT.index(Metric.STALLED)
-STALLED_BY: Final = AGENT.index(Metric.STALLED_BY)
-RESTARTS_REMAINING: Final = AGENT.index("ddp_restarts_remaining")
+"""Series of a rank's board that only the launcher writes, because it detects how a rank ended."""
 
 
 class BoardAgentRecorder(AgentRecorder):
     """Recorder of the launcher on its board."""
 
-    __slots__ = ("_board", "_cells", "_directory")
+    __slots__ = ("_board", "_directory")
 
     def __init__(self, board: Board, directory: Path) -> None:
-        self._board, self._cells, self._directory = board, board.cells, directory
+        self._board, self._directory = board, directory
 
     @harmless
     def state(self, state: GroupState) -> None:
         """Record the state that the worker group entered."""
         with self._board.changing():
-            for each, index in STATES.items():
-                self._cells[index] = float(each == state)
+            self._board.put({cell(Metric.GROUP_STATE, each): float(each == state) for each in GroupState})
 
     @harmless
     def restarted(self, cause: RestartCause) -> None:
         """Count a restart of the worker group."""
-        self._cells[RESTARTS[cause]] += 1.0
+        self._board.add({cell(Metric.RESTARTS, cause): 1.0})
 
     @harmless
     def failed(self, reason: FailureReason) -> None:
         """Count a worker process of this pod that ended unexpectedly."""
-        self._cells[FAILURES[reason]] += 1.0
+        self._board.add({cell(Metric.FAILURES, reason): 1.0})
 
     @harmless
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
@@ -75,18 +57,18 @@ class BoardAgentRecorder(AgentRecorder):
         board = Board.existing(rank_board(self._directory, local_rank), RANK) if reason in COLLECTIVE_FAILURES else None
         if board is not None:
             # No other process writes this cell. Only the rank changes the revision.
-            board.cells[COLLECTIVE_FAILURES[reason]] += 1.0
+            board.add({COLLECTIVE_FAILURES[reason]: 1.0})
             board.close()
 
     @harmless
     def rendezvous_failed(self) -> None:
         """Count a failed attempt to reach the store."""
-        self._cells[RENDEZVOUS_FAILURES] += 1.0
+        self._board.add({"ddp_rendezvous_failures_total": 1.0})
 
     @harmless
     def rendezvous_refused(self, count: int) -> None:
         """Record the number of connections that the store has refused since it started."""
-        self._cells[RENDEZVOUS_REFUSED] = float(count)
+        self._board.put({"ddp_rendezvous_refused_connections_total": count})
 
     @harmless
     def rendezvous(self, seconds: float, generation: int) -> None:
@@ -97,10 +79,9 @@ class BoardAgentRecorder(AgentRecorder):
             generation: Number of the rendezvous.
         """
         with self._board.changing():
-            self._cells[RENDEZVOUS_SECONDS] += seconds
-            self._cells[RENDEZVOUS_COUNT] += 1.0
-            self._cells[RENDEZVOUS_LAST] = seconds
-            self._cells[RENDEZVOUS_ROUND] = generation
+            total = "ddp_rendezvous_duration_seconds"
+            self._board.add({f"{total}_sum": seconds, f"{total}_count": 1.0})
+            self._board.put({"ddp_rendezvous_last_duration_seconds": seconds, Metric.RENDEZVOUS_ROUND: generation})
 
     @harmless
     def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
@@ -113,22 +94,19 @@ class BoardAgentRecorder(AgentRecorder):
             first_rank: First rank of this pod.
         """
         with self._board.changing():
-            self._cells[WORLD_SIZE] = size
-            self._cells[NODES] = nodes
-            self._cells[NODES_DESIRED] = nodes_desired
-            self._cells[FIRST_RANK] = first_rank
+            self._board.put({Metric.WORLD_SIZE: size, Metric.NODES: nodes})
+            self._board.put({"ddp_nodes_desired": nodes_desired, Metric.FIRST_RANK: first_rank})
 
     @harmless
     def restarts_remaining(self, count: int) -> None:
         """Record the remaining restart budget of the run."""
-        self._cells[RESTARTS_REMAINING] = count
+        self._board.put({"ddp_restarts_remaining": count})
 
     @harmless
     def stalled(self, seconds: float, rank: int) -> None:
         """Record a wait of this pod's ranks; see :class:`~ddp_trainer.process.recorder.AgentRecorder`."""
         with self._board.changing():
-            self._cells[STALLED] = seconds
-            self._cells[STALLED_BY] = rank
+            self._board.put({Metric.STALLED: seconds, Metric.STALLED_BY: rank})
 
     def job_account(self) -> JobAccount | None:
         """Return the job's time account, as the workers of this pod last reported it; None if none has."""

@@ -83,21 +83,9 @@ class AutoRecorder:
     def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
         """Record a batch of short steps. ``optimizer`` is None if it no longer exists."""
         exposed = min(self._watch.exposed_seconds * stride.steps, stride.backward)
-        own = stride.backward - exposed
-        recorder = self._recorder
-        recorder.strode(
-            stride.steps,
-            stride.last,
-            stride.samples,
-            stride.waited,
-            stride.forward,
-            own,
-            exposed,
-            stride.moved,
-            stride.rest,
-        )
+        self._recorder.strode(stride, exposed)
         if optimizer is not None:
-            self._look(optimizer, recorder.steps)
+            self._look(optimizer, self._recorder.steps)
 
     def outlook(self) -> StepBudget:
         """Return the budget of the next stride."""

@@ -20,71 +20,30 @@ from typing import Final
 from ddp_trainer.common.constants import PLACE_LABELS, Env, JobTime, Metric, MetricLabel, Phase, Wait
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
-from ddp_trainer.metrics.collect.gpu import Memory, identity_of, nccl_version, peak_flops
+from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
+from ddp_trainer.metrics.record.batched_steps import StepBatchResult
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.suppress_errors import harmless, warn_once
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board
 from ddp_trainer.process.recorder import Marks, RankRecorder
 
-STEPS: Final = RANK.index(Metric.STEPS)
-SAMPLES: Final = RANK.index(Metric.SAMPLES)
-DATA_WAIT: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.DATA_WAIT))
-H2D: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.HOST_TO_DEVICE))
-FORWARD: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.FORWARD))
-BACKWARD: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.BACKWARD))
-COMM_EXPOSED: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED))
-OPTIMIZER: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.OPTIMIZER))
-CHECKPOINT: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.CHECKPOINT))
-OTHER: Final = RANK.index(cell(Metric.PHASE_SECONDS, Phase.OTHER))
-STEP: Final = RANK.index(Metric.STEP)
-EPOCH: Final = RANK.index(Metric.EPOCH)
-LAST_STEP_TIMESTAMP: Final = RANK.index(Metric.LAST_STEP_TIMESTAMP)
-FIRST_BUCKET: Final = RANK.index(cell(Metric.STEP_DURATION, str(STEP_SECONDS[0])))
+STEPS: Final = RANK.cells[Metric.STEPS]
+SAMPLES: Final = RANK.cells[Metric.SAMPLES]
+DATA_WAIT: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.DATA_WAIT)]
+H2D: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.HOST_TO_DEVICE)]
+FORWARD: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.FORWARD)]
+BACKWARD: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.BACKWARD)]
+COMM_EXPOSED: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED)]
+OPTIMIZER: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.OPTIMIZER)]
+CHECKPOINT: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.CHECKPOINT)]
+OTHER: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.OTHER)]
+STEP: Final = RANK.cells[Metric.STEP]
+EPOCH: Final = RANK.cells[Metric.EPOCH]
+LAST_STEP_TIMESTAMP: Final = RANK.cells[Metric.LAST_STEP_TIMESTAMP]
+FIRST_BUCKET: Final = RANK.cells[cell(Metric.STEP_DURATION, str(STEP_SECONDS[0]))]
 """The other buckets follow, in order of their bounds."""
-LOSS: Final = RANK.index(Metric.LOSS)
-LEARNING_RATE: Final = RANK.index(Metric.LEARNING_RATE)
-STEPS_PLANNED: Final = RANK.index(Metric.STEPS_PLANNED)
-GRADIENT_NORM: Final = RANK.index(Metric.GRADIENT_NORM)
-LOSS_SCALE: Final = RANK.index(Metric.LOSS_SCALE)
-TOKENS: Final = RANK.index(Metric.TOKENS)
-MODEL_FLOPS: Final = RANK.index(Metric.MODEL_FLOPS)
-PEAK_FLOPS: Final = RANK.index(Metric.PEAK_FLOPS)
-RECOMPUTED: Final = RANK.index(Metric.RECOMPUTED)
-WAITS: Final = {wait: RANK.index(cell(Metric.WAIT_SECONDS, wait)) for wait in Wait}
-SAMPLED_STEPS: Final = RANK.index(Metric.SAMPLED_STEPS)
-SAMPLED_BUSY: Final = RANK.index(Metric.SAMPLED_BUSY)
-SAMPLED_COMM_EXPOSED: Final = RANK.index(Metric.SAMPLED_COMM_EXPOSED)
-GC_PAUSE_SECONDS: Final = RANK.index("ddp_gc_pause_seconds_total")
-GPU_MEMORY: Final = {
-    field: RANK.index(f"ddp_gpu_{name}")
-    for field, name in (
-        ("allocated", "memory_allocated_bytes"),
-        ("reserved", "memory_reserved_bytes"),
-        ("peak", "memory_peak_allocated_bytes"),
-        ("limit", "memory_limit_bytes"),
-    )
-}
-GPU_ALLOC_RETRIES: Final = RANK.index("ddp_gpu_alloc_retries_total")
-GPU_OOM: Final = RANK.index("ddp_gpu_oom_total")
-EVAL_LOSS: Final = RANK.index("ddp_eval_loss")
-EVAL_ACCURACY: Final = RANK.index("ddp_eval_accuracy_ratio")
-SKIPPED_STEPS: Final = RANK.index("ddp_skipped_steps_total")
-JOB_TIME: Final = tuple(RANK.index(cell(Metric.JOB_TIME, state)) for state in JobTime)
-JOB_START: Final = RANK.index(Metric.JOB_START)
-LOST_PROGRESS: Final = RANK.index(Metric.LOST_PROGRESS)
-LOST_STEPS: Final = RANK.index(Metric.LOST_STEPS)
-SAVES_SUCCESS: Final = RANK.index(cell("ddp_checkpoint_saves_total", "success"))
-SAVES_FAILURE: Final = RANK.index(cell("ddp_checkpoint_saves_total", "failure"))
-SAVES_SKIPPED: Final = RANK.index(cell("ddp_checkpoint_saves_total", "skipped"))
-SAVE_SECONDS: Final = RANK.index("ddp_checkpoint_save_seconds_total")
-BLOCKING_SECONDS: Final = RANK.index("ddp_checkpoint_blocking_seconds_total")
-LOAD_SECONDS: Final = RANK.index("ddp_checkpoint_load_seconds_total")
-LAST_SAVE_TIMESTAMP: Final = RANK.index("ddp_checkpoint_last_success_timestamp_seconds")
-LAST_SAVED_STEP: Final = RANK.index("ddp_checkpoint_last_step")
-CHECKPOINT_BYTES: Final = RANK.index("ddp_checkpoint_size_bytes")
-CHECKPOINT_INTERVAL: Final = RANK.index("ddp_checkpoint_interval_seconds")
 
 _WORD_BYTES: Final = 128
 """Most characters of a text on the board, so that all texts fit."""
@@ -179,8 +138,7 @@ class BoardRankRecorder(RankRecorder):
         gpu = identity_of(device)
         words |= {MetricLabel.DEVICE_NAME: gpu.name, MetricLabel.GPU_UUID: gpu.uuid}
         self._board.describe(known | words | _place(parallel, rank, world_size) | {"world_size": world_size})
-        if (most := peak_flops(gpu.name)) is not None:
-            self._cells[PEAK_FLOPS] = most
+        self._board.put({Metric.PEAK_FLOPS: peak_flops(gpu.name)})
 
     @harmless
     def job(self, *, precision: str, parallelism: str) -> None:
@@ -197,7 +155,7 @@ class BoardRankRecorder(RankRecorder):
     @harmless
     def planned(self, steps: int) -> None:
         """Record the number of global steps of the run."""
-        self._cells[STEPS_PLANNED] = steps
+        self._board.put({Metric.STEPS_PLANNED: steps})
 
     def step(
         self,
@@ -265,81 +223,52 @@ class BoardRankRecorder(RankRecorder):
         return functools.partial(self._cells.__setitem__, STEP)
 
     @harmless
-    def strode(
-        self,
-        steps: int,
-        last: float,
-        samples: int,
-        data_wait: float,
-        forward: float,
-        backward: float,
-        comm_exposed: float,
-        optimizer: float,
-        other: float,
-    ) -> None:
+    def strode(self, stride: StepBatchResult, exposed: float) -> None:
         """Record several steps, the last of which has just ended. Each other step fits into the first bucket.
 
         Args:
-            steps: Number of steps.
-            last: Seconds of the last step.
-            samples: Samples of this rank.
-            data_wait: Seconds of waiting for data.
-            forward: Seconds of the forward passes.
-            backward: Seconds of the backward passes.
-            comm_exposed: Seconds of waiting for gradients.
-            optimizer: Seconds of the optimizer.
-            other: Other seconds.
+            stride: The steps.
+            exposed: Seconds of their backward passes in which the rank waited for gradients.
         """
         cells = self._cells
         with self._board.changing():
-            cells[STEPS] += steps
+            cells[STEPS] += stride.steps
             cells[STEP] = cells[STEPS]
-            cells[SAMPLES] += samples
-            cells[DATA_WAIT] += data_wait
-            cells[FORWARD] += forward
-            cells[BACKWARD] += backward
-            cells[COMM_EXPOSED] += comm_exposed
-            cells[OPTIMIZER] += optimizer
-            cells[OTHER] += other
-            cells[FIRST_BUCKET] += steps - 1
-            cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, last)] += 1.0
+            cells[SAMPLES] += stride.samples
+            cells[DATA_WAIT] += stride.waited
+            cells[FORWARD] += stride.forward
+            cells[BACKWARD] += stride.backward - exposed
+            cells[COMM_EXPOSED] += exposed
+            cells[OPTIMIZER] += stride.moved
+            cells[OTHER] += stride.rest
+            cells[FIRST_BUCKET] += stride.steps - 1
+            cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, stride.last)] += 1.0
             cells[LAST_STEP_TIMESTAMP] = self._clock()
 
     @harmless
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
         """Record the mean loss of the last step over all ranks, and its learning rate."""
-        if loss is not None:
-            self._cells[LOSS] = loss
-        if learning_rate is not None:
-            self._cells[LEARNING_RATE] = learning_rate
+        self._board.put({Metric.LOSS: loss, Metric.LEARNING_RATE: learning_rate})
 
     @harmless
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
         """Record the norm of the last step's whole gradient, and the loss scale."""
-        if norm is not None:
-            self._cells[GRADIENT_NORM] = norm
-        if loss_scale is not None:
-            self._cells[LOSS_SCALE] = loss_scale
+        self._board.put({Metric.GRADIENT_NORM: norm, Metric.LOSS_SCALE: loss_scale})
 
     @harmless
     def work(self, tokens: float, flops: float) -> None:
         """Add tokens and floating-point operations of this rank."""
-        self._cells[TOKENS] += tokens
-        self._cells[MODEL_FLOPS] += flops
+        self._board.add({Metric.TOKENS: tokens, Metric.MODEL_FLOPS: flops})
 
     @harmless
     def recomputed(self, ratio: float) -> None:
         """Record the operations that the backward pass repeats, as a share of the model's."""
-        self._cells[RECOMPUTED] = ratio
+        self._board.put({Metric.RECOMPUTED: ratio})
 
     @harmless
     def waited(self, seconds: Mapping[Wait, float]) -> None:
         """Add seconds that this rank waited for others."""
-        cells = self._cells
-        for wait, more in seconds.items():
-            index = WAITS[wait]
-            # An absent cell is a NaN.
-            cells[index] = more if math.isnan(cells[index]) else cells[index] + more
+        self._board.add({cell(Metric.WAIT_SECONDS, wait): more for wait, more in seconds.items()})
         if Wait.STAGE in seconds and self.watched_by is not None:
             self.watched_by.stop_comparing()
 
@@ -347,75 +276,70 @@ class BoardRankRecorder(RankRecorder):
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """Record a sampled step, by seconds of work and of waiting for gradients."""
         with self._board.changing():
-            self._cells[SAMPLED_STEPS] += 1.0
-            self._cells[SAMPLED_BUSY] += busy_seconds
-            self._cells[SAMPLED_COMM_EXPOSED] += comm_exposed_seconds
+            self._board.add({Metric.SAMPLED_STEPS: 1.0, Metric.SAMPLED_BUSY: busy_seconds})
+            self._board.add({Metric.SAMPLED_COMM_EXPOSED: comm_exposed_seconds})
 
     @harmless
     def collected(self, seconds: float) -> None:
         """Add the seconds of a garbage collection."""
-        self._cells[GC_PAUSE_SECONDS] += seconds
+        self._board.add({"ddp_gc_pause_seconds_total": seconds})
 
     @harmless
-    def gpu_memory(self, memory: Memory, before: Memory | None = None) -> None:
-        """Record the GPU's memory, and add retries and out-of-memory errors since ``before``."""
-        cells = self._cells
-        for field, index in GPU_MEMORY.items():
-            cells[index] = getattr(memory, field)
-        cells[GPU_ALLOC_RETRIES] += memory.retries - (before.retries if before else 0)
-        cells[GPU_OOM] += memory.ooms - (before.ooms if before else 0)
+    def gpu_memory(self, memory: Mapping[str, float], before: Mapping[str, float]) -> None:
+        """Record the GPU's memory, and add what its counters have grown since ``before``; see :func:`gpu.memory`."""
+        for name, value in memory.items():
+            if name.endswith("_total"):
+                self._board.add({name: value - before.get(name, 0.0)})
+            else:
+                self._board.put({name: value})
 
     @harmless
     def evaluated(self, loss: float, accuracy: float) -> None:
         """Record the result of an evaluation over all ranks."""
-        self._cells[EVAL_LOSS] = loss
-        self._cells[EVAL_ACCURACY] = accuracy
+        self._board.put({"ddp_eval_loss": loss, "ddp_eval_accuracy_ratio": accuracy})
 
     @harmless
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         """Record a checkpoint that became durable."""
-        cells = self._cells
-        cells[SAVES_SUCCESS] += 1.0
-        cells[SAVE_SECONDS] += seconds
-        cells[BLOCKING_SECONDS] += blocking_seconds
-        cells[LAST_SAVED_STEP] = step
-        cells[CHECKPOINT_BYTES] = size_bytes
-        cells[LAST_SAVE_TIMESTAMP] = self._clock()
+        self._board.add({cell("ddp_checkpoint_saves_total", "success"): 1.0})
+        self._board.add({"ddp_checkpoint_save_seconds_total": seconds})
+        self._board.add({"ddp_checkpoint_blocking_seconds_total": blocking_seconds})
+        self._board.put({"ddp_checkpoint_last_step": step, "ddp_checkpoint_size_bytes": size_bytes})
+        self._board.put({"ddp_checkpoint_last_success_timestamp_seconds": self._clock()})
 
     @harmless
     def checkpoint_failed(self) -> None:
         """Count a checkpoint that could not be written. Training continues."""
-        self._cells[SAVES_FAILURE] += 1.0
+        self._board.add({cell("ddp_checkpoint_saves_total", "failure"): 1.0})
 
     @harmless
     def checkpoint_skipped(self) -> None:
         """Count a checkpoint that was skipped because the previous one was still being written."""
-        self._cells[SAVES_SKIPPED] += 1.0
+        self._board.add({cell("ddp_checkpoint_saves_total", "skipped"): 1.0})
 
     @harmless
     def checkpoint_loaded(self, seconds: float) -> None:
         """Add the seconds of restoring state."""
-        self._cells[LOAD_SECONDS] += seconds
+        self._board.add({"ddp_checkpoint_load_seconds_total": seconds})
 
     @harmless
     def checkpoint_interval(self, seconds: float) -> None:
         """Record the time between checkpoints, in seconds."""
-        self._cells[CHECKPOINT_INTERVAL] = seconds
+        self._board.put({"ddp_checkpoint_interval_seconds": seconds})
 
     @harmless
     def skipped_step(self) -> None:
         """Count a step that consumed its samples without changing a weight."""
-        self._cells[SKIPPED_STEPS] += 1.0
+        self._board.add({"ddp_skipped_steps_total": 1.0})
 
     @harmless
     def account(self, account: JobAccount) -> None:
         """Record the time account of the whole job."""
+        states = (cell(Metric.JOB_TIME, state) for state in JobTime)
         with self._board.changing():
-            for index, spent in zip(JOB_TIME, account.seconds, strict=True):
-                self._cells[index] = spent
-            self._cells[JOB_START] = account.started
-            self._cells[LOST_STEPS] = account.lost_steps
-            self._cells[LOST_PROGRESS] = account.lost_seconds
+            self._board.put(dict(zip(states, account.seconds, strict=True)))
+            self._board.put({Metric.JOB_START: account.started})
+            self._board.put({Metric.LOST_STEPS: account.lost_steps, Metric.LOST_PROGRESS: account.lost_seconds})
 
 
 _living: Final[weakref.WeakSet[BoardRankRecorder]] = weakref.WeakSet()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from ddp_trainer.metrics.collect import gpu
@@ -25,7 +25,7 @@ class Sink(Protocol):
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """See :class:`~ddp_trainer.process.recorder.RankRecorder`."""
 
-    def gpu_memory(self, memory: gpu.Memory, before: gpu.Memory | None = None) -> None:
+    def gpu_memory(self, memory: Mapping[str, float], before: Mapping[str, float]) -> None:
         """See :class:`~ddp_trainer.metrics.record.rank_recorder.BoardRankRecorder`."""
 
 
@@ -46,7 +46,7 @@ class Watch:
         self._waits_are_told = waits_are_told
         self._clock = clock
         self._exposure = Exposure()
-        self._memory: gpu.Memory | None = None
+        self._memory: dict[str, float] = {}
         self._memory_at = float("-inf")
         self._due = self._exposure.wait
 
@@ -86,9 +86,8 @@ class Watch:
         if not _has_gpu() or self._clock() - self._memory_at < GPU_SECONDS:
             return
         memory = gpu.memory()
-        if memory is not None:
-            self._sink.gpu_memory(memory, self._memory)
-            self._memory, self._memory_at = memory, self._clock()
+        self._sink.gpu_memory(memory, self._memory)
+        self._memory, self._memory_at = memory, self._clock()
 
 
 def _has_gpu() -> bool:

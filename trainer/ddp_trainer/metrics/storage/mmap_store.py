@@ -19,8 +19,10 @@ writer is safe too: the file's blocks are allocated before mapping, and a file i
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
+import math
 import mmap
 import os
 import struct
@@ -60,7 +62,7 @@ class OtherVersion(StaleBoard):
     """The board is intact, but another version of this package with other cells has written it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """Assignment of series to the cells of a board."""
 
@@ -82,13 +84,10 @@ class Layout:
         """Digest of the cell names, 8 bytes."""
         return hashlib.sha256("\n".join(self.initial).encode()).digest()[:8]
 
-    def index(self, key: str) -> int:
-        """Return the cell number of a series.
-
-        Raises:
-            ValueError: The catalogue has no such series.
-        """
-        return list(self.initial).index(key)
+    @functools.cached_property
+    def cells(self) -> dict[str, int]:
+        """Series key → number of its cell."""
+        return {key: number for number, key in enumerate(self.initial)}
 
     def blank(self) -> bytes:
         """Return the content of a new file."""
@@ -103,15 +102,22 @@ AGENT: Final = Layout.of(Source.AGENT_BOARD)
 class Board:
     """Board open for writing."""
 
-    __slots__ = ("_map", "cells", "revision")
+    __slots__ = ("_layout", "_map", "cells", "revision")
 
     cells: memoryview[float]
-    """Values of the cells, by :meth:`Layout.index`."""
+    """Values of the cells, by :attr:`Layout.cells`."""
     revision: memoryview[int]
     """Revision number, as a view of length 1; see :meth:`changing`."""
 
-    def __init__(self, mapping: mmap.mmap) -> None:
-        self._use(mapping)
+    def __init__(self, descriptor: int, layout: Layout) -> None:
+        """Map a file of this layout, and close its descriptor."""
+        self._layout = layout
+        try:
+            # Without allocated blocks, a store into the mapping raises SIGBUS if the disk is full.
+            os.posix_fallocate(descriptor, 0, layout.size)
+            self._use(mmap.mmap(descriptor, layout.size))
+        finally:
+            os.close(descriptor)
 
     def _use(self, mapping: mmap.mmap) -> None:
         self._map = mapping
@@ -126,14 +132,7 @@ class Board:
             OSError: The board cannot be made: missing directory, no space, read-only.
         """
         descriptor = _open_sound(path, layout)
-        if descriptor is None:
-            descriptor = _open_blank(path, layout)
-        try:
-            # Without allocated blocks, a store into the mapping raises SIGBUS if the disk is full.
-            os.posix_fallocate(descriptor, 0, layout.size)
-            return cls(mmap.mmap(descriptor, layout.size))
-        finally:
-            os.close(descriptor)
+        return cls(_open_blank(path, layout) if descriptor is None else descriptor, layout)
 
     @classmethod
     def existing(cls, path: Path, layout: Layout) -> Board | None:
@@ -146,12 +145,19 @@ class Board:
             OSError: The file cannot be mapped.
         """
         descriptor = _open_sound(path, layout)
-        if descriptor is None:
-            return None
-        try:
-            return cls(mmap.mmap(descriptor, layout.size))
-        finally:
-            os.close(descriptor)
+        return None if descriptor is None else cls(descriptor, layout)
+
+    def put(self, values: Mapping[str, float | None]) -> None:
+        """Store values by series key. A series whose value is None keeps its own."""
+        for key, value in values.items():
+            if value is not None:
+                self.cells[self._layout.cells[key]] = value
+
+    def add(self, amounts: Mapping[str, float]) -> None:
+        """Add to values by series key. An absent series counts from 0."""
+        for key, amount in amounts.items():
+            before = self.cells[self._layout.cells[key]]
+            self.cells[self._layout.cells[key]] = amount if math.isnan(before) else before + amount
 
     @property
     def owner(self) -> ProcessId:

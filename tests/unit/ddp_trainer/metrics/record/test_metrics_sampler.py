@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddp_trainer.metrics.collect import gc_time, gpu
+from ddp_trainer.metrics.collect import gc_time
 from ddp_trainer.metrics.record import ddp_comm_sampler, sample_counter
 from ddp_trainer.metrics.record.ddp_comm_sampler import MOST_STEPS, STOCK_RATE, Exposure, Sample
 from ddp_trainer.metrics.record.sampler import Watch
@@ -41,7 +41,7 @@ class Heard:
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         self.samples.append((busy_seconds, comm_exposed_seconds))
 
-    def gpu_memory(self, memory: gpu.Memory, before: gpu.Memory | None = None) -> None:
+    def gpu_memory(self, memory: dict[str, float], before: dict[str, float]) -> None:
         raise AssertionError("there is no GPU")
 
 

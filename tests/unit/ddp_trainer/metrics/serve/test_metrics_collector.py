@@ -18,10 +18,9 @@ from ddp_trainer.common.constants import Env, GroupState, JobTime, Metric, Phase
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.collect.collectives import Collectives
-from ddp_trainer.metrics.collect.gpu import Memory
 from ddp_trainer.metrics.families.family import Kind, Scope, Source
 from ddp_trainer.metrics.families.registry import FAMILIES
-from ddp_trainer.metrics.record.rank_recorder import PEAK_FLOPS, BoardRankRecorder
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage.container import Container
 from ddp_trainer.process import heartbeat_page
@@ -29,6 +28,7 @@ from ddp_trainer.process.flight_recorder import socket_beside
 from ddp_trainer.process.recorder import RankRecorder
 from tests.recorder_server import entry, record, recorder_at
 
+GPU_MEMORY = ("allocated", "reserved", "peak_allocated", "limit")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -43,8 +43,8 @@ def rank(directory: Path, number: int, *, local: int, of: int = 2) -> RankRecord
 def tell_of_gpu(recorder: RankRecorder) -> None:
     """What only a machine with a GPU can tell."""
     assert isinstance(recorder, BoardRankRecorder)
-    recorder.gpu_memory(Memory(allocated=1.0, reserved=2.0, peak=3.0, limit=4.0, retries=0, ooms=0))
-    recorder._cells[PEAK_FLOPS] = 1e15
+    recorder.gpu_memory({f"ddp_gpu_memory_{name}_bytes": 1.0 for name in GPU_MEMORY}, {})
+    recorder._board.put({Metric.PEAK_FLOPS: 1e15})
 
 
 def pod(directory: Path, *ranks: int) -> None:

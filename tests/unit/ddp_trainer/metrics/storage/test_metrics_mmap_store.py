@@ -14,8 +14,8 @@ from ddp_trainer.common.constants import Metric
 from ddp_trainer.metrics.storage.mmap_store import AGENT, CELLS_AT, RANK, Board, StaleBoard, read
 from ddp_trainer.metrics.storage.process import ProcessId
 
-LOSS = RANK.index(Metric.LOSS)
-STEPS = RANK.index(Metric.STEPS)
+LOSS = RANK.cells[Metric.LOSS]
+STEPS = RANK.cells[Metric.STEPS]
 ME = ProcessId(4711, 123456)
 
 
