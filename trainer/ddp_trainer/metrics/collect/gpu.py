@@ -6,22 +6,13 @@ The module never imports torch: a process that has not imported it has no tensor
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
+from ddp_trainer.common.constants import MetricLabel
 from ddp_trainer.common.gpu_figures import figures_of
 
 _NAME_LENGTH: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """Name and UUID of a device; both are empty for a CPU."""
-
-    name: str = ""
-    uuid: str = ""
-    """UUID in the form of the DCGM exporter, with the prefix ``GPU-``."""
 
 
 def peak_flops(name: str) -> float | None:
@@ -34,19 +25,22 @@ def peak_flops(name: str) -> float | None:
     return None if figures is None else figures.bf16_flops
 
 
-def identity_of(device: str) -> Gpu:
-    """Return the identity of the GPU that torch calls ``device``, for example ``cuda:0``.
+def identity_of(device: str) -> dict[str, str]:
+    """Return name and UUID of the GPU that torch calls ``device``, for example ``cuda:0``, by label.
+
+    The UUID has the form of the DCGM exporter, with the prefix ``GPU-``. Both are empty for a CPU.
 
     Raises:
         Exception: The error of torch, if the device does not exist.
     """
     torch = sys.modules.get("torch")
     kind, _, number = device.partition(":")
-    if torch is None or kind != "cuda":
-        return Gpu()
-    properties = torch.cuda.get_device_properties(int(number or torch.cuda.current_device()))
-    uuid = getattr(properties, "uuid", "")
-    return Gpu(str(properties.name)[:_NAME_LENGTH], f"GPU-{uuid}" if uuid else "")
+    name = uuid = ""
+    if torch is not None and kind == "cuda":
+        properties = torch.cuda.get_device_properties(int(number or torch.cuda.current_device()))
+        name = str(properties.name)[:_NAME_LENGTH]
+        uuid = f"GPU-{properties.uuid}" if getattr(properties, "uuid", "") else ""
+    return {MetricLabel.DEVICE_NAME: name, MetricLabel.GPU_UUID: uuid}
 
 
 def memory() -> dict[str, float]:

@@ -24,7 +24,6 @@ from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.sample_counter import intake_of
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.step_detector import Timeline
-from ddp_trainer.metrics.storage.mmap_store import ABSENT_NUMBER
 
 _log: Final = logging.getLogger(__name__)
 
@@ -57,43 +56,20 @@ class AutoRecorder:
         self._is_known = False
         self._looked_at = -LOOK_AT_RATE
 
-    def step(
-        self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
-    ) -> None:
-        """Record a step of the script.
-
-        Args:
-            optimizer: Optimizer that stepped.
-            samples: Samples of this rank.
-            waited: Seconds of waiting for data.
-            forward: Seconds of the forward pass.
-            backward: Seconds of the backward pass, including waiting for gradients.
-            moved: Seconds of the optimizer.
-            rest: Other seconds.
-        """
-        recorder = self._recorder
-        # Only some steps measure the wait for gradients. The next steps reuse that time.
-        exposed = min(self._watch.exposed_seconds, backward)
-        own = backward - exposed
-        number = recorder.steps + 1
-        recorder.step(number, ABSENT_NUMBER, samples, waited, 0.0, forward, own, exposed, moved, 0.0, rest)
-        if number >= self._looked_at + LOOK_AT_RATE:
-            self._look(optimizer, number)
-
     def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
-        """Record a batch of short steps. ``optimizer`` is None if it no longer exists."""
-        exposed = min(self._watch.exposed_seconds * stride.steps, stride.backward)
-        self._recorder.strode(stride, exposed)
-        if optimizer is not None:
-            self._look(optimizer, self._recorder.steps)
+        """Record one step or a batch of short ones. ``optimizer`` is None if it no longer exists."""
+        # Only some steps measure the wait for gradients. The next steps reuse that time.
+        self._recorder.strode(stride, min(self._watch.exposed_seconds * stride.steps, stride.backward))
+        if optimizer is not None and self._recorder.steps >= self._looked_at + LOOK_AT_RATE:
+            self._look(optimizer)
 
     def outlook(self) -> StepBudget:
         """Return the budget of the next stride."""
         recorder = self._recorder
         return StepBudget(recorder.steps, recorder.unwatched_steps, recorder.reach)
 
-    def _look(self, optimizer: Any, number: int) -> None:
-        self._looked_at = number
+    def _look(self, optimizer: Any) -> None:
+        self._looked_at = self._recorder.steps
         group = optimizer.param_groups[0]
         rate = group.get("lr")
         if isinstance(rate, float | int):  # reading a tensor on a GPU would synchronize
@@ -151,9 +127,18 @@ class Hooks:
         except Exception as error:  # noqa: BLE001 - see the module
             _log.warning("metrics: some steps are not counted (%r); training goes on", error)
 
-    def _failed(self, error: Exception) -> None:
-        self.leave()
-        _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
+    def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """Return ``hook`` without effect once the hooks are removed. An error in it removes them."""
+
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            if self.is_on:
+                try:
+                    hook(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self.leave()
+                    _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
+
+        return guarded
 
     def _detour(self, owner: Any, name: str) -> Patch:
         detour = Patch(owner, name)
@@ -164,22 +149,14 @@ class Hooks:
         optimizers = sys.modules["torch.optim.optimizer"]
         stride = self._timeline.stride
 
+        move = self._guarded(self._timeline.move)
+
         def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             # Compiled code must not contain the hook. There, this condition is a constant.
-            if not self._is_compiling() and not stride.is_on and self.is_on:
-                try:
-                    self._timeline.move(optimizer)
-                except Exception as error:  # noqa: BLE001 - see the module
-                    self._failed(error)
+            if not self._is_compiling() and not stride.is_on:
+                move(optimizer)
 
-        def after(optimizer: Any) -> None:
-            if self.is_on:
-                try:
-                    self._timeline.moved(optimizer)
-                except Exception as error:  # noqa: BLE001 - see the module
-                    self._failed(error)
-
-        stepped = stride.stepping(self._is_compiling, self._pause, after)
+        stepped = stride.stepping(self._is_compiling, self._pause, self._guarded(self._timeline.moved))
         self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
         self._undo.append(optimizers.register_optimizer_step_post_hook(stepped).remove)
 
@@ -190,21 +167,15 @@ class Hooks:
         indices, batches = self._detour(base, "_next_index"), self._detour(base, "__next__")
         timeline, gradients_are_on = self._timeline, self._torch.is_grad_enabled
 
+        @self._guarded
         def drew(iterator: Any, index: Any) -> None:
-            if self.is_on:
-                try:
-                    intake_of(iterator).drew(iterator._sampler_iter, index)  # noqa: SLF001
-                except Exception as error:  # noqa: BLE001 - see the module
-                    self._failed(error)
+            intake_of(iterator).drew(iterator._sampler_iter, index)  # noqa: SLF001
 
+        @self._guarded
         def got(iterator: Any, batch: Any, begun: float) -> None:
-            if self.is_on:
-                try:
-                    intake = intake_of(iterator)
-                    intake.handed_out(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
-                    timeline.fetched(begun, intake, is_training=gradients_are_on())
-                except Exception as error:  # noqa: BLE001 - see the module
-                    self._failed(error)
+            intake = intake_of(iterator)
+            intake.handed_out(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
+            timeline.fetched(begun, intake, is_training=gradients_are_on())
 
         def fetching(iterator: Any) -> Any:
             begun = timeline.clock()

@@ -45,7 +45,7 @@ class StepBudget:
 
 @dataclass(frozen=True, slots=True)
 class StepBatchResult:
-    """Steps, samples and seconds of a finished stride."""
+    """Steps, samples and seconds of a finished stride, or of a single step."""
 
     steps: int
     last: float

@@ -136,9 +136,8 @@ class BoardRankRecorder(RankRecorder):
         known = self._board.identity | {MetricLabel.RANK: rank, MetricLabel.LOCAL_RANK: local_rank}
         words = {MetricLabel.BACKEND: backend[:_WORD_BYTES], MetricLabel.DEVICE: device[:_WORD_BYTES]}
         gpu = identity_of(device)
-        words |= {MetricLabel.DEVICE_NAME: gpu.name, MetricLabel.GPU_UUID: gpu.uuid}
-        self._board.describe(known | words | _place(parallel, rank, world_size) | {"world_size": world_size})
-        self._board.put({Metric.PEAK_FLOPS: peak_flops(gpu.name)})
+        self._board.describe(known | words | gpu | _place(parallel, rank, world_size) | {"world_size": world_size})
+        self._board.put({Metric.PEAK_FLOPS: peak_flops(gpu[MetricLabel.DEVICE_NAME])})
 
     @harmless
     def job(self, *, precision: str, parallelism: str) -> None:
@@ -224,7 +223,7 @@ class BoardRankRecorder(RankRecorder):
 
     @harmless
     def strode(self, stride: StepBatchResult, exposed: float) -> None:
-        """Record several steps, the last of which has just ended. Each other step fits into the first bucket.
+        """Record one or several steps, the last of which has just ended. Each other one fits into the first bucket.
 
         Args:
             stride: The steps.
@@ -244,6 +243,8 @@ class BoardRankRecorder(RankRecorder):
             cells[FIRST_BUCKET] += stride.steps - 1
             cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, stride.last)] += 1.0
             cells[LAST_STEP_TIMESTAMP] = self._clock()
+        if cells[STEPS] >= self._look_at:
+            self._look(cells[STEPS], stride.last, exposed)
 
     @harmless
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:

@@ -29,15 +29,8 @@ COMPUTED: Final = "computed"
 class Listener(Protocol):
     """Receiver of every step."""
 
-    def step(
-        self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
-    ) -> None:
-        """Receive a step of ``optimizer``: samples, and seconds of data wait, forward, backward, optimizer and the
-        rest.
-        """
-
     def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
-        """Receive a stride. ``optimizer`` is None if it no longer exists."""
+        """Receive a step or a stride of ``optimizer``, which is None if it no longer exists."""
 
     def outlook(self) -> StepBudget:
         """Return the limits of a stride that begins now."""
@@ -188,7 +181,7 @@ class Timeline:
             samples += intake.take()
         computed = (self._forward, self._backward, self._moved)
         seconds = self._waited + sum(computed) + self._rest
-        self._listener.step(optimizer, samples, self._waited, *computed, self._rest)
+        self._listener.strode(optimizer, StepBatchResult(1, seconds, samples, self._waited, *computed, self._rest))
         if self._is_plain and seconds <= SHORT_SECONDS and len(self._intakes) == 1 and self._intakes[0].is_plain:
             self._plain.append(computed)
             self._set_out(self._intakes[0])

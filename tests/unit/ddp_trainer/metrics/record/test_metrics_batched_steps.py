@@ -38,32 +38,18 @@ class Heard:
         self.phases = dict.fromkeys(("waited", "forward", "backward", "moved", "rest"), 0.0)
         self.unwatched = 10_000
 
-    def step(
-        self, optimizer: Any, samples: int, waited: float, forward: float, backward: float, moved: float, rest: float
-    ) -> None:
-        del optimizer
-        self.taken_apart.append(waited + forward + backward + moved + rest)
-        self._add(samples, waited=waited, forward=forward, backward=backward, moved=moved, rest=rest)
-
     def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
         del optimizer
-        self.strides.append(stride)
-        self._add(
-            stride.samples,
-            waited=stride.waited,
-            forward=stride.forward,
-            backward=stride.backward,
-            moved=stride.moved,
-            rest=stride.rest,
-        )
+        if stride.steps == 1:
+            self.taken_apart.append(stride.last)
+        else:
+            self.strides.append(stride)
+        self.samples += stride.samples
+        for phase in self.phases:
+            self.phases[phase] += getattr(stride, phase)
 
     def outlook(self) -> StepBudget:
         return StepBudget(self.steps, self.unwatched, self.reached.append)
-
-    def _add(self, samples: int, **phases: float) -> None:
-        self.samples += samples
-        for phase, seconds in phases.items():
-            self.phases[phase] += seconds
 
     @property
     def steps(self) -> int:
