@@ -8,7 +8,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import FailureReason, GroupState, Metric, MetricLabel, RestartCause
 from ddp_trainer.metrics.families.family import Family, Scope, Source
-from ddp_trainer.metrics.families.rank_families import EVERY_STEP, WORK
+from ddp_trainer.metrics.families.rank_families import RANKS
 
 SUMMED: Final = (
     *(Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.TOKENS, Metric.MODEL_FLOPS),
@@ -34,7 +34,7 @@ def of_pod(family: Family) -> Family:
     )
 
 
-AGENT: Final = (
+PODS: Final = (
     Family("ddp_agent_up", "1 while the launcher of this pod exists, else 0.", scope=Scope.POD, source=Source.PROCESS),
     _agent(
         Metric.GROUP_STATE,
@@ -75,14 +75,11 @@ AGENT: Final = (
         "Time since any rank of the pod made progress, while its ranks wait for another; 0 while they make progress.",
     ),
     _agent(Metric.STALLED_BY, "First rank that the ranks of the pod wait for; -1 for none."),
-)
-
-AGGREGATOR: Final = (
     _aggregator("ddp_build_info", "Version of kubectl-ddp in this pod.", labels=(MetricLabel.VERSION,)),
     _aggregator("ddp_exporter_scrapes_total", "Times the boards were read for a scrape."),
     _aggregator("ddp_exporter_scrape_seconds_total", "Time spent reading the boards for scrapes."),
     _aggregator("ddp_exporter_stale_boards", "Boards left out because they are damaged or of another version."),
-    *(of_pod(family) for family in (*EVERY_STEP, *WORK) if family.name in SUMMED),
+    *(of_pod(family) for family in RANKS if family.name in SUMMED),
     _aggregator("ddp_shm_used_bytes", "What is used of the pod's /dev/shm."),
     _aggregator("ddp_shm_size_bytes", "Size of the pod's /dev/shm."),
     _aggregator(

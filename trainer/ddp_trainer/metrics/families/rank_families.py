@@ -27,7 +27,14 @@ _process: Final = partial(Family, scope=Scope.RANK, source=Source.PROCESS)
 _driver: Final = partial(Family, scope=Scope.RANK, source=Source.NVML)
 _collective: Final = partial(Family, scope=Scope.RANK, source=Source.FLIGHT_RECORDER)
 
-EVERY_STEP: Final = (
+THROTTLED: Final = "ddp_gpu_throttled"
+PROCESS_GROUPS: Final = ("default", "1", "2", "3")
+"""Exported process groups, in the order of their creation. Later groups are not exported, because each adds a series
+per rank.
+"""
+
+RANKS: Final = (
+    # Written together at every step; they come first on the board.
     _rank(Metric.STEPS, "Global steps this rank committed."),
     _rank(Metric.SAMPLES, "Samples this rank computed; the sum over ranks is the job's."),
     _rank(
@@ -43,10 +50,7 @@ EVERY_STEP: Final = (
         "Wall time of a step; of local rank 0 alone, since the ranks of a job step together.",
         buckets=STEP_SECONDS,
     ),
-)
-"""Families written together at every step; they come first on the board."""
-
-PROGRESS: Final = (
+    # Progress of the job.
     _job(Metric.EPOCH, "Epoch of the last committed step, from 0."),
     _job(Metric.STEPS_PLANNED, "Global steps the whole run will have."),
     _job(Metric.LOSS, "Mean training loss of the last step over all ranks."),
@@ -59,9 +63,7 @@ PROGRESS: Final = (
         "ddp_skipped_steps_total",
         "Steps that used up samples without moving the weights of any rank, since loss or gradient was not finite.",
     ),
-)
-
-WORK: Final = (
+    # Work of a rank, and the time that it takes.
     _rank(Metric.TOKENS, "Tokens this rank computed, where somebody tells; the sum is the job's."),
     _rank(
         Metric.MODEL_FLOPS,
@@ -92,12 +94,9 @@ WORK: Final = (
         Metric.SAMPLED_COMM_EXPOSED,
         "Time of the sampled steps in which the rank waited for gradients and did nothing else.",
     ),
-)
-"""Work of a rank, and the time that it takes."""
-
-HOST: Final = (_rank("ddp_gc_pause_seconds_total", "Time in Python's garbage collector, of all threads."),)
-
-GPU: Final = (
+    # Time of the rank's host program.
+    _rank("ddp_gc_pause_seconds_total", "Time in Python's garbage collector, of all threads."),
+    # Absent without a GPU, except for the counters.
     _rank("ddp_gpu_memory_allocated_bytes", "Memory of the GPU that tensors of this rank have."),
     _rank("ddp_gpu_memory_reserved_bytes", "What torch's allocator holds of the GPU's memory."),
     _rank(
@@ -110,12 +109,7 @@ GPU: Final = (
         "Times the allocator had to give back what it held to get what was asked: it is about to run out.",
     ),
     _rank("ddp_gpu_oom_total", "Times that the GPU had no memory left for what was asked."),
-)
-"""Absent without a GPU, except for the counters."""
-
-THROTTLED: Final = "ddp_gpu_throttled"
-
-DRIVER: Final = (
+    # The driver's figures for the whole GPU of a rank. A figure that the GPU does not have is absent.
     _driver(
         "ddp_gpu_memory_used_bytes",
         "Memory of the GPU in use, as the driver counts it: with CUDA contexts, buffers of NCCL and other processes.",
@@ -129,15 +123,7 @@ DRIVER: Final = (
         labels=(MetricLabel.REASON,),
         values=tuple(CLOCK_EVENTS.values()),
     ),
-)
-"""The driver's figures for the whole GPU of a rank. A figure that the GPU does not have is absent."""
-
-PROCESS_GROUPS: Final = ("default", "1", "2", "3")
-"""Exported process groups, in the order of their creation. Later groups are not exported, because each adds a series
-per rank.
-"""
-
-COLLECTIVES: Final = (
+    # Positions in collectives.
     _collective(
         Metric.ENQUEUED,
         "Number of the last collective that this rank began in a process group; who is behind is waited for.",
@@ -150,8 +136,7 @@ COLLECTIVES: Final = (
         labels=(MetricLabel.PROCESS_GROUP,),
         values=PROCESS_GROUPS,
     ),
-)
-COLLECTIVE_FAILURES: Final = (
+    # On the rank's board, but written by the launcher, because it detects how the rank ended.
     _rank(
         "ddp_collective_timeouts_total",
         "Times this rank ended, or left its group, since a collective took too long: who has none is waited for.",
@@ -160,10 +145,7 @@ COLLECTIVE_FAILURES: Final = (
         "ddp_collective_errors_total",
         "Times this rank ended, or left its group, since a collective failed: a peer or the network went away.",
     ),
-)
-"""Counters on the rank's board that the launcher writes, because it detects how the rank ended."""
-
-ACCOUNT: Final = (
+    # Contents of the job's own ledger beside its checkpoints; see ddp_trainer.train.config.goodput_account.
     _job(
         Metric.JOB_TIME,
         "Wall time of the whole job by what it went into; the sum over states is the time since it first started.",
@@ -185,10 +167,7 @@ ACCOUNT: Final = (
         "Steps of the whole job that were done before a restart and not saved, so that they were done again.",
         is_absent_at_first=True,
     ),
-)
-"""Contents of the job's own ledger beside its checkpoints; see :mod:`ddp_trainer.train.config.goodput_account`."""
-
-CHECKPOINTS: Final = (
+    # Checkpoints that local rank 0 writes and loads.
     _pod(
         "ddp_checkpoint_saves_total",
         "Checkpoints of this pod that were due, by how it went; skipped while the one before was being written.",
@@ -204,9 +183,7 @@ CHECKPOINTS: Final = (
     _pod(
         "ddp_checkpoint_interval_seconds", "Time between checkpoints: as asked for in seconds, else as last measured."
     ),
-)
-
-PROCESS: Final = (
+    # The process of a rank, and what it is.
     _process(Metric.RANK_UP, "1 while the process of this rank exists, else 0."),
     _process(
         Metric.RANK_PID,

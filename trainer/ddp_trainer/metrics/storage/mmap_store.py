@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.metrics.families.family import Source
-from ddp_trainer.metrics.families.registry import families_of
+from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.storage.process import ProcessId
 
 MAGIC: Final = b"DDPBRD01"
@@ -45,8 +45,6 @@ CELL_BYTES: Final = 8
 ABSENT_BITS: Final = 0x7FF8_0000_0000_0DDB
 """Bits of a cell that was never set: a NaN that no arithmetic produces, distinct from a loss of NaN."""
 ABSENT: Final = struct.pack("Q", ABSENT_BITS)
-(ABSENT_NUMBER,) = struct.unpack("d", ABSENT)
-"""Value that marks a cell as absent."""
 
 READ_ATTEMPTS: Final = 5
 """Reads of a board that changes during a read. Writing a step takes a microsecond, so the second read nearly always
@@ -72,7 +70,8 @@ class Layout:
     @classmethod
     def of(cls, source: Source) -> Layout:
         """Return the layout of the boards of ``source``, from the catalogue."""
-        return cls({s.key: family.initial for family in families_of(source) for s in family.series()})
+        own = [family for family in FAMILIES if family.source is source]
+        return cls({series.key: family.initial for family in own for series in family.series()})
 
     @property
     def size(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from ddp_trainer.metrics.collect.gpu_readings import FRESH_SECONDS, GpuReadings
 from ddp_trainer.metrics.families.family import Source
-from ddp_trainer.metrics.families.registry import families_of
+from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage.mmap_directory import survey
 from tests import fake_nvml
@@ -95,7 +95,7 @@ def test_a_scrape_shows_every_family_of_nvml_and_the_uuid(readings: GpuReadings,
     answer(HEALTHY)
     readings.read()
     samples = [sample for family in Exposition(boards, "digits", gpus=readings).collect() for sample in family.samples]
-    of_nvml = {family.name for family in families_of(Source.NVML)}
+    of_nvml = {family.name for family in FAMILIES if family.source is Source.NVML}
     assert {(sample.name, sample.labels["rank"]) for sample in samples if sample.name in of_nvml} == {
         (name, "0") for name in of_nvml
     }
