@@ -20,10 +20,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -36,11 +36,14 @@ from ddp_trainer.metrics.serve import hang_proxy, history_format
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.serve.final_scrape import Scrapes, most_seconds
 from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.name_filter import Collected, Selection, families_in
+from ddp_trainer.metrics.serve.name_filter import Selection, families_in
 from ddp_trainer.metrics.serve.server import Answer, Request, Server, listen, refusal
 from ddp_trainer.metrics.serve.unreadable_files import UnreadableFiles
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
+
+if TYPE_CHECKING:
+    from ddp_trainer.metrics.serve.trainjob import Reporter
 
 T = TypeVar("T")
 
@@ -105,12 +108,13 @@ class Pages:
             families = families_in(request.query)
         except ValueError as error:
             return refusal(HTTPStatus.BAD_REQUEST, f"The query cannot be read: {error}.")
-        everything = self._once(_COLLECTED, lambda: Collected(tuple(self._collector.collect())))
+        everything = self._once(_COLLECTED, lambda: tuple(self._collector.collect()))
         wants_openmetrics = OPENMETRICS in request.accept
         page = (wants_openmetrics, families)
         if families and page not in self._made and len(self._made) >= MOST_PAGES:
             page = (wants_openmetrics, frozenset())  # a selection may receive more families than requested
-        return self._once(page, lambda: _page(everything, *page))
+        write, content_type = FORMATS[wants_openmetrics]
+        return self._once(page, lambda: Answer(write(Selection(everything, page[1])), content_type=content_type))
 
     def _history_page(self) -> Answer:
         text = json.dumps(self._history.document(), separators=(",", ":"))
@@ -127,11 +131,6 @@ class Pages:
                 self._made_at = self._clock()
         made: T = self._made[name]
         return made
-
-
-def _page(everything: Collector, wants_openmetrics: bool, families: frozenset[str]) -> Answer:
-    write, content_type = FORMATS[wants_openmetrics]
-    return Answer(write(Selection(everything, families) if families else everything), content_type=content_type)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -151,25 +150,22 @@ def main(argv: list[str] | None = None) -> int:
     gpus.start()
     exposition = Exposition(arguments.directory, job, collectives=collectives, gpus=gpus)
     pages = Pages(exposition, history, arguments.directory)
-    with _telling_kubeflow(arguments.directory):
-        asyncio_utils.run(_serve(pages, listener, arguments.parent, announcement, history))
+    reporter = _progress_reporter(arguments.directory)
+    asyncio_utils.run(_serve(pages, listener, arguments.parent, announcement, history))
+    if reporter is not None:
+        reporter.stop()
     if Env.JOB in os.environ:
         _leave(history)
     return Exit.SUCCESS
 
 
-@contextlib.contextmanager
-def _telling_kubeflow(directory: Path) -> Iterator[None]:
-    """Report progress to the TrainJob's status while the context is open, if Kubeflow Trainer collects it."""
+def _progress_reporter(directory: Path) -> Reporter | None:
+    """Start to report progress to the TrainJob's status, if Kubeflow Trainer collects it."""
     if not os.environ.get(TRAINJOB_SERVER):
-        yield
-        return
+        return None
     from ddp_trainer.metrics.serve.trainjob import reporter  # noqa: PLC0415 - imports TLS, which few pods need
 
-    told = reporter(directory)
-    yield
-    if told is not None:
-        told.stop()
+    return reporter(directory)
 
 
 def _leave(history: History) -> None:

@@ -5,16 +5,17 @@ It implements the protocol ``AgentRecorder`` of :mod:`ddp_trainer.process.record
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import FailureReason, GroupState, Metric, RestartCause
+from ddp_trainer.common.constants import FailureReason, GroupState, JobTime, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.metrics.collect.board_goodput import highest_step, job_account, steps_planned
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.suppress_errors import harmless
-from ddp_trainer.metrics.storage.mmap_directory import rank_board
-from ddp_trainer.metrics.storage.mmap_store import RANK, Board
+from ddp_trainer.metrics.storage.mmap_directory import rank_board, rank_boards
+from ddp_trainer.metrics.storage.mmap_store import RANK, Board, StaleBoard, read
 from ddp_trainer.process.recorder import AgentRecorder
 
 COLLECTIVE_FAILURES: Final = {
@@ -109,13 +110,29 @@ class BoardAgentRecorder(AgentRecorder):
             self._board.put({Metric.STALLED: seconds, Metric.STALLED_BY: rank})
 
     def job_account(self) -> JobAccount | None:
-        """Return the job's time account, as the workers of this pod last reported it; None if none has."""
-        return job_account(self._directory)
+        """Return the time account with the latest end; None if no worker of this pod has reported one."""
+        accounts = [_account(values) for values in self._ranks() if Metric.JOB_START in values]
+        return max(accounts, key=lambda account: account.until, default=None)
 
     def highest_step(self) -> int | None:
         """Return the highest step that a worker of this pod has reported; 0 if none has."""
-        return highest_step(self._directory)
+        return int(max((values.get(Metric.STEP, 0.0) for values in self._ranks()), default=0.0))
 
     def steps_planned(self) -> int:
         """Return the planned number of steps of the run; 0 if no worker of this pod has reported it."""
-        return steps_planned(self._directory)
+        return int(max((values.get(Metric.STEPS_PLANNED, 0.0) for values in self._ranks()), default=0.0))
+
+    def _ranks(self) -> Iterator[Mapping[str, float]]:
+        """Yield the values of each rank's board, including ranks that have ended."""
+        for path in rank_boards(self._directory):
+            with contextlib.suppress(StaleBoard, OSError):
+                yield read(path, RANK).values
+
+
+def _account(values: Mapping[str, float]) -> JobAccount:
+    return JobAccount(
+        started=values[Metric.JOB_START],
+        seconds=tuple(values.get(cell(Metric.JOB_TIME, state), 0.0) for state in JobTime),
+        lost_steps=int(values.get(Metric.LOST_STEPS, 0.0)),
+        lost_seconds=values.get(Metric.LOST_PROGRESS, 0.0),
+    )

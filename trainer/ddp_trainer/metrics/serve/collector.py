@@ -17,7 +17,7 @@ from ddp_trainer.metrics.collect.gpu_readings import GpuReadings
 from ddp_trainer.metrics.collect.pod_totals import PodSums
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, cell
 from ddp_trainer.metrics.families.registry import FAMILIES
-from ddp_trainer.metrics.storage.container import Container
+from ddp_trainer.metrics.storage import container
 from ddp_trainer.metrics.storage.mmap_directory import Slot, Survey, survey
 
 
@@ -54,7 +54,7 @@ class Exposition(Collector):
         self,
         directory: Path,
         job: str,
-        container: Container | None = None,
+        cgroup: Path = container.CGROUP,
         collectives: Collectives | None = None,
         gpus: GpuReadings | None = None,
     ) -> None:
@@ -63,14 +63,14 @@ class Exposition(Collector):
         Args:
             directory: Directory of the boards.
             job: Value of the label ``ddp_job``.
-            container: Container to read limits from (this one).
+            cgroup: Control group to read the memory limit from (the one of this container).
             collectives: Source of collective numbers (the heartbeat pages in ``directory``).
             gpus: Source of GPU readings (the GPUs named by the boards in ``directory``).
         """
         self._directory = directory
         self._gpus = gpus or GpuReadings(directory)
         self._collectives = collectives or Collectives(directory)
-        self._container = container or Container()
+        self._cgroup = cgroup
         self._sums = PodSums()
         self._job = job
         self._version = importlib.metadata.version("kubectl-ddp")
@@ -117,7 +117,7 @@ class Exposition(Collector):
                 "ddp_exporter_scrape_seconds_total": self._seconds,
                 "ddp_exporter_stale_boards": float(len(seen.stale)),
                 **self._sums.values(seen.ranks),
-                **self._container.values(),
+                **container.limits(cgroup=self._cgroup),
             },
             words={"ddp_build_info": {MetricLabel.VERSION: self._version}},
         )

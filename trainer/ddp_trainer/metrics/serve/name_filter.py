@@ -5,7 +5,7 @@ Prometheus' client libraries use the same query. A list of many jobs reads half 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs
@@ -32,26 +32,19 @@ def families_in(query: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected(Collector):
-    """Families of another collector, collected once."""
-
-    families: tuple[Exposed, ...]
-
-    def collect(self) -> Iterator[Exposed]:
-        """Return the families without another collection."""
-        return iter(self.families)
-
-
-@dataclass(frozen=True, slots=True)
 class Selection(Collector):
-    """Subset of another collector, by names of families or of single samples."""
+    """Families that were collected before, selected by names of families or of single samples."""
 
-    everything: Collector
+    families: Sequence[Exposed]
     names: Collection[str]
+    """Names to select; empty for all families."""
 
     def collect(self) -> Iterator[Exposed]:
         """Yield the selected families. An unknown name selects nothing."""
-        for family in self.everything.collect():
+        if not self.names:
+            yield from self.families
+            return
+        for family in self.families:
             samples = [each for each in family.samples if each.name in self.names or family.name in self.names]
             if samples:
                 chosen = Exposed(family.name, family.documentation, family.type, family.unit)

@@ -160,15 +160,11 @@ class Reporter:
             self._server.post(status, timeout)
             self._posted = _without_time(status)
         except Exception as error:  # noqa: BLE001 - a failed report must not fail the training
-            self._say(error)
+            if not self._has_failed:  # attempts are repeated
+                _warn(f"{_reason(error)}; it is tried again")
+            self._has_failed = True
             return False
         return True
-
-    def _say(self, error: Exception) -> None:
-        """Print the first error only, since attempts are repeated."""
-        if not self._has_failed:
-            self._has_failed = True
-            _warn(f"{_reason(error)}; it is tried again")
 
 
 def reporter(directory: Path, environ: Mapping[str, str] = os.environ) -> Reporter | None:

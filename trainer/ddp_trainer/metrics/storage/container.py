@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,33 +12,31 @@ UNLIMITED: Final = 1 << 60
 """Limits from here on mean "no limit": cgroups version 1 reports the largest multiple of a page that it can hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """Paths to read the limits from; tests set others."""
+SHARED_MEMORY: Final = Path(constants.Path.SHARED_MEMORY)
+CGROUP: Final = Path("/sys/fs/cgroup")
 
-    shared_memory: Path = Path(constants.Path.SHARED_MEMORY)
-    cgroup: Path = Path("/sys/fs/cgroup")
 
-    def values(self) -> dict[str, float]:
-        """Return the values by metric name; a value that cannot be read is left out."""
-        values: dict[str, float] = {}
+def limits(shared_memory: Path = SHARED_MEMORY, cgroup: Path = CGROUP) -> dict[str, float]:
+    """Return the values by metric name; a value that cannot be read is left out."""
+    values: dict[str, float] = {}
+    try:
+        room = os.statvfs(shared_memory)
+    except OSError:
+        pass
+    else:
+        values["ddp_shm_size_bytes"] = float(room.f_blocks * room.f_frsize)
+        values["ddp_shm_used_bytes"] = float((room.f_blocks - room.f_bfree) * room.f_frsize)
+    if (limit := memory_limit(cgroup)) is not None:
+        values["ddp_container_memory_limit_bytes"] = limit
+    return values
+
+
+def memory_limit(cgroup: Path = CGROUP) -> float | None:
+    """Return the memory limit in bytes; None if there is none or it cannot be read."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
-            room = os.statvfs(self.shared_memory)
-        except OSError:
-            pass
-        else:
-            values["ddp_shm_size_bytes"] = float(room.f_blocks * room.f_frsize)
-            values["ddp_shm_used_bytes"] = float((room.f_blocks - room.f_bfree) * room.f_frsize)
-        if (limit := self.memory_limit()) is not None:
-            values["ddp_container_memory_limit_bytes"] = limit
-        return values
-
-    def memory_limit(self) -> float | None:
-        """Return the memory limit in bytes; None if there is none or it cannot be read."""
-        for name in ("memory.max", "memory/memory.limit_in_bytes"):
-            try:
-                text = (self.cgroup / name).read_text(encoding="ascii").strip()
-            except (OSError, ValueError):
-                continue
-            return float(text) if text.isdecimal() and int(text) < UNLIMITED else None
-        return None
+            text = (cgroup / name).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            continue
+        return float(text) if text.isdecimal() and int(text) < UNLIMITED else None
+    return None

@@ -22,7 +22,7 @@ from ddp_trainer.metrics.families.family import Kind, Scope, Source
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.serve.collector import Exposition
-from ddp_trainer.metrics.storage.container import Container
+from ddp_trainer.metrics.storage import container
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.flight_recorder import socket_beside
 from ddp_trainer.process.recorder import RankRecorder
@@ -98,7 +98,7 @@ def collectives(directory: Path) -> Collectives:
 
 def samples(directory: Path, job: str = "digits") -> Series:
     (directory / "memory.max").write_text("1073741824\n")
-    text = generate_latest(Exposition(directory, job, Container(cgroup=directory), collectives(directory))).decode()
+    text = generate_latest(Exposition(directory, job, directory, collectives(directory))).decode()
     found = [sample for family in parse_text(text) for sample in family.samples]
     series = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in found}
     assert len(series) == len(found), "a series was told twice"
@@ -242,13 +242,13 @@ def test_the_memory_limit_is_read_from_either_version_of_cgroups(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert Container(cgroup=tmp_path).memory_limit() == limit
+    assert container.memory_limit(tmp_path) == limit
 
 
 def test_shared_memory_is_measured_where_it_is_mounted(tmp_path: Path) -> None:
-    values = Container(cgroup=tmp_path).values()
+    values = container.limits(cgroup=tmp_path)
     assert 0 <= values["ddp_shm_used_bytes"] <= values["ddp_shm_size_bytes"]
-    assert Container(shared_memory=tmp_path / "nowhere", cgroup=tmp_path).values() == {}
+    assert container.limits(tmp_path / "nowhere", tmp_path) == {}
 
 
 @pytest.mark.parametrize(
