@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 """Library of the driver. The container runtime mounts it where ``NVIDIA_DRIVER_CAPABILITIES`` has ``utility``."""
@@ -38,6 +38,7 @@ _XID: Final = 8
 _TEXT_BYTES: Final = 96
 
 Device = ctypes.c_void_p
+T = TypeVar("T", bound="ctypes._CData")  # noqa: SLF001 - the name of typeshed for what has an address
 
 
 class NvmlError(Exception):
@@ -139,9 +140,7 @@ class Nvml:
 
     def number(self, function: str, *before: Any, kind: Any = ctypes.c_uint) -> int:
         """Return the number that a function writes to its last argument."""
-        value = kind()
-        self._call(function, *before, ctypes.byref(value))
-        return int(value.value)
+        return int(self._filled(kind(), function, *before).value)
 
     def numbers(self, function: str, device: Device, count: int) -> list[int]:
         """Return the numbers that a function writes to its last ``count`` arguments."""
@@ -151,33 +150,25 @@ class Nvml:
 
     def device(self, index: int) -> Device:
         """Return the handle of the GPU with this index."""
-        handle = Device()
-        self._call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
-        return handle
+        return self._filled(Device(), "nvmlDeviceGetHandleByIndex_v2", index)
 
     def device_of_uuid(self, uuid: str) -> Device:
         """Return the handle of the GPU with this UUID, as ``GPU-5d6e…``."""
-        handle = Device()
-        self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(handle))
-        return handle
+        return self._filled(Device(), "nvmlDeviceGetHandleByUUID", uuid.encode())
 
     def bus_id(self, device: Device) -> str:
         """Return the GPU's PCI bus id, such as ``00000000:3B:00.0``."""
-        found = _Pci()
-        self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(found))
+        found = self._filled(_Pci(), "nvmlDeviceGetPciInfo_v3", device)
         return bytes(found.bus_id).decode(errors="replace")
 
     def memory(self, device: Device) -> tuple[int, int]:
         """Return the memory of the GPU in bytes: in total, and in use by all processes and the driver."""
-        found = _Memory()
-        self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(found))
+        found = self._filled(_Memory(), "nvmlDeviceGetMemoryInfo", device)
         return found.total, found.used
 
     def utilization_percent(self, device: Device) -> int:
         """Return the percentage of the driver's last sampling period in which a kernel ran."""
-        found = _Utilization()
-        self._call("nvmlDeviceGetUtilizationRates", device, ctypes.byref(found))
-        return int(found.gpu)
+        return int(self._filled(_Utilization(), "nvmlDeviceGetUtilizationRates", device).gpu)
 
     def sm_clock_mhz(self, device: Device) -> int:
         """Return the current clock of the multiprocessors in MHz."""
@@ -213,16 +204,13 @@ class Nvml:
 
     def field(self, device: Device, field: int, scope: int = 0) -> int:
         """Return a value that NVML identifies by a field number instead of a function."""
-        found = _Field(field=field, scope=scope)
-        self._call("nvmlDeviceGetFieldValues", device, 1, ctypes.byref(found))
+        found = self._filled(_Field(field=field, scope=scope), "nvmlDeviceGetFieldValues", device, 1)
         self._check(found.status)
         return int(found.value) & 0xFFFFFFFF
 
     def fabric(self, device: Device) -> Fabric:
         """Return the state of the GPU in the fabric of its NVSwitches."""
-        found = Fabric(version=_FABRIC_VERSION)
-        self._call("nvmlDeviceGetGpuFabricInfoV", device, ctypes.byref(found))
-        return found
+        return self._filled(Fabric(version=_FABRIC_VERSION), "nvmlDeviceGetGpuFabricInfoV", device)
 
     @contextmanager
     def xids(self, devices: Sequence[Device]) -> Iterator[list[tuple[int, int]]]:
@@ -253,6 +241,11 @@ class Nvml:
                 break  # no more
             found.append((event.device or 0, int(event.data)))
         self._call("nvmlEventSetFree", events)
+
+    def _filled(self, result: T, function: str, *before: Any) -> T:
+        """Return ``result`` after a function has written to it through its last argument."""
+        self._call(function, *before, ctypes.byref(result))
+        return result
 
     def _call(self, function: str, *arguments: Any) -> None:
         try:

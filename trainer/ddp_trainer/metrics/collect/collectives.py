@@ -82,10 +82,12 @@ class Collectives:
 
     def _is_due(self, local_rank: int, now: float) -> bool:
         last = self._asked.get(local_rank, float("-inf"))
+        if now >= last + ASK_EVERY_SECONDS:
+            return True
         cells = self._pulse(local_rank)
-        if now >= last + ASK_EVERY_SECONDS or cells is None:
-            return now >= last + ASK_EVERY_SECONDS
-        return bool(cells[heartbeat_page.HAS_GROUP]) and last < cells[heartbeat_page.BEAT] + SILENT_SECONDS <= now
+        if cells is None or not cells[heartbeat_page.HAS_GROUP]:
+            return False
+        return last < cells[heartbeat_page.BEAT] + SILENT_SECONDS <= now
 
     def _servers(self) -> Iterable[tuple[int, Path]]:
         for path in sorted(self.directory.glob("rank-*.sock")):

@@ -35,6 +35,9 @@ models: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 _FOLLOWED: Final = "_ddp_followed"
 
+Readings = dict[int, tuple[int, float]]
+"""Identity of a model → number of its last iteration, and seconds of waiting in it."""
+
 
 def follow(torch: ModuleType | None) -> None:
     """Register every DDP model created from now on. Further calls have no effect."""
@@ -53,12 +56,6 @@ def follow(torch: ModuleType | None) -> None:
 
     setattr(make, _FOLLOWED, True)
     kind.__init__ = make
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    iteration: int
-    exposed_seconds: float
 
 
 def interval(step_seconds: float) -> int:
@@ -88,7 +85,7 @@ class Exposure:
         """Steps until the next call of :meth:`stepped`."""
         self._spread = 2
         self._is_timing = False
-        self._before: dict[int, _Reading] | None = None
+        self._before: Readings | None = None
         self._timed = (0.0, 0.0)
 
     def stepped(self, seconds: float, waited: float) -> Sample | None:
@@ -122,20 +119,18 @@ class Exposure:
         self._spread = min(2 * self._spread, interval(seconds))
         self.wait = max(1, self._spread - 2)
 
-    def _sample(
-        self, now: dict[int, _Reading], before: dict[int, _Reading], this: tuple[float, float]
-    ) -> Sample | None:
+    def _sample(self, now: Readings, before: Readings, this: tuple[float, float]) -> Sample | None:
         """Combine all models.
 
         A step with several backward passes counts the wait of the last pass, times their number.
         """
-        passes = [(now[key], now[key].iteration - before[key].iteration) for key in now.keys() & before.keys()]
-        passes = [(reading, count) for reading, count in passes if count > 0]
+        both = now.keys() & before.keys()
+        passes = [(now[key][1], now[key][0] - before[key][0]) for key in both if now[key][0] > before[key][0]]
         if not passes:
             return None
         # The last pass that was timed belongs to the step before this one, unless a step has several.
         seconds, waited = self._timed if max(count for _, count in passes) == 1 else this
-        exposed = sum(max(reading.exposed_seconds, 0.0) * count for reading, count in passes)
+        exposed = sum(max(exposed, 0.0) * count for exposed, count in passes)
         return Sample(seconds, min(exposed + waited, seconds))
 
 
@@ -147,9 +142,9 @@ def _set_rate(rate: int) -> None:
             models.discard(model)
 
 
-def _readings() -> dict[int, _Reading]:
+def _readings() -> Readings:
     """Return the timer of each model that has one."""
-    found = {}
+    found: Readings = {}
     for model in list(models):
         try:
             numbers = model.logger._get_ddp_logging_data().ints_map  # noqa: SLF001 - guarded
@@ -158,5 +153,5 @@ def _readings() -> dict[int, _Reading]:
             continue
         iteration = numbers.get("iteration", 0)
         waited = numbers.get("backward_comm_time", 0) - numbers.get("backward_compute_comm_overlap_time", 0)
-        found[id(model)] = _Reading(iteration, waited / 1e9)
+        found[id(model)] = (iteration, waited / 1e9)
     return found

@@ -30,13 +30,11 @@ class Meter:
     done.
     """
 
-    def __init__(
-        self, recorder: RankRecorder, *, first_step: int = 0, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, recorder: RankRecorder, clock: Callable[[], float] = time.perf_counter) -> None:
         self.recorder = recorder
         """Recorder for all other reports: ``progress``, ``evaluated``, ``checkpoint_saved`` and so on."""
         self._clock = clock
-        self._step = first_step
+        self._step = 0
         self._seconds: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self._mark = clock()
 

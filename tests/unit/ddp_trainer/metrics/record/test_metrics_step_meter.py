@@ -44,12 +44,12 @@ def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None
 
 def test_every_step_starts_from_nothing() -> None:
     heard, clock = Heard(), Clock()
-    meter = Meter(heard, first_step=40, clock=clock)
+    meter = Meter(heard, clock=clock)
     clock.now += 1
     meter.step(samples=1)
     clock.now += 0.5
     meter.step(samples=2)
-    assert [step[0] for step in heard.steps] == [41, 42]
+    assert [step[0] for step in heard.steps] == [1, 2]
     assert [sum(step[3:]) for step in heard.steps] == [1.0, 0.5]
 
 
