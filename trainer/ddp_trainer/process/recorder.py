@@ -32,8 +32,6 @@ SECTION_NUMBERS: Final = {section: float(number) for number, section in enumerat
 class RankRecorder:
     """Reports of one rank. The training thread calls the methods, so each costs about a microsecond."""
 
-    __slots__ = ()
-
     marks: Marks
     """Cells in which the section is marked, for the launcher's hang watch."""
 
@@ -157,8 +155,6 @@ class RankRecorder:
 
 class AgentRecorder:
     """Reports of the launcher about its pod."""
-
-    __slots__ = ()
 
     def state(self, state: GroupState) -> None:
         """Report the state that the worker group has entered."""

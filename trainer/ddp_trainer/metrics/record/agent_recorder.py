@@ -28,8 +28,6 @@ COLLECTIVE_FAILURES: Final = {
 class BoardAgentRecorder(AgentRecorder):
     """Recorder of the launcher on its board."""
 
-    __slots__ = ("_board", "_directory")
-
     def __init__(self, board: Board, directory: Path) -> None:
         self._board, self._directory = board, directory
 

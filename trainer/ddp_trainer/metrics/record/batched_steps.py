@@ -69,27 +69,6 @@ class StepBatch:
     to ``otherwise``.
     """
 
-    __slots__ = (
-        "clock",
-        "computed",
-        "ended",
-        "final",
-        "first",
-        "intake",
-        "is_fetched",
-        "is_on",
-        "lasted",
-        "leader",
-        "mark",
-        "number",
-        "reach",
-        "rest",
-        "samples",
-        "shares",
-        "until",
-        "waited",
-    )
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.is_on = False

@@ -62,18 +62,6 @@ def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str
 class BoardRankRecorder(RankRecorder):
     """Recorder of one rank on its board. Every method is thread-safe, except ``step``, which one thread must call."""
 
-    __slots__ = (
-        "__weakref__",
-        "_board",
-        "_cells",
-        "_clock",
-        "_look_at",
-        "_looked_at",
-        "_revision",
-        "marks",
-        "watched_by",
-    )
-
     def __init__(self, board: Board, clock: Callable[[], float] = time.time, marks: Marks | None = None) -> None:
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
         self._board = board

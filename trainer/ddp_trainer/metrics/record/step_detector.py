@@ -36,10 +36,6 @@ class Listener(Protocol):
         """Return the limits of a stride that begins now."""
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Timeline:
     """Timeline of one process: takes the beginning and end of each event, and passes steps to the listener."""
 
@@ -49,9 +45,9 @@ class Timeline:
         """Stride in progress. It receives the batches of its loader and the steps of its optimizer instead of the
         timeline.
         """
-        self.looks_away: Callable[[], None] = _nothing
+        self.looks_away: Callable[[], object] = lambda: None
         """Called at the start of a stride, to stop reports of backward passes."""
-        self.looks_again: Callable[[], None] = _nothing
+        self.looks_again: Callable[[], object] = lambda: None
         """Called at the end of a stride, to resume them."""
         self._listener = listener
         self._mark = 0.0
