@@ -53,11 +53,10 @@ def document(facts: Facts, findings: Sequence[Finding]) -> str:
 
 def _columns(facts: Facts, findings: Sequence[Finding]) -> list[str]:
     """Return the names of the nodes in the order of their ranks; of many nodes those with the worst findings."""
-    names = list(dict.fromkeys(report.name for report in facts.reports))
-    order = tuple(Status)
+    names = [report.name for report in facts.reports]
 
     def badness(name: str) -> int:
-        return order.index(worst(finding.status for finding in findings if finding.node == name))
+        return worst(finding.status for finding in findings if finding.node == name).severity
 
     shown = set(sorted(names, key=badness, reverse=True)[:_MOST_COLUMNS])
     return [name for name in names if name in shown]
@@ -68,11 +67,9 @@ def _cell(findings: Sequence[Finding], node: str) -> str:
 
 
 def _sentences(findings: Sequence[Finding]) -> list[str]:
-    order = tuple(Status)
     lines: list[str] = []
-    for finding in sorted(findings, key=lambda finding: -order.index(finding.status)):
-        if finding.status is Status.SKIP:
-            continue
+    told = [finding for finding in findings if finding.status is not Status.SKIP]
+    for finding in sorted(told, key=lambda finding: -finding.status.severity):
         where = f"{finding.node}: " if finding.node else ""
         lines.append(f"{_CELLS[finding.status]:4}  {finding.check}  {where}{finding.message}.")
         if finding.hint:

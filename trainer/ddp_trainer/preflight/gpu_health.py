@@ -21,7 +21,7 @@ from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.preflight.checks.gpu_checks import health_of, links_of
 from ddp_trainer.preflight.gpus import gpus
 from ddp_trainer.preflight.nvml import Cards
-from ddp_trainer.preflight.result import Finding, Status, worst
+from ddp_trainer.preflight.result import Finding, Status, named, worst
 from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.gpu_devices import MIG_PREFIX
 
@@ -47,9 +47,9 @@ def findings_of(node: str, cards: Cards, devices: Sequence[str]) -> list[Finding
     """
     if cards.error and cards.has_driver:
         hint = "look at nvidia-smi and the kernel's log"
-        return [Finding(check="gpu-health", status=Status.FAIL, node=node, message=cards.error, hint=hint)]
-    named = [gpu for gpu in cards.gpus if any(_is_named(gpu, device) for device in devices)]
-    return [*health_of(node, named), *links_of(node, named)]
+        return named("gpu-health", [Finding(Status.FAIL, node, cards.error, hint)])
+    chosen = [gpu for gpu in cards.gpus if any(_is_named(gpu, device) for device in devices)]
+    return [*named("gpu-health", health_of(node, chosen)), *named("gpu-links", links_of(node, chosen))]
 
 
 def _is_named(gpu: Gpu, device: str) -> bool:

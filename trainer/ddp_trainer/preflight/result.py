@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -18,8 +18,10 @@ class Status(StrEnum):
     FAIL = "fail"
     """The run will fail or hang."""
 
-
-_ORDER = tuple(Status)
+    @property
+    def severity(self) -> int:
+        """Number that is higher for a worse status."""
+        return list(Status).index(self)
 
 
 def worst(statuses: Iterable[Status]) -> Status:
@@ -28,14 +30,13 @@ def worst(statuses: Iterable[Status]) -> Status:
     >>> worst([Status.WARN, Status.FAIL, Status.SKIP])
     <Status.FAIL: 'fail'>
     """
-    return max(statuses, key=_ORDER.index, default=Status.OK)
+    return max(statuses, key=lambda status: status.severity, default=Status.OK)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One problem, or one check that was skipped."""
 
-    check: str
     status: Status
     node: str
     """Name of the node; empty for all nodes."""
@@ -43,3 +44,10 @@ class Finding:
     """Observation, with the value."""
     hint: str = ""
     """Next step for the user."""
+    check: str = ""
+    """Name of the check, which :func:`named` sets."""
+
+
+def named(check: str, findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of one check, with its name."""
+    return [replace(finding, check=check) for finding in findings]

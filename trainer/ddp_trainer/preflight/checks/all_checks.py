@@ -17,7 +17,7 @@ from ddp_trainer.preflight.checks import (
     rdma_checks,
     software_checks,
 )
-from ddp_trainer.preflight.result import Finding, Status
+from ddp_trainer.preflight.result import Finding, Status, named
 from ddp_trainer.preflight.schema import Facts
 
 
@@ -73,5 +73,5 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
 def _found(check: Check, facts: Facts) -> list[Finding]:
     found = list(check.find(facts))
     if not found and check.takes_two and len(facts.reports) == 1:
-        return [Finding(check=check.name, status=Status.SKIP, node="", message="takes more than one node")]
-    return found
+        found = [Finding(Status.SKIP, "", "takes more than one node")]
+    return named(check.name, found)

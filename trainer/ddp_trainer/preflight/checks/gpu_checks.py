@@ -7,7 +7,7 @@ a warning.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.preflight.result import Finding, Status
@@ -28,6 +28,10 @@ _DRAIN: Final = "drain the node and reset the GPU: nvidia-smi --gpu-reset; repla
 _RESET_IT: Final = "drain the node, reset the GPU or reboot, and replace it when that does not help"
 
 
+_Trouble = tuple[Status, str, str]
+"""Status, observation and next step."""
+
+
 def gpus(facts: Facts) -> Iterator[Finding]:
     """Check that each worker has a GPU, that all nodes have the same kind, and that the driver supports torch's
     CUDA.
@@ -38,137 +42,113 @@ def gpus(facts: Facts) -> Iterator[Finding]:
             yield _without_gpus(report, others_have=most > 0)
             continue
         if len(report.gpus) < report.local_world_size:
-            yield Finding(
-                check="gpus",
-                status=Status.FAIL,
-                node=report.name,
-                message=f"{len(report.gpus)} GPUs for {report.local_world_size} workers",
-                hint="lower --nproc-per-node, or look for the missing GPU in the kernel's log (Xid)",
-            )
+            message = f"{len(report.gpus)} GPUs for {report.local_world_size} workers"
+            hint = "lower --nproc-per-node, or look for the missing GPU in the kernel's log (Xid)"
+            yield Finding(Status.FAIL, report.name, message, hint)
         yield from _old_driver(report)
         yield from _unlike(facts, report.name, {gpu.name for gpu in report.gpus})
 
 
 def health(facts: Facts) -> Iterator[Finding]:
     """Check memory, driver and clocks of each GPU."""
-    for report in facts.reports:
-        if not report.gpus:
-            yield _nothing("gpu-health", report)
-        yield from health_of(report.name, report.gpus)
+    return _of_all(facts, health_of)
 
 
 def health_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     """Yield the findings of :func:`health` for the GPUs of one node."""
     for gpu in gpus:
-        for trouble, hint in _illnesses(gpu):
-            yield _of_gpu("gpu-health", Status.FAIL, node, gpu, trouble, hint)
-        if gpu.slowdowns:
-            yield _of_gpu(
-                "gpu-health",
-                Status.WARN,
-                node,
-                gpu,
-                f"is slowed down ({', '.join(gpu.slowdowns)})",
-                "look at the cooling and the power of the machine; the slowest GPU sets the pace",
-            )
-        if gpu.unread and not gpu.is_lost:
-            reasons = ", ".join(f"{name}: {reason}" for name, reason in sorted(gpu.unread.items()))
-            yield _of_gpu(
-                "gpu-health",
-                Status.WARN,
-                node,
-                gpu,
-                f"does not tell all of itself ({reasons})",
-                "look at nvidia-smi -q and the kernel's log",
-            )
+        yield from _of_gpu(node, gpu, _illnesses(gpu))
 
 
 def links(facts: Facts) -> Iterator[Finding]:
     """Check that each GPU has joined its fabric and has all its NVLinks and PCI lanes."""
-    for report in facts.reports:
-        if not report.gpus:
-            yield _nothing("gpu-links", report)
-        yield from links_of(report.name, report.gpus)
+    return _of_all(facts, links_of)
 
 
 def links_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     """Yield the findings of :func:`links` for the GPUs of one node."""
     usual = _most_links(gpus)
     for gpu in gpus:
-        for status, trouble, hint in (*_fabric(gpu), *_nvlinks(gpu, usual.get(gpu.name, 0)), *_pcie(gpu)):
-            yield _of_gpu("gpu-links", status, node, gpu, trouble, hint)
+        yield from _of_gpu(node, gpu, (*_fabric(gpu), *_nvlinks(gpu, usual[gpu.name]), *_pcie(gpu)))
 
 
 def use(facts: Facts) -> Iterator[Finding]:
     """Check that no other process computes on a GPU or occupies its memory."""
+    return _of_all(facts, _use_of)
+
+
+def _use_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    for gpu in gpus:
+        yield from _of_gpu(node, gpu, _uses(gpu))
+
+
+def _of_all(facts: Facts, look: Callable[[str, Sequence[Gpu]], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of the GPUs of all nodes. Nodes without GPUs are skipped."""
     for report in facts.reports:
         if not report.gpus:
-            yield _nothing("gpu-use", report)
-        for gpu in report.gpus:
-            if gpu.processes:
-                whose = ", ".join(map(str, gpu.processes[:8]))
-                trouble = f"is in use by {'process' if len(gpu.processes) == 1 else 'processes'} {whose}"
-                yield _of_gpu(
-                    "gpu-use", Status.WARN, report.name, gpu, trouble, "end what runs there, or take another GPU"
-                )
-            elif gpu.processes == () and (gpu.memory_used_mib or 0) > MOST_IDLE_MIB:
-                yield _of_gpu(
-                    "gpu-use",
-                    Status.WARN,
-                    report.name,
-                    gpu,
-                    f"has {gpu.memory_used_mib} MiB in use, and no process that is seen from here",
-                    "another container shares the GPU, or a dead process left memory behind: reset the GPU",
-                )
+            yield Finding(Status.SKIP, report.name, report.gpu_note)
+        yield from look(report.name, report.gpus)
 
 
-def _illnesses(gpu: Gpu) -> Iterator[tuple[str, str]]:
+def _of_gpu(node: str, gpu: Gpu, troubles: Iterable[_Trouble]) -> Iterator[Finding]:
+    for status, trouble, hint in troubles:
+        yield Finding(status, node, f"GPU {gpu.index} ({gpu.name}) {trouble}", hint)
+
+
+def _illnesses(gpu: Gpu) -> Iterator[_Trouble]:
     if gpu.is_lost:
         reason = "; ".join(dict.fromkeys(gpu.unread.values()))
-        yield f"cannot be reached ({reason})", _RESET_IT
+        yield Status.FAIL, f"cannot be reached ({reason})", _RESET_IT
     if gpu.needs_reset:
-        yield "is to be reset", _DRAIN
+        yield Status.FAIL, "is to be reset", _DRAIN
     if gpu.uncorrected_errors:
-        yield f"had {gpu.uncorrected_errors} uncorrected errors", _DRAIN
+        yield Status.FAIL, f"had {gpu.uncorrected_errors} uncorrected errors", _DRAIN
     if gpu.remap_failed:
-        yield "could not replace a bad row of its memory", "drain the node, and have the GPU replaced"
+        yield Status.FAIL, "could not replace a bad row of its memory", "drain the node, and have the GPU replaced"
     if gpu.recovery_action not in {"", "none"}:
-        yield f"needs to be recovered, by its driver: {gpu.recovery_action}", f"drain the node: {gpu.recovery_action}"
+        action = gpu.recovery_action
+        yield Status.FAIL, f"needs to be recovered, by its driver: {action}", f"drain the node: {action}"
     if xids := sorted(FATAL_XIDS.intersection(gpu.xids)):
-        yield (
-            f"had {'Xid' if len(xids) == 1 else 'Xids'} {', '.join(map(str, xids))} in the last two hours",
-            _RESET_IT,
-        )
+        listed = f"{'Xid' if len(xids) == 1 else 'Xids'} {', '.join(map(str, xids))}"
+        yield Status.FAIL, f"had {listed} in the last two hours", _RESET_IT
+    if gpu.slowdowns:
+        hint = "look at the cooling and the power of the machine; the slowest GPU sets the pace"
+        yield Status.WARN, f"is slowed down ({', '.join(gpu.slowdowns)})", hint
+    if gpu.unread and not gpu.is_lost:
+        reasons = ", ".join(f"{name}: {reason}" for name, reason in sorted(gpu.unread.items()))
+        yield Status.WARN, f"does not tell all of itself ({reasons})", "look at nvidia-smi -q and the kernel's log"
 
 
-def _fabric(gpu: Gpu) -> Iterator[tuple[Status, str, str]]:
+def _uses(gpu: Gpu) -> Iterator[_Trouble]:
+    if gpu.processes:
+        whose = ", ".join(map(str, gpu.processes[:8]))
+        trouble = f"is in use by {'process' if len(gpu.processes) == 1 else 'processes'} {whose}"
+        yield Status.WARN, trouble, "end what runs there, or take another GPU"
+    elif gpu.processes == () and (gpu.memory_used_mib or 0) > MOST_IDLE_MIB:
+        trouble = f"has {gpu.memory_used_mib} MiB in use, and no process that is seen from here"
+        hint = "another container shares the GPU, or a dead process left memory behind: reset the GPU"
+        yield Status.WARN, trouble, hint
+
+
+def _fabric(gpu: Gpu) -> Iterator[_Trouble]:
     if gpu.fabric_state not in {"", "completed", "not supported"}:
-        yield (
-            Status.FAIL,
-            f"has not joined the fabric of its NVSwitches ({gpu.fabric_state}), and CUDA does not start there",
-            "look at the fabric manager: systemctl status nvidia-fabricmanager",
-        )
+        trouble = f"has not joined the fabric of its NVSwitches ({gpu.fabric_state}), and CUDA does not start there"
+        yield Status.FAIL, trouble, "look at the fabric manager: systemctl status nvidia-fabricmanager"
     if gpu.fabric_faults:
         told = ", ".join(gpu.fabric_faults)
         yield Status.FAIL, f"has a fabric with {told}", "drain the node, and look at the fabric manager's log"
 
 
-def _nvlinks(gpu: Gpu, usual: int) -> Iterator[tuple[Status, str, str]]:
+def _nvlinks(gpu: Gpu, usual: int) -> Iterator[_Trouble]:
     if gpu.nvlinks_up is not None and gpu.nvlinks_up < usual:
-        yield (
-            Status.FAIL,
-            f"has {gpu.nvlinks_up} NVLinks up, others of this node {usual}",
-            "drain the node; nvidia-smi nvlink --status names the link",
-        )
+        trouble = f"has {gpu.nvlinks_up} NVLinks up, others of this node {usual}"
+        yield Status.FAIL, trouble, "drain the node; nvidia-smi nvlink --status names the link"
     if gpu.nvlink_errors:
-        yield (
-            Status.WARN,
-            f"had {gpu.nvlink_errors} replays and recoveries of NVLinks",
-            "watch whether they grow: nvidia-smi nvlink --errorcounters",
-        )
+        trouble = f"had {gpu.nvlink_errors} replays and recoveries of NVLinks"
+        yield Status.WARN, trouble, "watch whether they grow: nvidia-smi nvlink --errorcounters"
 
 
-def _pcie(gpu: Gpu) -> Iterator[tuple[Status, str, str]]:
+def _pcie(gpu: Gpu) -> Iterator[_Trouble]:
     hint = "reseat the GPU or replace its riser; the driver limits what the slot cannot do"
     if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
         yield Status.WARN, f"uses {gpu.pcie_width} of {gpu.pcie_width_max} lanes of PCI", hint
@@ -187,47 +167,26 @@ def _most_links(gpus: Sequence[Gpu]) -> Counter[str]:
     return most
 
 
-def _of_gpu(check: str, status: Status, node: str, gpu: Gpu, trouble: str, hint: str) -> Finding:
-    return Finding(check=check, status=status, node=node, message=f"GPU {gpu.index} ({gpu.name}) {trouble}", hint=hint)
-
-
-def _nothing(check: str, report: Report) -> Finding:
-    return Finding(check=check, status=Status.SKIP, node=report.name, message=report.gpu_note)
-
-
 def _old_driver(report: Report) -> Iterator[Finding]:
     """Check the driver's CUDA version. A driver runs all CUDA versions up to its own major version."""
     versions = report.software.versions
     theirs, ours = (versions.get(name, "") for name in ("cuda", "driver_cuda"))
     if theirs and ours and int(ours.partition(".")[0]) < int(theirs.partition(".")[0]):
-        yield Finding(
-            check="gpus",
-            status=Status.FAIL,
-            node=report.name,
-            message=f"driver {versions.get('driver', '')} runs CUDA up to {ours}, and torch was built with {theirs}",
-            hint=f"update the driver, or take an image whose torch has CUDA {ours.partition('.')[0]}",
-        )
+        message = f"driver {versions.get('driver', '')} runs CUDA up to {ours}, and torch was built with {theirs}"
+        hint = f"update the driver, or take an image whose torch has CUDA {ours.partition('.')[0]}"
+        yield Finding(Status.FAIL, report.name, message, hint)
 
 
 def _without_gpus(report: Report, *, others_have: bool) -> Finding:
-    is_expected = not others_have and not report.has_driver
-    return Finding(
-        check="gpus",
-        status=Status.SKIP if is_expected else Status.FAIL if others_have else Status.WARN,
-        node=report.name,
-        message=report.gpu_note,
-        hint="" if is_expected else "ask for as many GPUs on every node, and look at nvidia-smi and the kernel's log",
-    )
+    if not others_have and not report.has_driver:
+        return Finding(Status.SKIP, report.name, report.gpu_note)
+    hint = "ask for as many GPUs on every node, and look at nvidia-smi and the kernel's log"
+    return Finding(Status.FAIL if others_have else Status.WARN, report.name, report.gpu_note, hint)
 
 
 def _unlike(facts: Facts, node: str, kinds: set[str]) -> Iterator[Finding]:
     first = next(report for report in facts.reports if report.gpus)
     others = {gpu.name for gpu in first.gpus}
     if kinds != others:
-        yield Finding(
-            check="gpus",
-            status=Status.WARN,
-            node=node,
-            message=f"{', '.join(sorted(kinds))} here, {', '.join(sorted(others))} on {first.name}",
-            hint="the slowest GPU sets the pace; choose nodes of one kind",
-        )
+        message = f"{', '.join(sorted(kinds))} here, {', '.join(sorted(others))} on {first.name}"
+        yield Finding(Status.WARN, node, message, "the slowest GPU sets the pace; choose nodes of one kind")

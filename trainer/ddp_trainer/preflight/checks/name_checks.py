@@ -7,26 +7,23 @@ from collections.abc import Iterator
 
 from ddp_trainer.net.addresses import is_address, is_loopback
 from ddp_trainer.preflight.result import Finding, Status
-from ddp_trainer.preflight.schema import Facts, Report
+from ddp_trainer.preflight.schema import Facts
 
 
 def meeting(facts: Facts) -> Iterator[Finding]:
     """Check that all nodes met."""
     if facts.trouble:
-        node = facts.reports[0].name
-        hint = facts.trouble_hint
-        yield Finding(check="meeting", status=Status.FAIL, node=node, message=facts.trouble, hint=hint)
+        yield Finding(Status.FAIL, facts.reports[0].name, facts.trouble, facts.trouble_hint)
         return
     count = len(facts.reports)
     if count >= facts.expected:
         return
     came = ", ".join(report.name for report in facts.reports)
     yield Finding(
-        check="meeting",
-        status=Status.WARN if count >= facts.least else Status.FAIL,
-        node="",
-        message=f"{count} of {facts.expected} nodes came in time: {came}{_absent(facts)}",
-        hint="the preflight of a node that did not come says what it met with; raise --timeout if nodes start late",
+        Status.WARN if count >= facts.least else Status.FAIL,
+        "",
+        f"{count} of {facts.expected} nodes came in time: {came}{_absent(facts)}",
+        "the preflight of a node that did not come says what it met with; raise --timeout if nodes start late",
     )
 
 
@@ -54,7 +51,7 @@ def ranks(facts: Facts) -> Iterator[Finding]:
             hint = "count --node-rank from 0, and give all nodes the same --nnodes"
         else:
             continue
-        yield Finding(check="ranks", status=Status.FAIL, node=report.name, message=message, hint=hint)
+        yield Finding(Status.FAIL, report.name, message, hint)
 
 
 def endpoint(facts: Facts) -> Iterator[Finding]:
@@ -77,7 +74,7 @@ def endpoint(facts: Facts) -> Iterator[Finding]:
             message = f"{found.name} leads to {', '.join(found.addresses)}{by_hosts}, elsewhere than on other nodes"
         else:
             continue
-        yield Finding(check="endpoint-name", status=Status.FAIL, node=report.name, message=message, hint=hint)
+        yield Finding(Status.FAIL, report.name, message, hint)
 
 
 def _truth(facts: Facts) -> set[str]:
@@ -95,14 +92,6 @@ def reverse(facts: Facts) -> Iterator[Finding]:
     """Check that the name of each address resolves to that address."""
     for report in facts.reports:
         for address, where in report.astray.items():
-            yield _reverse(report, address, where)
-
-
-def _reverse(report: Report, address: str, where: str) -> Finding:
-    return Finding(
-        check="reverse-name",
-        status=Status.WARN,
-        node=report.name,
-        message=f"{address} leads back to {report.reverse.get(address, '')}, which leads to {where}",
-        hint="mend the PTR record or /etc/hosts; until then give addresses instead of names",
-    )
+            message = f"{address} leads back to {report.reverse.get(address, '')}, which leads to {where}"
+            hint = "mend the PTR record or /etc/hosts; until then give addresses instead of names"
+            yield Finding(Status.WARN, report.name, message, hint)

@@ -16,7 +16,6 @@ _FIX: Final = {
     Outcome.TIMED_OUT: "a firewall, NetworkPolicy or security group drops it: allow TCP on all ports between the nodes",
     Outcome.NO_ROUTE: "there is no route, or the node lacks that address family: compare `ip route` and `ip -6 route`",
     Outcome.STRANGER: "another program answers there: a proxy, a service mesh, or another machine with that address",
-    Outcome.OK: "",
 }
 
 
@@ -31,13 +30,8 @@ def interface(facts: Facts) -> Iterator[Finding]:
             if trouble := _trouble(facts, report, chosen, failed):
                 # Without a GPU, NCCL is not used, so only an explicit setting of it can be wrong.
                 matters = purpose is Purpose.GLOO or report.gpus or chosen.why.startswith(variable) or chosen.error
-                yield Finding(
-                    check="interface",
-                    status=Status.FAIL if matters else Status.WARN,
-                    node=report.name,
-                    message=f"{library} {trouble}",
-                    hint=_interface_hint(report, variable),
-                )
+                status = Status.FAIL if matters else Status.WARN
+                yield Finding(status, report.name, f"{library} {trouble}", _interface_hint(report, variable))
 
 
 def _trouble(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Probe]) -> str:
@@ -66,17 +60,17 @@ def families(facts: Facts) -> Iterator[Finding]:
         own = by_node[report.token]
         wanted = {_family(each) for each in report.endpoint.addresses}
         if own and wanted and not own & wanted and not all(map(is_loopback, report.endpoint.addresses)):
-            yield _family_finding(
-                report,
+            yield Finding(
                 Status.FAIL,
+                report.name,
                 f"the endpoint {report.endpoint.name} has {_listed(wanted)} only, this node has {_listed(own)} only",
                 "give both the same family; a pod network is single-stack or dual-stack as a whole",
             )
         elif missing := everybody - own:
             others = [each.name for each in facts.reports if missing & by_node[each.token]]
-            yield _family_finding(
-                report,
+            yield Finding(
                 Status.FAIL if len(choices) > 1 else Status.WARN,
+                report.name,
                 f"no {_listed(missing)} here, while {', '.join(others[:3])} has it{_gloo_families(facts, choices)}",
                 "give all nodes both families, or keep the ranks to one: NCCL_SOCKET_FAMILY, and GLOO_SOCKET_IFNAME or "
                 "host names that lead to that family first",
@@ -91,13 +85,9 @@ def mtu(facts: Facts) -> Iterator[Finding]:
         own = sizes[report.token]
         if own and usual and own != usual[0][0]:
             example = next(each.name for each in facts.reports if sizes[each.token] == usual[0][0])
-            yield Finding(
-                check="mtu",
-                status=Status.WARN,
-                node=report.name,
-                message=f"packets of {own} bytes at most here, of {usual[0][0]} on {example}",
-                hint="give the interfaces one MTU; a run that hangs at its first large message has met this",
-            )
+            message = f"packets of {own} bytes at most here, of {usual[0][0]} on {example}"
+            hint = "give the interfaces one MTU; a run that hangs at its first large message has met this"
+            yield Finding(Status.WARN, report.name, message, hint)
 
 
 def _mtu(report: Report) -> int:
@@ -130,33 +120,19 @@ def _gloo_families(facts: Facts, choices: set[str]) -> str:
     return f"; gloo would use {uses}"
 
 
-def _family_finding(report: Report, status: Status, message: str, hint: str) -> Finding:
-    return Finding(check="address-family", status=status, node=report.name, message=message, hint=hint)
-
-
 def rendezvous_port(facts: Facts) -> Iterator[Finding]:
     """Check that the rendezvous port is free on each node and reachable from each other node."""
     yield from _ports(facts, Purpose.RENDEZVOUS)
     for report in facts.reports:
         if report.listening.taken and report.is_host:
-            yield Finding(
-                check="rendezvous-port",
-                status=Status.FAIL,
-                node=report.name,
-                message=report.listening.taken,
-                hint="end what listens there, or choose another port; two jobs on one machine need a port each",
-            )
+            hint = "end what listens there, or choose another port; two jobs on one machine need a port each"
+            yield Finding(Status.FAIL, report.name, report.listening.taken, hint)
     for report in facts.reports:
         knocks = [each for each in facts.probes if each.source == report.token and each.purpose is Purpose.ENDPOINT]
         if knocks and all(each.outcome is not Outcome.OK for each in knocks):
-            yield Finding(
-                check="rendezvous-port",
-                status=Status.FAIL,
-                node=report.name,
-                message=f"the endpoint {report.endpoint.name} cannot be reached: "
-                + ", ".join(f"{each.address}:{each.port} {each.outcome}" for each in knocks),
-                hint=_FIX[knocks[0].outcome],
-            )
+            tried = ", ".join(f"{each.address}:{each.port} {each.outcome}" for each in knocks)
+            message = f"the endpoint {report.endpoint.name} cannot be reached: {tried}"
+            yield Finding(Status.FAIL, report.name, message, _FIX[knocks[0].outcome])
 
 
 def random_port(facts: Facts) -> Iterator[Finding]:
@@ -168,13 +144,7 @@ def _ports(facts: Facts, purpose: Purpose) -> Iterator[Finding]:
     for report in facts.reports:
         if failed := _failed(facts, report, purpose):
             where = f"{failed[0].address}:{failed[0].port}"
-            yield Finding(
-                check=purpose.value,
-                status=Status.FAIL,
-                node=report.name,
-                message=f"{where} {_sources(facts, failed)}",
-                hint=_FIX[failed[0].outcome],
-            )
+            yield Finding(Status.FAIL, report.name, f"{where} {_sources(facts, failed)}", _FIX[failed[0].outcome])
 
 
 def _failed(facts: Facts, target: Report, purpose: Purpose) -> list[Probe]:

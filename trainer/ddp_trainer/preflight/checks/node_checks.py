@@ -25,11 +25,10 @@ def shared_memory(facts: Facts) -> Iterator[Finding]:
         if free >= GOOD_SHARED_MEMORY_BYTES:
             continue
         yield Finding(
-            check="shared-memory",
-            status=Status.FAIL if report.gpus and free < LEAST_SHARED_MEMORY_BYTES else Status.WARN,
-            node=report.name,
-            message=f"{Path.SHARED_MEMORY} has {free >> 20} of {size >> 20} MiB free; NCCL and data loaders need 1 GiB",
-            hint="mount a memory-backed emptyDir there (docker: --shm-size 8g), and remove what dead jobs left in it",
+            Status.FAIL if report.gpus and free < LEAST_SHARED_MEMORY_BYTES else Status.WARN,
+            report.name,
+            f"{Path.SHARED_MEMORY} has {free >> 20} of {size >> 20} MiB free; NCCL and data loaders need 1 GiB",
+            "mount a memory-backed emptyDir there (docker: --shm-size 8g), and remove what dead jobs left in it",
         )
 
 
@@ -40,9 +39,8 @@ def open_files(facts: Facts) -> Iterator[Finding]:
         if limit >= GOOD_OPEN_FILES:
             continue
         yield Finding(
-            check="open-files",
-            status=Status.FAIL if limit < LEAST_OPEN_FILES else Status.WARN,
-            node=report.name,
-            message=f"a process may open {limit} files; large worlds need {GOOD_OPEN_FILES}",
-            hint=f"ulimit -n {GOOD_OPEN_FILES} before the launch, or the container runtime's limit for nofile",
+            Status.FAIL if limit < LEAST_OPEN_FILES else Status.WARN,
+            report.name,
+            f"a process may open {limit} files; large worlds need {GOOD_OPEN_FILES}",
+            f"ulimit -n {GOOD_OPEN_FILES} before the launch, or the container runtime's limit for nofile",
         )

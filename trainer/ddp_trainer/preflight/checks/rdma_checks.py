@@ -30,13 +30,10 @@ def rdma(facts: Facts) -> Iterator[Finding]:
         net = report.software.environment.get("NCCL_NET", "").strip()
         is_libfabric = net.lower() in _LIBFABRIC
         if net.lower() not in _VERBS and not is_libfabric:
-            yield Finding(
-                check="rdma", status=Status.SKIP, node=report.name, message="NCCL_NET asks for no RDMA network"
-            )
+            yield Finding(Status.SKIP, report.name, "NCCL_NET asks for no RDMA network")
             continue
         for status, trouble, hint in _missing(report, is_libfabric=is_libfabric):
-            message = f"NCCL_NET is {net!r}, and {trouble}"
-            yield Finding(check="rdma", status=status, node=report.name, message=message, hint=hint)
+            yield Finding(status, report.name, f"NCCL_NET is {net!r}, and {trouble}", hint)
 
 
 def _missing(report: Report, *, is_libfabric: bool) -> Iterator[_Missing]:
@@ -50,22 +47,17 @@ def _missing(report: Report, *, is_libfabric: bool) -> Iterator[_Missing]:
         yield Status.FAIL, "libibverbs has no driver here", "install ibverbs-providers in the image"
     yield from _devices(found)
     if is_libfabric and not found.huge_page_bytes:
-        yield (
-            Status.FAIL,
-            "there are no huge pages of 2 MiB",
-            "ask for them: hugepages-2Mi: 5120Mi, on machines that reserve them",
-        )
+        hint = "ask for them: hugepages-2Mi: 5120Mi, on machines that reserve them"
+        yield Status.FAIL, "there are no huge pages of 2 MiB", hint
 
 
 def _locked_memory(found: Rdma) -> Iterator[_Missing]:
     limit = found.locked_memory_bytes
     if limit is None or found.may_lock_memory:
         return
-    yield (
-        Status.FAIL if limit < LEAST_LOCKED_BYTES else Status.WARN,
-        f"a process may lock {limit >> 10} KiB of memory",
-        "let the container runtime grant unlimited locked memory (LimitMEMLOCK=infinity), or ulimit -l unlimited",
-    )
+    status = Status.FAIL if limit < LEAST_LOCKED_BYTES else Status.WARN
+    hint = "let the container runtime grant unlimited locked memory (LimitMEMLOCK=infinity), or ulimit -l unlimited"
+    yield status, f"a process may lock {limit >> 10} KiB of memory", hint
 
 
 def _devices(found: Rdma) -> Iterator[_Missing]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.preflight.result import Finding, Status
-from ddp_trainer.preflight.schema import Facts, Report
+from ddp_trainer.preflight.schema import Facts
 
 CLOCK_WARN_SECONDS: Final = 0.1
 CLOCK_FAIL_SECONDS: Final = 1.0
@@ -29,11 +28,10 @@ def clock(facts: Facts) -> Iterator[Finding]:
             continue
         way = "ahead of" if ahead > 0 else "behind"
         yield Finding(
-            check="clock",
-            status=Status.FAIL if skew > CLOCK_FAIL_SECONDS else Status.WARN,
-            node=report.name,
-            message=f"the clock is {abs(ahead):.3f} s {way} the first node's",
-            hint="start chrony or systemd-timesyncd on the node; logs and the first error are put in order by clocks",
+            Status.FAIL if skew > CLOCK_FAIL_SECONDS else Status.WARN,
+            report.name,
+            f"the clock is {abs(ahead):.3f} s {way} the first node's",
+            "start chrony or systemd-timesyncd on the node; logs and the first error are put in order by clocks",
         )
 
 
@@ -42,25 +40,17 @@ def versions(facts: Facts) -> Iterator[Finding]:
     for name in (*_MUST_AGREE, "driver"):
         status = Status.FAIL if name in _MUST_AGREE else Status.WARN
         hint = "run the same image on all nodes" if name in _MUST_AGREE else "update the older driver"
-        yield from _unlike(facts, "versions", status, name, partial(_version, name=name), hint)
-
-
-def _version(report: Report, name: str) -> str:
-    return report.software.versions.get(name, "")
-
-
-def _variable(report: Report, name: str) -> str:
-    return report.software.environment.get(name, "")
+        values = [report.software.versions.get(name, "") for report in facts.reports]
+        yield from _unlike(facts, status, name, values, hint)
 
 
 def script(facts: Facts) -> Iterator[Finding]:
     """Check that all nodes would run the same file."""
-    if not any(report.software.script for report in facts.reports):
-        message = "no script was named, so it was not compared"
-        yield Finding(check="script", status=Status.SKIP, node="", message=message)
-        return
+    values = [report.software.script for report in facts.reports]
+    if not any(values):
+        yield Finding(Status.SKIP, "", "no script was named, so it was not compared")
     hint = "copy the script to all nodes, or mount it from one place"
-    yield from _unlike(facts, "script", Status.FAIL, "script", lambda report: report.software.script, hint)
+    yield from _unlike(facts, Status.FAIL, "script", values, hint)
 
 
 def environment(facts: Facts) -> Iterator[Finding]:
@@ -68,32 +58,18 @@ def environment(facts: Facts) -> Iterator[Finding]:
     known = {name for report in facts.reports for name in report.software.environment}
     hint = "set it on all nodes or on none"
     for name in sorted(known.difference(_MAY_DIFFER)):
-        yield from _unlike(
-            facts,
-            "environment",
-            Status.WARN,
-            name,
-            partial(_variable, name=name),
-            hint,
-        )
+        values = [report.software.environment.get(name, "") for report in facts.reports]
+        yield from _unlike(facts, Status.WARN, name, values, hint)
     hint = "compare `python -m pip freeze` of both nodes, or run the same image"
-    what = "the digest of installed packages"
-    yield from _unlike(facts, "environment", Status.WARN, what, lambda report: report.software.packages, hint)
+    values = [report.software.packages for report in facts.reports]
+    yield from _unlike(facts, Status.WARN, "the digest of installed packages", values, hint)
 
 
-def _unlike(
-    facts: Facts, check: str, status: Status, what: str, value_of: Callable[[Report], str], hint: str
-) -> Iterator[Finding]:
-    """Yield the nodes that differ from most, or from the first if all differ."""
-    values = [value_of(report) for report in facts.reports]
+def _unlike(facts: Facts, status: Status, what: str, values: Sequence[str], hint: str) -> Iterator[Finding]:
+    """Yield the nodes whose value differs from that of most nodes, or from the first if all differ."""
     usual = Counter(values).most_common(1)[0][0]
     example = next(report.name for report, value in zip(facts.reports, values, strict=True) if value == usual)
     for report, value in zip(facts.reports, values, strict=True):
         if value != usual:
-            yield Finding(
-                check=check,
-                status=status,
-                node=report.name,
-                message=f"{what} is {value or 'not there'} here, {usual or 'not there'} on {example}",
-                hint=hint,
-            )
+            message = f"{what} is {value or 'not there'} here, {usual or 'not there'} on {example}"
+            yield Finding(status, report.name, message, hint)
