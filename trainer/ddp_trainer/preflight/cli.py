@@ -20,15 +20,18 @@ from ddp_trainer.net.addresses import is_own_address, split_endpoint
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import formatter, names
 from ddp_trainer.preflight.checks.all_checks import judge
-from ddp_trainer.preflight.collector import Subject
-from ddp_trainer.preflight.errors import PreflightError
+from ddp_trainer.preflight.collector import Order
 from ddp_trainer.preflight.result import Status
-from ddp_trainer.preflight.runner import Order, conduct
+from ddp_trainer.preflight.runner import conduct
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500
 _DESCRIPTION: Final = """Look at what distributed training needs, on all nodes at once. Start it on every node with
 the same --nnodes and --rdzv-endpoint; they meet at the node with --node-rank 0, or that the endpoint leads to."""
+
+
+class PreflightError(Exception):
+    """A flag, an endpoint or a script is invalid; the message is one sentence."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         facts = asyncio.run(conduct(order, environ))
     except PreflightError as error:
         print(f"ddp-launch preflight: {error}", file=sys.stderr)
-        return error.exit_code
+        return Exit.USAGE
     except KeyboardInterrupt:
         return Exit.SIGNAL_BASE + 2
     findings = judge(facts)
@@ -75,25 +78,22 @@ def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order
     if arguments.script and not os.access(arguments.script, os.R_OK):
         raise PreflightError(f"The script {arguments.script!r} cannot be read; name a file, or leave it out.")
     leads_here = expected > 1 and _is_this_host(meeting_host)
-    subject = Subject(
+    return Order(
+        expected=expected,
+        least=least,
+        timeout=arguments.timeout,
+        newcomer=arguments.newcomer,
+        secret=_secret(arguments, environ, expected),
         name=environ.get(Env.POD_NAME) or socket.gethostname(),
         node_rank=rank,
         local_world_size=arguments.nproc_per_node,
         endpoint_host=host,
         endpoint_port=port,
         meeting_host=meeting_host,
+        meeting_port=meeting_port,
         is_host=rank == (arguments.newcomer or 0) or (rank is None and leads_here),
         leads_here=leads_here,
         script=arguments.script,
-    )
-    return Order(
-        subject=subject,
-        expected=expected,
-        least=least,
-        meeting_port=meeting_port,
-        timeout=arguments.timeout,
-        newcomer=arguments.newcomer,
-        secret=_secret(arguments, environ, expected),
     )
 
 

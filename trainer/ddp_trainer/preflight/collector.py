@@ -1,6 +1,6 @@
 """Collection of one node's report from the kernel, the resolver, the driver and files.
 
-:func:`collect` is the entry point, and :class:`Subject` describes the node.
+:func:`collect` is the entry point, and :class:`Order` has the parameters of a preflight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
+from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import gpus, interface_selection, names
+from ddp_trainer.preflight.json_codec import KEY_PURPOSE
 from ddp_trainer.preflight.limits import limits
 from ddp_trainer.preflight.rdma import rdma
 from ddp_trainer.preflight.schema import Listening, Report, Resolution
@@ -26,9 +28,19 @@ _MOST_REVERSED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """Identity of this node, and its part in the run."""
+class Order:
+    """Parameters of a preflight: the run, this node, and its part in the run."""
 
+    expected: int
+    """Nodes of the run."""
+    least: int
+    """Nodes with which the run can start."""
+    timeout: float
+    """Seconds within which all nodes must arrive."""
+    newcomer: int | None
+    """Same as :attr:`~ddp_trainer.preflight.schema.Facts.newcomer`."""
+    secret: RunSecret | None
+    """Secret that authenticates the nodes; None to accept every peer."""
     name: str
     node_rank: int | None
     local_world_size: int
@@ -36,13 +48,25 @@ class Subject:
     """Host of the rendezvous endpoint; empty for a run of one node."""
     endpoint_port: int
     meeting_host: str
+    meeting_port: int
     is_host: bool
     leads_here: bool
     """True if the name of the meeting host resolves to this machine."""
     script: str
 
+    @property
+    def key(self) -> bytes | None:
+        """Key of the preflight's listeners. A preflight of one node uses a random one."""
+        secret = self.secret or (RunSecret.random() if self.is_alone else None)
+        return None if secret is None else secret.key(KEY_PURPOSE)
 
-def collect(subject: Subject, token: str, listening: Listening, environ: Mapping[str, str]) -> Report:
+    @property
+    def is_alone(self) -> bool:
+        """True for a run of one node, which meets no other."""
+        return self.expected == 1
+
+
+def collect(order: Order, token: str, listening: Listening, environ: Mapping[str, str]) -> Report:
     """Return the report of this node without its clock offset, which needs another node.
 
     Raises:
@@ -51,27 +75,27 @@ def collect(subject: Subject, token: str, listening: Listening, environ: Mapping
     hostname = names.forward(socket.gethostname())
     found = interfaces()
     cards = gpus.gpus()
-    endpoint = names.forward(subject.endpoint_host) if subject.endpoint_host else Resolution(name="")
+    endpoint = names.forward(order.endpoint_host) if order.endpoint_host else Resolution(name="")
     own = [address for interface in found if not interface.is_loopback for address in interface.addresses]
     reverse = _reverse([address for address in own if "%" not in address][:_MOST_REVERSED])
     return Report(
         token=token,
-        name=subject.name,
-        node_rank=subject.node_rank,
-        local_world_size=subject.local_world_size,
+        name=order.name,
+        node_rank=order.node_rank,
+        local_world_size=order.local_world_size,
         machine=machine(),
-        is_host=subject.is_host,
+        is_host=order.is_host,
         endpoint=endpoint,
-        endpoint_port=subject.endpoint_port,
+        endpoint_port=order.endpoint_port,
         hostname=hostname,
         reverse=reverse,
         astray={address: where for address, name in reverse.items() if name and (where := _astray(address, name))},
-        route=_route(subject, endpoint, found, environ),
+        route=_route(order, endpoint, found, environ),
         interfaces=found,
         gloo=interface_selection.gloo(found, hostname, environ),
         nccl=interface_selection.nccl(found, environ),
         listening=listening,
-        software=software(subject.script, cards.driver, cards.cuda, environ),
+        software=software(order.script, cards.driver, cards.cuda, environ),
         limits=limits(),
         gpus=cards.gpus,
         gpu_note=cards.error,
@@ -86,12 +110,12 @@ def machine() -> str:
     return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}"
 
 
-def _route(subject: Subject, endpoint: Resolution, found: tuple[Interface, ...], environ: Mapping[str, str]) -> str:
+def _route(order: Order, endpoint: Resolution, found: tuple[Interface, ...], environ: Mapping[str, str]) -> str:
     """Return the address of this node that the others use."""
     if environ.get(Env.POD_IP):
         return environ[Env.POD_IP]
     own = {address for interface in found for address in interface.addresses}
-    meeting = names.forward(subject.meeting_host).addresses if subject.meeting_host else ()
+    meeting = names.forward(order.meeting_host).addresses if order.meeting_host else ()
     for target in (*meeting, *endpoint.addresses):
         if not is_loopback(target) and (target in own or route_from(target)):
             return target if target in own else route_from(target)

@@ -22,12 +22,13 @@ from typing import Final, Generic, TypeVar
 
 from ddp_trainer.net.addresses import is_address
 from ddp_trainer.net.asyncio_utils import hang_up
-from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, authenticate
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed
+from ddp_trainer.net.strict_json import Malformed
 from ddp_trainer.preflight import names
-from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, Kind, WireError, decode, encode, read_line
-from ddp_trainer.preflight.listener import Banner, Listener
+from ddp_trainer.preflight.json_codec import Kind, decode, encode, read_line
+from ddp_trainer.preflight.listener import Banner, banner, read_banner
 from ddp_trainer.preflight.port_probe import CONNECT_SECONDS, outcome_of
-from ddp_trainer.preflight.schema import VERSION, Clock, Outcome, Probe, Report, Resolution
+from ddp_trainer.preflight.schema import Clock, Outcome, Probe, Report, Resolution
 
 PROBE_SECONDS: Final = 15.0
 """Seconds that the host waits for the probes of the nodes that came."""
@@ -81,9 +82,9 @@ class _Gathering(Generic[Item]):
         self._full = asyncio.Event()
 
     def add(self, token: str, item: Item) -> None:
-        """Add an item, unless the gathering is complete: all nodes must receive the same items."""
+        """Add an item, unless the gathering is complete or has one: all nodes must receive the same items."""
         if not self._full.is_set():
-            self._items[token] = item
+            self._items.setdefault(token, item)
             self.expect(self.expected)
 
     def expect(self, number: int) -> None:
@@ -105,33 +106,20 @@ class _Gathering(Generic[Item]):
 class Host:
     """Node at which the others meet."""
 
-    def __init__(self, expected: int, until: float) -> None:
+    def __init__(self, token: str, expected: int, until: float) -> None:
         """Create the host.
 
         Args:
+            token: Token of this preflight.
             expected: Number of nodes.
             until: Deadline for the last report, in seconds of the event loop's clock.
         """
+        self._token = token
         self._until = until
         self._reports: _Gathering[Report] = _Gathering(expected)
         self._probes: _Gathering[tuple[Probe, ...]] = _Gathering(expected)
-        self._listener: Listener | None = None
         self._guests: set[asyncio.Task[None] | None] = set()
         self._lines: dict[Topic, bytes] = {}
-        self._has_met = False
-        self._gone = 0
-        """Guests that left before they sent their probes."""
-
-    def listens_with(self, listener: Listener) -> None:
-        """Set the listener whose banner contains the time."""
-        self._listener = listener
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one guest until it disconnects. A connection without a request was a probe."""
-        try:
-            await self._converse(reader, writer)
-        finally:
-            self._guests.discard(asyncio.current_task())
 
     def close(self) -> None:
         """Do nothing. The owner of the listener closes it."""
@@ -141,13 +129,14 @@ class Host:
         if guests := [task for task in self._guests if task]:
             await asyncio.wait(guests, timeout=CONNECT_SECONDS)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one guest until it disconnects. A connection without a request was a probe."""
         token = ""
         try:
             while line := await read_line(reader):
                 ask = decode(Ask, line)
-                if ask.topic is Topic.CLOCK and self._listener:
-                    writer.write(self._listener.banner())
+                if ask.topic is Topic.CLOCK:
+                    writer.write(banner(self._token))
                 elif ask.topic is Topic.REPORT and ask.report:
                     token = ask.report.token
                     self._guests.add(asyncio.current_task())
@@ -155,17 +144,12 @@ class Host:
                 elif ask.topic is Topic.PROBES and self._reports.has(token):
                     writer.write(self._line(Topic.PROBES, Told(probes=await self.probes(token, ask.probes))))
                 await writer.drain()
-        except WireError:
+        except Malformed:
             return  # the client is not a preflight
         finally:
-            if self._reports.has(token) and not self._probes.has(token):
-                self._left()
-
-    def _left(self) -> None:
-        """Stop waiting for the probes of a guest that disconnected."""
-        self._gone += 1
-        if self._has_met:
-            self._probes.expect(self._probes.expected - 1)
+            self._guests.discard(asyncio.current_task())
+            if self._reports.has(token):
+                self._probes.add(token, ())  # a guest that disconnected is not waited for
 
     def _line(self, topic: Topic, told: Told) -> bytes:
         """Return the encoded response, cached because it is the same for every guest and long for a thousand of
@@ -179,9 +163,7 @@ class Host:
         """Return the reports of all nodes that came in time."""
         self._reports.add(own.token, own)
         met = await self._reports.all(self._until)
-        if not self._has_met:
-            self._has_met = True
-            self._probes.expect(len(met) - self._gone)
+        self._probes.expect(len(met))
         return met
 
     async def probes(self, token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
@@ -216,7 +198,7 @@ class Guest:
             NobodyMet: The host disconnected or does not answer.
         """
         own = replace(own, clock=await self._clock())
-        told = await self._ask(Ask(topic=Topic.REPORT, report=own), self._until + _margin(CONNECT_SECONDS))
+        told = await self._ask(Told, Ask(topic=Topic.REPORT, report=own), self._until + _margin(CONNECT_SECONDS))
         return told.reports
 
     async def probes(self, _token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
@@ -226,7 +208,7 @@ class Guest:
             NobodyMet: The host disconnected or does not answer.
         """
         now = asyncio.get_running_loop().time()
-        told = await self._ask(Ask(topic=Topic.PROBES, probes=own), now + _margin(PROBE_SECONDS))
+        told = await self._ask(Told, Ask(topic=Topic.PROBES, probes=own), now + _margin(PROBE_SECONDS))
         return told.probes
 
     def close(self) -> None:
@@ -238,43 +220,33 @@ class Guest:
         best = Clock(uncertainty=float("inf"))
         for _ in range(_CLOCK_ROUNDS):
             sent, started = time.time(), time.perf_counter()
-            line = await self._line(Ask(topic=Topic.CLOCK), asyncio.get_running_loop().time() + CONNECT_SECONDS)
+            until = asyncio.get_running_loop().time() + CONNECT_SECONDS
+            theirs = await self._ask(Banner, Ask(topic=Topic.CLOCK), until)
             half = (time.perf_counter() - started) / 2
-            theirs = _parsed(Banner, line).time
             if half < best.uncertainty:
-                best = Clock(offset=round(sent + half - theirs, 6), uncertainty=round(half, 6))
+                best = Clock(offset=round(sent + half - theirs.time, 6), uncertainty=round(half, 6))
         return best
 
-    async def _ask(self, ask: Ask, until: float) -> Told:
-        return _parsed(Told, await self._line(ask, until))
-
-    async def _line(self, ask: Ask, until: float) -> bytes:
+    async def _ask(self, kind: type[Kind], ask: Ask, until: float) -> Kind:
+        """Send a request and return its response. Raises NobodyMet."""
+        hint = "look at the preflight of the first node; all nodes need the same ddp_trainer"
         try:
             async with asyncio.timeout_at(until):
                 self._writer.write(encode(ask))
                 line = await read_line(self._reader)
-        except (OSError, WireError) as error:
+            if line:
+                return decode(kind, line)
+        except OSError as error:
             await hang_up(self._writer)
-            raise _host_gone(f"the host of the meeting fell silent: {error or 'no answer in time'}") from error
-        if not line:
-            raise _host_gone("the host of the meeting went away")
-        return line
+            raise NobodyMet(f"the host of the meeting fell silent: {error or 'no answer in time'}", hint) from error
+        except Malformed as error:
+            raise NobodyMet(f"the host of the meeting is no preflight of this version: {error}", hint) from error
+        raise NobodyMet("the host of the meeting went away", hint)
 
 
 def _margin(seconds: float) -> float:
     """Return ``seconds`` with the time that a busy host may need for its response."""
     return seconds + 2 * CONNECT_SECONDS
-
-
-def _parsed(kind: type[Kind], line: bytes) -> Kind:
-    try:
-        return decode(kind, line)
-    except WireError as error:
-        raise _host_gone(f"the host of the meeting is no preflight of this version: {error}") from error
-
-
-def _host_gone(message: str) -> NobodyMet:
-    return NobodyMet(message, "look at the preflight of the first node; all nodes need the same ddp_trainer")
 
 
 async def meet(host: str, port: int, until: float, key: bytes | None) -> Guest:
@@ -288,7 +260,7 @@ async def meet(host: str, port: int, until: float, key: bytes | None) -> Guest:
                 return await _greeted(address, port, until, key)
             except OSError as error:
                 tried.append((address, outcome_of(error)))
-            except (WireError, HandshakeFailed):
+            except (Malformed, HandshakeFailed):
                 tried.append((address, Outcome.STRANGER))
         if loop.time() + _PAUSE > until:
             raise _nobody(found, port, tried)
@@ -299,15 +271,10 @@ async def _greeted(address: str, port: int, until: float, key: bytes | None) -> 
     async with asyncio.timeout(CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
         try:
-            if key is not None:
-                await authenticate(reader, writer, key, HANDSHAKE_VERSION)
-            banner = decode(Banner, await read_line(reader))
+            await read_banner(reader, writer, key)
         except BaseException:
             await hang_up(writer)
             raise
-    if banner.preflight != VERSION:
-        writer.close()
-        raise WireError("another version")
     return Guest(reader, writer, until)
 
 
@@ -330,5 +297,4 @@ _HINTS: Final = {
     Outcome.NO_ROUTE: "this node has no route to it, or lacks its address family: compare IPv4 and IPv6 of both nodes",
     Outcome.STRANGER: "another program, another version of preflight, or one with another secret listens there; "
     "give all nodes one image and one secret, or choose a free port",
-    Outcome.OK: "start preflight on the first node too",
 }

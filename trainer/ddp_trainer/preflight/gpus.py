@@ -77,9 +77,8 @@ def _place(bus_id: str) -> str:
     return ":".join(bus_id.partition(".")[0].lower().split(":")[-2:])
 
 
-def _of(gpu: Gpu, logged: Mapping[str, set[int]] | None) -> tuple[int, ...]:
-    own = (logged or {}).get(_place(gpu.bus_id), set()) if gpu.bus_id else set()
-    return tuple(sorted({*gpu.xids, *own}))
+def _of(gpu: Gpu, logged: Mapping[str, set[int]]) -> tuple[int, ...]:
+    return tuple(sorted({*gpu.xids, *logged.get(_place(gpu.bus_id), ())}))
 
 
 def _records(path: Path) -> list[str]:

@@ -23,10 +23,6 @@ KEY_PURPOSE: Final = "preflight"
 Kind = TypeVar("Kind", bound="DataclassInstance")
 
 
-class WireError(Exception):
-    """A line is not a valid message of a preflight."""
-
-
 def encode(message: DataclassInstance) -> bytes:
     """Return the message as one line."""
     return json.dumps(asdict(message), separators=(",", ":")).encode() + b"\n"
@@ -36,12 +32,9 @@ def decode(kind: type[Kind], line: bytes) -> Kind:
     """Return the message in one line.
 
     Raises:
-        WireError: The line is not a message of this kind.
+        Malformed: The line is not a message of this kind.
     """
-    try:
-        message: Kind = strict_json.parse(kind, strict_json.loads(line))
-    except strict_json.Malformed as error:
-        raise WireError(str(error)) from error
+    message: Kind = strict_json.parse(kind, strict_json.loads(line))
     return message
 
 
@@ -49,7 +42,7 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
     """Return the next line, which may be longer than the reader's limit; empty at the end of the connection.
 
     Raises:
-        WireError: The line has more than :data:`LINE_BYTES`.
+        Malformed: The line has more than :data:`LINE_BYTES`.
         OSError: The connection broke.
     """
     line = bytearray()
@@ -61,5 +54,5 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
         except asyncio.IncompleteReadError:
             return b""
         if len(line) > LINE_BYTES:
-            raise WireError(f"a line of more than {LINE_BYTES} bytes")
+            raise strict_json.Malformed(f"a line of more than {LINE_BYTES} bytes")
     return bytes(line)

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
-from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, admit
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, admit, authenticate
 from ddp_trainer.net.limited_server import Connection, LimitedServer
-from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, encode
+from ddp_trainer.net.strict_json import Malformed
+from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, decode, encode, read_line
 from ddp_trainer.preflight.schema import VERSION
 
 MOST_CONNECTIONS: Final = 4096
@@ -44,6 +45,27 @@ class Banner:
     token: str
     time: float
     """Seconds since the epoch."""
+
+
+def banner(token: str) -> bytes:
+    """Return the encoded banner of a preflight, with the present time."""
+    return encode(Banner(preflight=VERSION, token=token, time=time.time()))
+
+
+async def read_banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes | None) -> Banner:
+    """Authenticate to a listener, unless there is no key, and return its banner.
+
+    Raises:
+        HandshakeFailed: The listener has another key.
+        Malformed: The listener is not a preflight of this version.
+        OSError: The connection broke.
+    """
+    if key is not None:
+        await authenticate(reader, writer, key, HANDSHAKE_VERSION)
+    received = decode(Banner, await read_line(reader))
+    if received.preflight != VERSION:
+        raise Malformed(f"version {received.preflight} of the preflight instead of {VERSION}")
+    return received
 
 
 class Listener:
@@ -95,10 +117,6 @@ class Listener:
         server.start()
         return listener
 
-    def banner(self) -> bytes:
-        """Return the encoded banner with the present time."""
-        return encode(Banner(preflight=VERSION, token=self.token, time=time.time()))
-
     async def aclose(self) -> None:
         """Close all ports and connections."""
         for server in [server for servers in self._servers.values() for server in servers]:
@@ -110,7 +128,7 @@ class Listener:
             if self._key is not None:
                 await admit(reader, writer, self._key, HANDSHAKE_VERSION)
             connection.is_kept = True
-            writer.write(self.banner())
+            writer.write(banner(self.token))
             await writer.drain()
             if self._serve:
                 await self._serve(reader, writer)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import queue
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -42,22 +42,20 @@ def back(address: str) -> str:
 
 def _answer(ask: Callable[[], Answer]) -> Answer:
     """Return the resolver's result within :data:`ANSWER_SECONDS`, as it may block forever. Raises OSError."""
-    answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+    answer: Future[Answer] = Future()
 
     def wait_for_it() -> None:
         try:
-            answers.put(ask())
+            answer.set_result(ask())
         except (OSError, UnicodeError) as error:
-            answers.put(error)
+            answer.set_exception(error)
 
+    # Not an executor, whose threads delay the end of the process.
     threading.Thread(target=wait_for_it, daemon=True).start()
     try:
-        answer = answers.get(timeout=ANSWER_SECONDS)
-    except queue.Empty:
+        return answer.result(timeout=ANSWER_SECONDS)
+    except TimeoutError:
         raise OSError(errno.ETIMEDOUT, f"no answer from the resolver in {ANSWER_SECONDS:g} s") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def hosts_line(name: str, hosts: Path = _HOSTS) -> str:

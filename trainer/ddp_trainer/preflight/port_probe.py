@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.asyncio_utils import hang_up
-from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, authenticate
-from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, WireError, decode, read_line
-from ddp_trainer.preflight.listener import Banner
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed
+from ddp_trainer.net.strict_json import Malformed
+from ddp_trainer.preflight.listener import read_banner
 from ddp_trainer.preflight.schema import Outcome, Probe, Purpose, Report
 
 CONNECT_SECONDS: Final = 5.0
@@ -24,51 +23,37 @@ _AT_ONCE: Final = 64
 _NO_ROUTE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}
 
 
-@dataclass(frozen=True, slots=True)
-class _Door:
-    token: str
-    """Token of the expected peer; empty to accept any."""
-    purpose: Purpose
-    address: str
-    port: int
+_Door = tuple[str, Purpose, str, int]
+"""Token of the expected peer, or empty to accept any; purpose; address; port."""
 
 
 async def probe(own: Report, reports: tuple[Report, ...], key: bytes | None) -> tuple[Probe, ...]:
     """Probe all ports of all peers from this node, :data:`_AT_ONCE` in parallel."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def knock_at(door: _Door) -> Probe:
+    async def knock_at(target: str, purpose: Purpose, address: str, port: int) -> Probe:
         async with limit:
-            outcome = await knock(door.address, door.port, door.token, key)
-        return Probe(
-            source=own.token,
-            target=door.token,
-            purpose=door.purpose,
-            address=door.address,
-            port=door.port,
-            outcome=outcome,
-        )
+            outcome = await knock(address, port, target, key)
+        return Probe(source=own.token, target=target, purpose=purpose, address=address, port=port, outcome=outcome)
 
-    doors = [*_endpoint(own), *(door for peer in reports if peer.token != own.token for door in _doors(own, peer))]
-    return tuple(await asyncio.gather(*map(knock_at, doors)))
-
-
-def _endpoint(own: Report) -> Iterator[_Door]:
-    for address in own.endpoint.addresses:
-        yield _Door("", Purpose.ENDPOINT, address, own.endpoint_port)
+    doors: list[_Door] = [("", Purpose.ENDPOINT, address, own.endpoint_port) for address in own.endpoint.addresses]
+    for peer in reports:
+        if peer.token != own.token:
+            doors += _doors(own, peer)
+    return tuple(await asyncio.gather(*(knock_at(*door) for door in doors)))
 
 
 def _doors(own: Report, peer: Report) -> Iterator[_Door]:
     """Yield the ports of a peer that the ranks of other nodes will need."""
     if peer.route:
-        yield _Door(peer.token, Purpose.RANDOM, peer.route, peer.listening.random)
+        yield peer.token, Purpose.RANDOM, peer.route, peer.listening.random
         if peer.listening.rendezvous:
-            yield _Door(peer.token, Purpose.RENDEZVOUS, peer.route, peer.listening.rendezvous)
+            yield peer.token, Purpose.RENDEZVOUS, peer.route, peer.listening.rendezvous
     for purpose, chosen in ((Purpose.GLOO, peer.gloo), (Purpose.NCCL, peer.nccl)):
         is_elsewhere = chosen.address not in {"", peer.route}
         # No probe for a loopback address, which is local everywhere, or for a node on the same machine.
         if is_elsewhere and not is_loopback(chosen.address) and peer.machine != own.machine:
-            yield _Door(peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random)
+            yield peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random
 
 
 async def knock(address: str, port: int, token: str, key: bytes | None) -> Outcome:
@@ -77,9 +62,12 @@ async def knock(address: str, port: int, token: str, key: bytes | None) -> Outco
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
             try:
-                return Outcome.OK if not token or await _is(reader, writer, token, key) else Outcome.STRANGER
+                is_expected = not token or (await read_banner(reader, writer, key)).token == token
+                return Outcome.OK if is_expected else Outcome.STRANGER
             finally:
                 await hang_up(writer)
+    except (Malformed, HandshakeFailed):
+        return Outcome.STRANGER
     except TimeoutError:
         return Outcome.TIMED_OUT
     except OSError as error:
@@ -91,12 +79,3 @@ def outcome_of(error: OSError) -> Outcome:
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return Outcome.TIMED_OUT
     return Outcome.NO_ROUTE if error.errno in _NO_ROUTE else Outcome.REFUSED
-
-
-async def _is(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, key: bytes | None) -> bool:
-    try:
-        if key is not None:
-            await authenticate(reader, writer, key, HANDSHAKE_VERSION)
-        return decode(Banner, await read_line(reader)).token == token
-    except (WireError, HandshakeFailed):
-        return False

@@ -10,44 +10,15 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
-from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.preflight.collector import Subject, collect
+from ddp_trainer.preflight.collector import Order, collect
 from ddp_trainer.preflight.exchange import Guest, Host, NobodyMet, meet
-from ddp_trainer.preflight.json_codec import KEY_PURPOSE
 from ddp_trainer.preflight.listener import Listener, why_taken
 from ddp_trainer.preflight.port_probe import probe
 from ddp_trainer.preflight.schema import Facts, Listening, Report
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Parameters of a preflight."""
-
-    subject: Subject
-    expected: int
-    least: int
-    meeting_port: int
-    timeout: float
-    """Seconds within which all nodes must arrive."""
-    newcomer: int | None = None
-    """Same as :attr:`Facts.newcomer`."""
-    secret: RunSecret | None = None
-    """Secret that authenticates the nodes; None to accept every peer."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Key of the preflight's listeners. A preflight of one node uses a random one."""
-        secret = self.secret or (RunSecret.random() if self.is_alone else None)
-        return None if secret is None else secret.key(KEY_PURPOSE)
-
-    @property
-    def is_alone(self) -> bool:
-        """True for a run of one node, which meets no other."""
-        return self.expected == 1
 
 
 async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
@@ -57,22 +28,23 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
         OSError: The script cannot be read.
     """
     until = asyncio.get_running_loop().time() + order.timeout
-    host = Host(order.expected, until) if order.subject.is_host else None
-    listener = Listener(uuid.uuid4().hex, _where(environ), order.key, host.serve if host else None)
+    token = uuid.uuid4().hex
+    host = Host(token, order.expected, until) if order.is_host else None
+    listener = Listener(token, _where(environ), order.key, host.serve if host else None)
     async with aclosing(listener), AsyncExitStack() as stack:
         if order.is_alone:
             return Facts(reports=(await _collected(order, listener, environ),))
         meeting: Host | Guest | NobodyMet
         try:
             if host:
-                await _open(host, listener, order.meeting_port)
+                await _open(listener, order.meeting_port)
             meeting = host or stack.enter_context(
-                closing(await meet(order.subject.meeting_host, order.meeting_port, until, order.key))
+                closing(await meet(order.meeting_host, order.meeting_port, until, order.key))
             )
         except NobodyMet as error:
             meeting = error
         own = await _collected(order, listener, environ)
-        if isinstance(meeting, Host) and not order.subject.leads_here:
+        if isinstance(meeting, Host) and not order.leads_here:
             meeting = await _host_or_guest(order, own, meeting, until)
             stack.enter_context(closing(meeting))
         facts = await _together(order, own, meeting)
@@ -90,9 +62,8 @@ def _where(environ: Mapping[str, str]) -> str:
     return address if address and is_loopback(address) else ""
 
 
-async def _open(host: Host, listener: Listener, port: int) -> None:
+async def _open(listener: Listener, port: int) -> None:
     """Listen on the meeting port. Raises NobodyMet if that fails."""
-    host.listens_with(listener)
     try:
         await listener.listen(port)
     except OSError as error:
@@ -107,7 +78,7 @@ async def _host_or_guest(order: Order, own: Report, host: Host, until: float) ->
     rank. Otherwise the name is wrong on this node, which remains the host for the others.
     """
     hosting = asyncio.ensure_future(host.reports(own))
-    looking = asyncio.ensure_future(meet(order.subject.meeting_host, order.meeting_port, until, order.key))
+    looking = asyncio.ensure_future(meet(order.meeting_host, order.meeting_port, until, order.key))
     await asyncio.wait({hosting, looking}, return_when=asyncio.FIRST_COMPLETED)
     if looking.done() and looking.exception() is None:
         hosting.cancel()
@@ -120,7 +91,7 @@ async def _host_or_guest(order: Order, own: Report, host: Host, until: float) ->
 async def _collected(order: Order, listener: Listener, environ: Mapping[str, str]) -> Report:
     """Collect the report. The rendezvous port is taken only now, because the host may be on this machine too."""
     listening = Listening(random=await listener.listen(0))
-    wanted = order.subject.endpoint_port
+    wanted = order.endpoint_port
     try:
         if wanted:
             listening = replace(listening, rendezvous=await listener.listen(wanted))
@@ -128,10 +99,11 @@ async def _collected(order: Order, listener: Listener, environ: Mapping[str, str
         listening = replace(listening, taken=why_taken(wanted, error))
     # A faulty driver or a dead resolver takes seconds, during which other nodes may probe this one.
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, collect, order.subject, listener.token, listening, environ)
+    return await loop.run_in_executor(None, collect, order, listener.token, listening, environ)
 
 
 async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet) -> Facts:
+    facts = Facts(reports=(own,), expected=order.expected, least=order.least, newcomer=order.newcomer)
     try:
         if isinstance(meeting, NobodyMet):
             raise meeting
@@ -139,25 +111,8 @@ async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet
         reports = await meeting.reports(own)
         probes = await meeting.probes(own.token, await probe(own, reports, order.key))
     except NobodyMet as error:
-        return _alone(order, own, error)
-    return Facts(
-        reports=in_order(reports),
-        probes=probes,
-        expected=order.expected,
-        least=order.least,
-        newcomer=order.newcomer,
-    )
-
-
-def _alone(order: Order, own: Report, error: NobodyMet) -> Facts:
-    return Facts(
-        reports=(own,),
-        expected=order.expected,
-        least=order.least,
-        trouble=str(error),
-        trouble_hint=error.hint,
-        newcomer=order.newcomer,
-    )
+        return replace(facts, reports=(own,), trouble=str(error), trouble_hint=error.hint)
+    return replace(facts, reports=in_order(reports), probes=probes)
 
 
 def in_order(reports: Sequence[Report]) -> tuple[Report, ...]:

@@ -11,10 +11,11 @@ import pytest
 
 from ddp_trainer.net.network_interfaces import interfaces
 from ddp_trainer.net.run_secret import RunSecret
+from ddp_trainer.net.strict_json import Malformed
 from ddp_trainer.preflight import formatter, names, software
 from ddp_trainer.preflight.checks.all_checks import judge
 from ddp_trainer.preflight.exchange import PROBE_SECONDS, Ask, Host, NobodyMet, Told, Topic, meet
-from ddp_trainer.preflight.json_codec import WireError, decode, encode
+from ddp_trainer.preflight.json_codec import decode, encode
 from ddp_trainer.preflight.listener import Listener, holder
 from ddp_trainer.preflight.port_probe import knock
 from ddp_trainer.preflight.runner import in_order
@@ -34,14 +35,14 @@ def test_messages_come_back_as_they_were_sent() -> None:
     [b"", b"GET / HTTP/1.1\r\n", b"[]", b"{}", b'{"topic": "dance"}', b'{"topic": "clock", "more": 1}', b"[" * 99999],
 )
 def test_a_line_that_no_preflight_says_is_refused(line: bytes) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(Malformed):
         decode(Ask, line)
 
 
 def test_a_report_with_a_field_of_another_type_is_refused() -> None:
     document = json.loads(encode(a_report()))
     for name, value in {"token": 7, "node_rank": "0", "is_host": 1, "interfaces": [1], "clock": None}.items():
-        with pytest.raises(WireError):
+        with pytest.raises(Malformed):
             decode(Report, json.dumps({**document, name: value}).encode())
 
 
@@ -117,9 +118,8 @@ def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
 def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
     async def hold() -> tuple[int, int]:
         loop = asyncio.get_running_loop()
-        host = Host(2, loop.time() + 30)
+        host = Host("token-0", 2, loop.time() + 30)
         listener = Listener("token-0", "127.0.0.1", KEY, host.serve)
-        host.listens_with(listener)
         port = await listener.listen(0)
         guest = await meet("127.0.0.1", port, loop.time() + 30, KEY)
         reports, told = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
@@ -137,9 +137,8 @@ def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
 def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
     async def hold() -> tuple[list[str], bytes]:
         loop = asyncio.get_running_loop()
-        host = Host(2, loop.time() + 30)
+        host = Host("token-0", 2, loop.time() + 30)
         listener = Listener("token-0", "127.0.0.1", KEY, host.serve)
-        host.listens_with(listener)
         port = await listener.listen(0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(encode(Ask(topic=Topic.REPORT, report=a_report(7))))
@@ -158,7 +157,7 @@ def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
 
 def test_a_report_that_comes_too_late_is_late_for_everybody() -> None:
     async def hold() -> list[int]:
-        host = Host(2, asyncio.get_running_loop().time())
+        host = Host("token-0", 2, asyncio.get_running_loop().time())
         return [len(await host.reports(a_report(rank))) for rank in range(2)]
 
     assert asyncio.run(hold()) == [1, 1]
