@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.common import constants
 from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import gpus, interface_selection, names
 from ddp_trainer.preflight.json_codec import KEY_PURPOSE
-from ddp_trainer.preflight.limits import limits
 from ddp_trainer.preflight.rdma import rdma
-from ddp_trainer.preflight.schema import Listening, Report, Resolution
+from ddp_trainer.preflight.schema import Limits, Listening, Report, Resolution
 from ddp_trainer.preflight.software import software
 
 _MOST_REVERSED: Final = 8
@@ -96,7 +98,7 @@ def collect(order: Order, token: str, listening: Listening, environ: Mapping[str
         nccl=interface_selection.nccl(found, environ),
         listening=listening,
         software=software(order.script, cards.driver, cards.cuda, environ),
-        limits=limits(),
+        limits=_limits(),
         gpus=cards.gpus,
         gpu_note=cards.error,
         has_driver=cards.has_driver,
@@ -134,3 +136,20 @@ def _reverse(addresses: Sequence[str]) -> dict[str, str]:
 def _astray(address: str, name: str) -> str:
     found = names.forward(name)
     return "" if address in found.addresses else ", ".join(found.addresses) or "nowhere"
+
+
+def _limits() -> Limits:
+    """Return the limits of shared memory and open files."""
+    size = free = 0
+    try:
+        volume = os.statvfs(constants.Path.SHARED_MEMORY)
+        size, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+    except OSError:
+        pass  # a missing /dev/shm counts as one of size 0
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = 1 << 30
+    return Limits(
+        shared_memory_bytes=size,
+        shared_memory_free_bytes=free,
+        open_files=unlimited if soft == resource.RLIM_INFINITY else soft,
+    )

@@ -2,12 +2,12 @@
 
 ::
 
-    guest ──▶ host   Ask(clock) …      response: the host's time
+    guest ──▶ host   Ask() …           response: the host's time
     guest ──▶ host   Ask(report)       response: the reports of all, when all are there or time is up
     guest ──▶ host   Ask(probes)       response: the probes of all, in the same way
 
-:class:`Host` and :class:`Guest` have the same methods ``reports``, ``probes`` and ``close``; :func:`meet` connects a
-guest. The meeting may be at another address than the endpoint, so that it works if the endpoint's name is wrong.
+:class:`Host` and :class:`Guest` have the same methods ``reports`` and ``probes``; :func:`meet` connects a guest. The
+meeting may be at another address than the endpoint, so that it works if the endpoint's name is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 from ddp_trainer.net.addresses import is_address
@@ -40,21 +39,12 @@ _PAUSE: Final = 0.2
 Item = TypeVar("Item")
 
 
-class Topic(StrEnum):
-    """Kind of a guest's request."""
-
-    CLOCK = "clock"
-    REPORT = "report"
-    PROBES = "probes"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Request of a guest."""
+    """Request of a guest: its report or its probes; without both, for the time."""
 
-    topic: Topic
     report: Report | None = None
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[Probe, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +109,7 @@ class Host:
         self._reports: _Gathering[Report] = _Gathering(expected)
         self._probes: _Gathering[tuple[Probe, ...]] = _Gathering(expected)
         self._guests: set[asyncio.Task[None] | None] = set()
-        self._lines: dict[Topic, bytes] = {}
-
-    def close(self) -> None:
-        """Do nothing. The owner of the listener closes it."""
+        self._lines: dict[str, bytes] = {}
 
     async def farewell(self) -> None:
         """Wait until the guests have read their responses and disconnected."""
@@ -135,14 +122,14 @@ class Host:
         try:
             while line := await read_line(reader):
                 ask = decode(Ask, line)
-                if ask.topic is Topic.CLOCK:
-                    writer.write(banner(self._token))
-                elif ask.topic is Topic.REPORT and ask.report:
+                if ask.report:
                     token = ask.report.token
                     self._guests.add(asyncio.current_task())
-                    writer.write(self._line(Topic.REPORT, Told(reports=await self.reports(ask.report))))
-                elif ask.topic is Topic.PROBES and self._reports.has(token):
-                    writer.write(self._line(Topic.PROBES, Told(probes=await self.probes(token, ask.probes))))
+                    writer.write(self._line("reports", Told(reports=await self.reports(ask.report))))
+                elif ask.probes is None:
+                    writer.write(banner(self._token))
+                elif self._reports.has(token):
+                    writer.write(self._line("probes", Told(probes=await self.probes(token, ask.probes))))
                 await writer.drain()
         except Malformed:
             return  # the client is not a preflight
@@ -151,7 +138,7 @@ class Host:
             if self._reports.has(token):
                 self._probes.add(token, ())  # a guest that disconnected is not waited for
 
-    def _line(self, topic: Topic, told: Told) -> bytes:
+    def _line(self, topic: str, told: Told) -> bytes:
         """Return the encoded response, cached because it is the same for every guest and long for a thousand of
         them.
         """
@@ -198,7 +185,7 @@ class Guest:
             NobodyMet: The host disconnected or does not answer.
         """
         own = replace(own, clock=await self._clock())
-        told = await self._ask(Told, Ask(topic=Topic.REPORT, report=own), self._until + _margin(CONNECT_SECONDS))
+        told = await self._ask(Told, Ask(report=own), self._until + _margin(CONNECT_SECONDS))
         return told.reports
 
     async def probes(self, _token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
@@ -208,7 +195,7 @@ class Guest:
             NobodyMet: The host disconnected or does not answer.
         """
         now = asyncio.get_running_loop().time()
-        told = await self._ask(Told, Ask(topic=Topic.PROBES, probes=own), now + _margin(PROBE_SECONDS))
+        told = await self._ask(Told, Ask(probes=own), now + _margin(PROBE_SECONDS))
         return told.probes
 
     def close(self) -> None:
@@ -221,7 +208,7 @@ class Guest:
         for _ in range(_CLOCK_ROUNDS):
             sent, started = time.time(), time.perf_counter()
             until = asyncio.get_running_loop().time() + CONNECT_SECONDS
-            theirs = await self._ask(Banner, Ask(topic=Topic.CLOCK), until)
+            theirs = await self._ask(Banner, Ask(), until)
             half = (time.perf_counter() - started) / 2
             if half < best.uncertainty:
                 best = Clock(offset=round(sent + half - theirs.time, 6), uncertainty=round(half, 6))

@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, closing
+from contextlib import aclosing, closing, nullcontext
 from dataclasses import replace
 
 from ddp_trainer.common.constants import Env
@@ -31,23 +31,21 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
     token = uuid.uuid4().hex
     host = Host(token, order.expected, until) if order.is_host else None
     listener = Listener(token, _where(environ), order.key, host.serve if host else None)
-    async with aclosing(listener), AsyncExitStack() as stack:
+    async with aclosing(listener):
         if order.is_alone:
             return Facts(reports=(await _collected(order, listener, environ),))
         meeting: Host | Guest | NobodyMet
         try:
             if host:
                 await _open(listener, order.meeting_port)
-            meeting = host or stack.enter_context(
-                closing(await meet(order.meeting_host, order.meeting_port, until, order.key))
-            )
+            meeting = host or await meet(order.meeting_host, order.meeting_port, until, order.key)
         except NobodyMet as error:
             meeting = error
         own = await _collected(order, listener, environ)
         if isinstance(meeting, Host) and not order.leads_here:
             meeting = await _host_or_guest(order, own, meeting, until)
-            stack.enter_context(closing(meeting))
-        facts = await _together(order, own, meeting)
+        with closing(meeting) if isinstance(meeting, Guest) else nullcontext():
+            facts = await _together(order, own, meeting)
         if host:
             await host.farewell()
         return facts

@@ -14,7 +14,7 @@ from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.net.strict_json import Malformed
 from ddp_trainer.preflight import formatter, names, software
 from ddp_trainer.preflight.checks.all_checks import judge
-from ddp_trainer.preflight.exchange import PROBE_SECONDS, Ask, Host, NobodyMet, Told, Topic, meet
+from ddp_trainer.preflight.exchange import PROBE_SECONDS, Ask, Host, NobodyMet, Told, meet
 from ddp_trainer.preflight.json_codec import decode, encode
 from ddp_trainer.preflight.listener import Listener, holder
 from ddp_trainer.preflight.port_probe import knock
@@ -32,7 +32,7 @@ def test_messages_come_back_as_they_were_sent() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"GET / HTTP/1.1\r\n", b"[]", b"{}", b'{"topic": "dance"}', b'{"topic": "clock", "more": 1}', b"[" * 99999],
+    [b"", b"GET / HTTP/1.1\r\n", b"[]", b'{"probes": 1}', b'{"report": {}}', b'{"more": 1}', b"[" * 99999],
 )
 def test_a_line_that_no_preflight_says_is_refused(line: bytes) -> None:
     with pytest.raises(Malformed):
@@ -141,7 +141,7 @@ def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
         listener = Listener("token-0", "127.0.0.1", KEY, host.serve)
         port = await listener.listen(0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode(Ask(topic=Topic.REPORT, report=a_report(7))))
+        writer.write(encode(Ask(report=a_report(7))))
         answer = await reader.read()
         writer.close()
         with pytest.raises(NobodyMet):
