@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -83,25 +84,19 @@ def _of(gpu: Gpu, logged: Mapping[str, set[int]]) -> tuple[int, ...]:
 
 def _records(path: Path) -> list[str]:
     """Return the records of the kernel's log; empty if it is not readable, as in most pods."""
-    try:
-        log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return []
-    text: list[bytes] = []
-    try:
+    records: list[bytes] = []
+    with suppress(OSError), open(path, "rb", buffering=0, opener=_open_without_waiting) as log:
         for _ in range(_MOST_RECORDS):
-            try:
-                read = os.read(log, _LOG_BYTES)
-            except BrokenPipeError:
-                continue  # records were overwritten before they were read
-            if not read:
-                break
-            text.append(read)
-    except OSError:
-        pass  # BlockingIOError: no more records
-    finally:
-        os.close(log)
-    return b"".join(text).decode(errors="replace").splitlines()
+            with suppress(BrokenPipeError):  # records were overwritten before they were read
+                record = log.read(_LOG_BYTES)
+                if not record:
+                    break
+                records.append(record)
+    return b"".join(records).decode(errors="replace").splitlines()
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _foreign(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -64,7 +65,8 @@ def read(library: str = LIBRARY) -> Cards:
         return Cards(error=f"NVML cannot be initialized: {error}")
     try:
         count = nvml.number("nvmlDeviceGetCount_v2")
-        return Cards(driver=_driver(nvml), cuda=_cuda(nvml), gpus=_gpus(nvml, count))
+        driver, cuda = _versions(nvml)
+        return Cards(driver=driver, cuda=cuda, gpus=_gpus(nvml, count))
     except NvmlError as error:
         return Cards(error=f"NVML does not list the GPUs: {error}")
     finally:
@@ -102,19 +104,15 @@ def gpu_of(nvml: Nvml, index: int, device: Device) -> Gpu:
     return Gpu(index=index, **values, unread=unread, is_lost=is_lost)
 
 
-def _driver(nvml: Nvml) -> str:
-    try:
-        return nvml.text("nvmlSystemGetDriverVersion")
-    except NvmlError:
-        return ""
-
-
-def _cuda(nvml: Nvml) -> str:
-    try:
+def _versions(nvml: Nvml) -> tuple[str, str]:
+    """Return the version of the driver and the newest CUDA version that it supports; empty if unknown."""
+    driver = cuda = ""
+    with suppress(NvmlError):
+        driver = nvml.text("nvmlSystemGetDriverVersion")
+    with suppress(NvmlError):
         version = nvml.number("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
-    except NvmlError:
-        return ""
-    return f"{version // 1000}.{version % 1000 // 10}"
+        cuda = f"{version // 1000}.{version % 1000 // 10}"
+    return driver, cuda
 
 
 def _count(nvml: Nvml, function: str, *before: Any, kind: Any = ctypes.c_ulonglong) -> int:

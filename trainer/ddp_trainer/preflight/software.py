@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.machinery
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -36,6 +36,8 @@ _NODE_OWN: Final = {"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RESTART_COUNT"}
 _LONGEST_VALUE: Final = 256
 _NCCL_PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 _DIGITS: Final = 16
+_ASSIGNMENT: Final = re.compile(r"""^(\w+)(?:: [^=]+)? = ['"](.*)['"]$""", re.MULTILINE)
+"""Name and text of an assignment, with or without an annotation."""
 
 
 def software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, str]) -> Software:
@@ -74,29 +76,15 @@ def torch_versions() -> dict[str, str]:
     if spec is None or not spec.origin:
         return {}
     try:
-        tree = ast.parse(Path(spec.origin).with_name("version.py").read_text())
-    except (OSError, SyntaxError):
+        values = dict(_ASSIGNMENT.findall(Path(spec.origin).with_name("version.py").read_text()))
+    except OSError:
         return {}
-    values = dict(_assignments(tree))
     return {
         "torch": values.get("__version__", ""),
         "cuda": values.get("cuda", ""),
         "hip": values.get("hip", ""),
         "nccl": _nccl_version(),
     }
-
-
-def _assignments(tree: ast.Module) -> list[tuple[str, str]]:
-    """Return the names with a string value, with or without an annotation."""
-    found: list[tuple[str, str]] = []
-    for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            found += [(target.id, value.value) for target in targets if isinstance(target, ast.Name)]
-    return found
 
 
 def _nccl_version() -> str:
