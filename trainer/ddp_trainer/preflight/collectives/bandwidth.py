@@ -35,8 +35,3 @@ def all_but_own(world: int) -> float:
 def whole(_world: int) -> float:
     """Return 1: the whole message leaves or reaches one rank."""
     return 1.0
-
-
-def algorithm(size_bytes: int, seconds: float) -> float:
-    """Return the algorithm bandwidth in bytes per second."""
-    return size_bytes / seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -92,9 +92,3 @@ class Earlier:
         if 1 / ratio > 1 + tolerance and now.seconds.upper_quartile < then.seconds.lower_quartile:
             return Change(Verdict.FASTER, ratio)
         return Change(Verdict.SAME, ratio)
-
-
-def slower(changes: Sequence[tuple[Result, Change]]) -> list[tuple[Result, Change]]:
-    """Return the results that became slower, the worst first."""
-    found = [(result, change) for result, change in changes if change.verdict is Verdict.SLOWER]
-    return sorted(found, key=lambda pair: -(pair[1].ratio or 0))

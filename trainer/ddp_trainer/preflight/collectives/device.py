@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
@@ -13,16 +13,10 @@ from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.sizes import show
 
 Run = Callable[[], object]
-
+Timer = Callable[[Run], float]
+"""Function that returns the seconds from a call until its result is usable."""
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
-
-
-class Timer(Protocol):
-    """Function that times one call."""
-
-    def __call__(self, run: Run) -> float:
-        """Return the seconds from the call until its result is usable."""
 
 
 def on_host(run: Run) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,8 +154,3 @@ def slow_buses(results: Sequence[Result], floors: Floors, gpus: int, hosts: int)
                 f"all_reduce of {result.size_bytes >> 30} GiB has a bus bandwidth of "
                 f"{result.bus_bytes_per_second / 1e9:.3g} GB/s, below the floor of {floor / 1e9:.3g}"
             )
-
-
-def as_json(name: str, speeds: Speeds | None, floors: Floors) -> dict[str, Any]:
-    """Return one device, its speeds and its floors as plain data."""
-    return {"name": name, "speeds": asdict(speeds) if speeds else None, "floors": asdict(floors)}

@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,10 +20,10 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.preflight.collectives import bandwidth
-from ddp_trainer.preflight.collectives.device import Timer
 from ddp_trainer.preflight.collectives.errors import CommunicationFailed, first_line
+from ddp_trainer.preflight.collectives.measure import slowest
 from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, rounds
-from ddp_trainer.preflight.collectives.request import Request
+from ddp_trainer.preflight.collectives.rank import Rank
 from ddp_trainer.process.group_names import restart_group_names
 
 MESSAGE_BYTES: Final = {"gloo": 4 << 20, "nccl": 256 << 20}
@@ -34,24 +33,9 @@ _MARGIN_SECONDS: Final = 2.0
 """Seconds for the work of a rank besides waiting for its peers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """This process in the measurement of pairs."""
-
-    rank: int
-    world: int
-    node: int
-    backend: str
-    device: torch.device
-    timer: Timer
-    store: Any
-    """torch's store, which is not part of the measurement."""
-    request: Request
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the message in bytes."""
-        return max(self.request.sizes_of(self.backend)) if self.request.sizes else MESSAGE_BYTES[self.backend]
+def message_bytes(own: Rank) -> int:
+    """Return the size of the message in bytes."""
+    return max(own.request.sizes_of(own.backend)) if own.request.sizes else MESSAGE_BYTES[own.backend]
 
 
 def introduce(own: Rank) -> Mapping[int, Mapping[str, Any]]:
@@ -131,7 +115,7 @@ def _absent(own: Rank, number: int, members: Sequence[int]) -> list[int]:
 
 
 def _times(own: Rank, world: int) -> list[float]:
-    count = own.size_bytes // 4
+    count = message_bytes(own) // 4
     message = torch.ones(count, dtype=torch.float32, device=own.device)
     times: list[float] = []
     for repeat in range(own.request.warmup + own.request.repeats):
@@ -174,8 +158,8 @@ def _pairing(own: Rank, number: int, pair: tuple[int, ...], told: Mapping[int, M
     errors += [f"rank {rank}: {each['error']}" for rank, each in told.items() if each and "error" in each]
     if errors:
         return Pairing(round=number, nodes=pair, error=errors[0])
-    slowest = [max(repeat) for repeat in zip(*(each["times"] for each in told.values() if each), strict=True)]
-    speed = own.size_bytes / statistics.median(slowest) * bandwidth.twice_but_own(len(told))
+    seconds = statistics.median(slowest(each for each in told.values() if each))
+    speed = message_bytes(own) / seconds * bandwidth.twice_but_own(len(told))
     return Pairing(round=number, nodes=pair, bus_bytes_per_second=speed)
 
 

@@ -63,15 +63,11 @@ def title(result: Result) -> str:
 
 def document(
     about: Mapping[str, Any],
-    results: Sequence[Result],
+    results: Sequence[tuple[Result, Change | None]],
     unsupported: Sequence[Unsupported],
-    changes: Sequence[Change | None],
 ) -> str:
     """Return the whole run as JSON. ``about`` describes where and how it was measured."""
-    rows = [
-        result.to_json() | ({"change": {"verdict": str(change.verdict), "ratio": change.ratio}} if change else {})
-        for result, change in zip(results, changes, strict=True)
-    ]
+    rows = [asdict(result) | ({"change": asdict(change)} if change else {}) for result, change in results]
     missing = [asdict(each) for each in unsupported]
     return json.dumps(
         {"apiVersion": API_VERSION, "kind": KIND, **about, "results": rows, "unsupported": missing}, indent=2

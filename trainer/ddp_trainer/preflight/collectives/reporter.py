@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ddp_trainer.preflight.collectives import report
-from ddp_trainer.preflight.collectives.comparison import Change, Earlier, slower
+from ddp_trainer.preflight.collectives.comparison import Change, Earlier, Verdict
 from ddp_trainer.preflight.collectives.errors import SLOWER
-from ddp_trainer.preflight.collectives.floors import Floors, Speeds, as_json, below, floors_of, slow_buses
+from ddp_trainer.preflight.collectives.floors import Floors, Speeds, below, floors_of, slow_buses
 from ddp_trainer.preflight.collectives.request import OFF, Request
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 
@@ -24,9 +24,9 @@ class Outcome:
     devices: Sequence[Mapping[str, Any]] = ()
     """Name, node and speeds of each rank's device."""
     own_floors: Mapping[str, Floors] = field(default_factory=dict)
-    results: list[Result] = field(default_factory=list)
+    results: list[tuple[Result, Change | None]] = field(default_factory=list)
+    """Results, each with its change since the earlier run."""
     unsupported: list[Unsupported] = field(default_factory=list)
-    changes: list[Change | None] = field(default_factory=list)
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Print what is measured.
@@ -52,8 +52,7 @@ class Outcome:
             line = report.unsupported_row(result)
         else:
             change = self.earlier.change(result, self.request.tolerance) if self.earlier else None
-            self.results.append(result)
-            self.changes.append(change)
+            self.results.append((result, change))
             line = report.row(result, change)
         if self._is_table:
             print(line, flush=True)
@@ -61,40 +60,42 @@ class Outcome:
     def finish(self, about: Mapping[str, Any]) -> tuple[int, str]:
         """Return the exit code, and a sentence if it is not 0."""
         if not self._is_table:
-            devices = [as_json(each["name"], _speeds(each), self._floors(each)) for each in self.devices]
-            more = {**about, "devices": devices}
-            print(report.document(more, self.results, self.unsupported, self.changes), flush=True)
-        wrong = [sentence for result in self.results for sentence in report.sentences(result)]
+            devices = [
+                {"name": each["name"], "speeds": each["speeds"], "floors": asdict(self._floors(each))}
+                for each in self.devices
+            ]
+            print(report.document({**about, "devices": devices}, self.results, self.unsupported), flush=True)
+        wrong = [sentence for result, _ in self.results for sentence in report.sentences(result)]
+        low = [] if wrong else list(self._below(about))
+        for sentence in wrong or low:
+            print(f"ddp-launch collectives: {sentence}", file=sys.stderr)
         if wrong:
-            for sentence in wrong:
-                print(f"ddp-launch collectives: {sentence}", file=sys.stderr)
             return 1, f"{len(wrong)} results are wrong, the first: {wrong[0]}" if len(wrong) > 1 else wrong[0]
-        low = list(self._below(about))
         if low:
-            for sentence in low:
-                print(f"ddp-launch collectives: {sentence}", file=sys.stderr)
             return SLOWER, low[0]
-        pairs = [(result, change) for result, change in zip(self.results, self.changes, strict=True) if change]
-        worse = slower(pairs)
+        worse = [
+            (change.ratio or 0, report.title(result))
+            for result, change in self.results
+            if change and change.verdict is Verdict.SLOWER
+        ]
         if worse and self.earlier:
-            result, change = worse[0]
+            ratio, title = max(worse)
             return SLOWER, (
-                f"{len(worse)} of {len(pairs)} measurements are slower than in {self.earlier.file}, the most: "
-                f"{report.title(result)}, {change.ratio:.2f} times."
+                f"{len(worse)} of {len(self.results)} measurements are slower than in {self.earlier.file}, the most: "
+                f"{title}, {ratio:.2f} times."
             )
         return 0, ""
 
     def _below(self, about: Mapping[str, Any]) -> Iterator[str]:
         """Yield a sentence for each speed below a floor, with rank and node."""
         for rank, each in enumerate(self.devices):
-            speeds = _speeds(each)
-            for told in below(speeds, self._floors(each)) if speeds else ():
+            for told in below(Speeds(**each["speeds"]), self._floors(each)) if each["speeds"] else ():
                 yield f"Rank {rank} on {each['node']} ({each['name']}) {told}."
         names = {each["name"] for each in self.devices}
         if len(names) == 1 and self.request.floors != OFF:
             hosts = {rank["host"] for rank in about["ranks"]}
             floors = self._floors(self.devices[0])
-            for told in slow_buses(self.results, floors, len(self.devices), len(hosts)):
+            for told in slow_buses([result for result, _ in self.results], floors, len(self.devices), len(hosts)):
                 yield f"{', '.join(hosts)}: {told}."
 
     def _floors(self, device: Mapping[str, Any]) -> Floors:
@@ -103,7 +104,3 @@ class Outcome:
     @property
     def _is_table(self) -> bool:
         return self.request.output == "table"
-
-
-def _speeds(device: Mapping[str, Any]) -> Speeds | None:
-    return Speeds(**device["speeds"]) if device["speeds"] else None

@@ -1,11 +1,12 @@
 """Flags of ``ddp-launch collectives``, checked.
 
-Standard library only, so that a wrong flag fails before torch is imported.
+Standard library only, so that the launcher refuses a wrong flag before it starts a rank, and without torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -147,8 +148,6 @@ def _words(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     words = [word.strip().replace("-", "_") for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
-            import difflib  # noqa: PLC0415 - needed on this error alone
-
             near = difflib.get_close_matches(word, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
             raise BadRequest(f"{flag} {word!r} is unknown; {hint}")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
-
-from ddp_trainer.preflight.collectives import bandwidth
 
 API_VERSION: Final = "preflight.ddp/v1"
 KIND: Final = "Collectives"
@@ -74,7 +72,7 @@ class Result:
         """
         operation, dtype, size_bytes = identity
         seconds = Seconds.of(times)
-        algorithm = bandwidth.algorithm(size_bytes, seconds.median)
+        algorithm = size_bytes / seconds.median
         return cls(
             operation=operation,
             dtype=dtype,
@@ -90,10 +88,6 @@ class Result:
         """Return the result in a document. Raises KeyError or TypeError if it is invalid."""
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name != "seconds"}
         return cls(**fields, seconds=Seconds(**document["seconds"]))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data."""
-        return asdict(self)
 
     @property
     def identity(self) -> tuple[str, str, int]:

@@ -25,7 +25,8 @@ def measured(times: list[float], size_bytes: int = 4096, wrong: tuple[dict[str, 
 
 def kept(folder: Path, *results: Result) -> Earlier:
     file = folder / "earlier.json"
-    file.write_text(report.document(ABOUT, results, [Unsupported("barrier", "", "no")], [None] * len(results)))
+    document = report.document(ABOUT, [(result, None) for result in results], [Unsupported("barrier", "", "no")])
+    file.write_text(document)
     return Earlier.read(str(file))
 
 
