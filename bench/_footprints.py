@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, mode
 from typing import Final
 
 from bench.harness import CannotMeasure, Report
@@ -61,16 +61,20 @@ class Footprints:
     def tell(self, report: Report) -> None:
         """The last tenth beside the first: of the whole job, and of the processes that lived through all samples.
 
+        Only samples count that have as many processes as most samples: while a process is restarted, a job holds less.
+
         Raises:
-            CannotMeasure: fewer than ten samples, or no process lived through all of them.
+            CannotMeasure: fewer than ten such samples, or no process lived through all of them.
         """
-        tenth = len(self.samples) // 10
+        usual = mode(map(len, self.samples)) if self.samples else 0
+        samples = [sample for sample in self.samples if len(sample) == usual]
+        tenth = len(samples) // 10
         lasting = set.intersection(*map(set, self.samples)) if self.samples else set()
         if not tenth or not lasting:
-            raise CannotMeasure(f"{len(self.samples)} samples of {len(lasting)} lasting processes tell of no growth.")
+            raise CannotMeasure(f"{len(samples)} samples of {len(lasting)} lasting processes tell of no growth.")
         for who, wanted in (("job", None), ("lasting_processes", lasting)):
-            early = [_sum(sample, wanted) for sample in self.samples[:tenth]]
-            late = [_sum(sample, wanted) for sample in self.samples[-tenth:]]
+            early = [_sum(sample, wanted) for sample in samples[:tenth]]
+            late = [_sum(sample, wanted) for sample in samples[-tenth:]]
             for what, unit in (("memory", "bytes"), ("threads", "count"), ("descriptors", "count")):
                 first = median(getattr(each, what) for each in early)
                 last = median(getattr(each, what) for each in late)
