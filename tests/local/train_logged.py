@@ -47,6 +47,7 @@ class CommitLog(SilentRankRecorder):
     """Notes every committed step."""
 
     def __init__(self, log: TextIO) -> None:
+        super().__init__()
         self._log = log
 
     def step(self, step: int, *_: float) -> None:  # type: ignore[override]
