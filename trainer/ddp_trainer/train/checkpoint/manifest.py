@@ -63,6 +63,15 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Later:
+    """Fields that are read of a manifest in a later format."""
+
+    format: _Count
+    step: _Count
+    written_at: _Time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Description of one checkpoint."""
 
@@ -107,7 +116,7 @@ class Manifest:
     def from_json(cls, text: str) -> Manifest:
         """Return the manifest in a JSON text (the inverse of :meth:`to_json`).
 
-        Of a manifest in a later format, only the format and the step are valid.
+        Of a manifest in a later format, only the format, the step and the time are valid.
 
         Raises:
             ValueError: The text is not a valid manifest.
@@ -117,8 +126,12 @@ class Manifest:
             if raw.pop(_OWN_DIGEST) != _digest(raw):
                 raise ValueError("it differs from its own digest")
             if raw["format"] > FORMAT:
-                return cls(**{each.name: raw.get(each.name, 0) for each in fields(cls)})
+                known = {each.name: raw.get(each.name, 0) for each in fields(_Later)}
+                later: _Later = strict_json.parse(_Later, known)
+                return cls(**dict.fromkeys((each.name for each in fields(cls)), 0) | asdict(later))
             metrics = raw.pop("metrics")  # they may be infinite or NaN, which strict JSON lacks
+            if metrics is not None and not all(type(value) in {int, float} for value in metrics.values()):
+                raise ValueError("a metric is not a number")
             manifest: Manifest = strict_json.parse(cls, raw)
         except strict_json.Malformed as error:
             raise ValueError(str(error)) from None

@@ -66,7 +66,12 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "pieces a number": with_field(pieces=1),
     "a piece with a NUL": with_field(pieces=[{"file": "a\0", "sha256": "", "size_bytes": 0}]),
     "a piece with half a character": with_field(pieces=[{"file": "\ud800", "sha256": "", "size_bytes": 0}]),
+    "metrics a number": with_field(metrics=3),
+    "metrics of texts": with_field(metrics={"accuracy": "high"}),
     "format a list": with_field(format=[2]),
+    "format infinite": with_field(format=float("inf")),
+    "step of a later format a text": with_field(format=3, step="2"),
+    "a later format of no year": with_field(format=3, written_at="now"),
 }
 
 
