@@ -22,7 +22,7 @@ from bench.harness import CannotMeasure, Options, Report, machine
 FRAMEWORK = frozenset({"__main__", "harness"})
 
 
-class Measurement(Protocol):
+class BenchmarkModule(Protocol):
     """What a module in this folder offers."""
 
     SUMMARY: str
@@ -38,13 +38,13 @@ def names() -> list[str]:
     return sorted(module.replace("_", "-") for module in modules - FRAMEWORK)
 
 
-def load(name: str) -> Measurement:
+def load(name: str) -> BenchmarkModule:
     """The measurement of this name, which must be one of :func:`names`."""
-    return cast("Measurement", importlib.import_module(f"bench.{name.replace('-', '_')}"))
+    return cast("BenchmarkModule", importlib.import_module(f"bench.{name.replace('-', '_')}"))
 
 
 @contextlib.contextmanager
-def stdout_kept_clean() -> Iterator[None]:
+def redirect_stdout_to_stderr() -> Iterator[None]:
     """Lead file descriptor 1 to stderr, so that no child of a measurement can spoil the JSON line."""
     sys.stdout.flush()
     stdout = os.dup(1)
@@ -62,9 +62,9 @@ def as_json(name: str, report: Report, options: Options, seconds: float) -> str:
     return json.dumps(
         {
             "bench": name,
-            "figures": {key: _finite(value) for key, value in report.figures.items()},
-            "baselines": {key: _finite(value) for key, value in report.baselines.items()},
-            "bars": [dataclasses.asdict(bar) | {"figure": _finite(bar.figure)} for bar in report.bars],
+            "figures": {key: _to_json_number(value) for key, value in report.figures.items()},
+            "baselines": {key: _to_json_number(value) for key, value in report.baselines.items()},
+            "bars": [dataclasses.asdict(bar) | {"figure": _to_json_number(bar.figure)} for bar in report.bars],
             "machine": machine(),
             "seed": options.seed,
             "quick": options.quick,
@@ -75,14 +75,14 @@ def as_json(name: str, report: Report, options: Options, seconds: float) -> str:
     )
 
 
-def _finite(value: float) -> float | None:
+def _to_json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 def run(name: str, options: Options) -> int:
     """Take one measurement and print it; 1 where a bar does not hold."""
     begun = time.monotonic()
-    with stdout_kept_clean():
+    with redirect_stdout_to_stderr():
         measurement = load(name)
         options.parts(getattr(measurement, "PARTS", ()))  # before it takes its time
         report = measurement.measure(options)

@@ -56,7 +56,7 @@ class Call:
                     stdout=out,
                     stderr=err,
                     stdin=subprocess.DEVNULL,
-                    env=_environ(),
+                    env=_child_env(),
                     pass_fds=[writer],
                     check=True,
                 )
@@ -73,13 +73,13 @@ class Call:
         self.memory.append(told["memory"])
         return float(told["seconds"])
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """That it ran."""
         self.computed.clear()
         self.memory.clear()
 
 
-def _environ() -> dict[str, str]:
+def _child_env() -> dict[str, str]:
     """Ours, with byte code: to compile a program takes as long as all that it does."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(BYTE_CODE)}

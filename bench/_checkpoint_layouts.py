@@ -50,7 +50,7 @@ def cross(report: Report, options: Options) -> None:
     with tempfile.TemporaryDirectory(prefix="ddp-bench-layouts-") as name:
         directory = Path(name)
         _pairs(directory, layouts, steps, report, options)
-        _digests(directory, layouts, steps // 2, report, options)
+        _compare_export_digests(directory, layouts, steps // 2, report, options)
 
 
 def _pairs(directory: Path, layouts: Sequence[str], steps: int, report: Report, options: Options) -> None:
@@ -65,7 +65,9 @@ def _pairs(directory: Path, layouts: Sequence[str], steps: int, report: Report, 
     report.at_least("distance of losses after a first half that was learned faster, the control", control, 10 * BAR)
 
 
-def _digests(directory: Path, layouts: Sequence[str], step: int, report: Report, options: Options) -> None:
+def _compare_export_digests(
+    directory: Path, layouts: Sequence[str], step: int, report: Report, options: Options
+) -> None:
     train(directory, "", step, kept=directory / "one")
     digests = {"one process": export(directory, directory / "one")}
     weights = (directory / EXPORTED).rename(directory / "begun.safetensors")

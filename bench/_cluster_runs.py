@@ -35,7 +35,7 @@ Json = dict[str, Any]
 POLL_SECONDS: Final = 0.3
 IMAGE: Final = "DDP_TEST_IMAGE"
 """Variable that names the trainer image that the cluster's nodes can start."""
-SCRIPT: Final = Path(__file__).parent / "scripts" / "stock_elastic.py"
+SCRIPT: Final = Path(__file__).parent / "scripts" / "elastic_ddp.py"
 RESTRICTED: Final[Json] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -96,7 +96,7 @@ class Run(ABC):
     def pods(self) -> list[Json]:
         """Its worker pods that have not ended and are not being deleted, by name."""
         found, _ = self.api.items(self._pods(), labelSelector=self.selector)
-        return living(found)
+        return active_pods(found)
 
     def delete_pod(self, pod: Json) -> float:
         """As ``kubectl delete pod``; the Unix time of it."""
@@ -104,7 +104,7 @@ class Run(ABC):
         self.api.delete(f"{self._pods()}/{pod['metadata']['name']}", uid=pod["metadata"]["uid"])
         return begun
 
-    def began_to_run(self) -> float:
+    def latest_container_start(self) -> float:
         """When the container of its latest pod was started, to the second."""
         states = [pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for pod in self.pods()]
         return max(map(_unix, states))
@@ -144,11 +144,11 @@ class Run(ABC):
         """Wait until a group of this size trains, and has for some seconds. Raises CannotMeasure."""
         now = time.time()
 
-        def trains() -> bool | None:
+        def is_training() -> bool | None:
             recent = [seen for seen in self.steps(max(now - 1, time.time() - 2)) if seen.world == world]
             return bool(recent) or None
 
-        if self._until(seconds, trains) is None:
+        if self._until(seconds, is_training) is None:
             raise CannotMeasure(f"{self.name} did not train in a world of {world} within {seconds:g} s.")
         time.sleep(lasting)
 
@@ -166,7 +166,7 @@ class Run(ABC):
         return None
 
 
-class Ours(Run):
+class TrainerRun(Run):
     """The reference trainer, submitted by the command line."""
 
     engine = "pytorchjob"
@@ -214,7 +214,7 @@ class Ours(Run):
         """The pod of its store."""
         selector = f"{Label.JOB}={self.name},{Label.ROLE}={Role.STORE}"
         found, _ = self.api.items(self._pods(), labelSelector=selector)
-        return living(found)[0]
+        return active_pods(found)[0]
 
     def read(self, lines: Iterator[tuple[float, Json]]) -> Iterator[Seen]:
         """See :class:`Run`."""
@@ -235,25 +235,25 @@ class Ours(Run):
         return 0
 
 
-class OursAsJob(Ours):
+class IndexedJobRun(TrainerRun):
     """The same as an Indexed Job, which needs no operator."""
 
     engine = "job"
 
 
-class OursAsJobSet(Ours):
+class JobSetRun(TrainerRun):
     """The same as a JobSet."""
 
     engine = "jobset"
 
 
-class OursAsTrainJob(Ours):
+class TrainJobRun(TrainerRun):
     """The same as a TrainJob."""
 
     engine = "trainjob"
 
 
-class Stock(Run):
+class BaselineRun(Run):
     """A plain DDP script under torchrun, as an elastic PyTorchJob of Kubeflow's operator."""
 
     @property
@@ -318,7 +318,7 @@ class Stock(Run):
             yield Seen(moment, int(event["world"]), float(event["began"]))
 
 
-def living(pods: Iterable[Json]) -> list[Json]:
+def active_pods(pods: Iterable[Json]) -> list[Json]:
     """The pods that have not ended and are not being deleted, by name.
 
     A Job keeps the pod that failed beside the one that replaces it, and both have the same index.

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from bench._our_loops import PlainTask, SameOptimizerTask, plain_steps, run_ours
+from bench._trainer_loops import PlainTask, SameOptimizerTask, plain_steps, run_trainer
 from bench._workload import Clock, Timed, Workload
 from ddp_trainer.common.parallel_dims import LayoutRange
 
@@ -19,12 +19,12 @@ def bare_fsdp(work: Workload, clock: Clock) -> None:
     for block in model.network.get_submodule("blocks").children():
         fully_shard(block)
     fully_shard(model)
-    _average_by_hand(model)
+    _set_gradient_averaging(model)
     plain_steps(model, work, clock, world=world, rank=rank)
     dist.destroy_process_group()
 
 
-def _average_by_hand(model: nn.Module) -> None:
+def _set_gradient_averaging(model: nn.Module) -> None:
     """Gradients are added up, and divided after that: gloo knows no mean over ranks."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -34,9 +34,9 @@ def _average_by_hand(model: nn.Module) -> None:
 
 def ours_fsdp(work: Workload, clock: Clock) -> None:
     """``--parallel shard=2``, with the optimizer that the flags make."""
-    run_ours(PlainTask(work, clock), work, clock, parallel=LayoutRange.parse("shard=2"))
+    run_trainer(PlainTask(work, clock), work, clock, parallel=LayoutRange.parse("shard=2"))
 
 
 def ours_fsdp_same_optimizer(work: Workload, clock: Clock) -> None:
     """The same, with the optimizer of the loop written by hand, down to its kernel."""
-    run_ours(SameOptimizerTask(work, clock), work, clock, parallel=LayoutRange.parse("shard=2"))
+    run_trainer(SameOptimizerTask(work, clock), work, clock, parallel=LayoutRange.parse("shard=2"))

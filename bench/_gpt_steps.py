@@ -10,7 +10,7 @@ import torch
 
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import recomputed
+from ddp_trainer.train.config.options import parse_recompute
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
@@ -41,7 +41,7 @@ class Size:
     again: Recomputation = NOTHING
 
 
-def foretold(size: Size) -> Memory:
+def estimate_memory(size: Size) -> Memory:
     """What the plan says of one process that computes in 32 bits."""
     shape = Shape(
         layers=size.layers, hidden=size.width, heads=size.heads, vocabulary=size.vocabulary, window=size.window
@@ -57,18 +57,18 @@ def train(size: Size, device: str = "cpu") -> None:
             vocabulary=size.vocabulary, window=size.window, layers=size.layers, heads=size.heads, width=size.width
         )
     if size.again.every:
-        checkpoint_activations(model, recomputed(size.again.word))
+        checkpoint_activations(model, parse_recompute(size.again.flag_value))
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "any.txt").write_bytes(b"text " * size.window)
         task = Text(data=Path(folder), window=size.window)
     optimization = OptimizerWrapper.build(task, model, Config(), STEPS)
     differentiate = ScaledBackward()
     for step in range(STEPS):
-        optimization.forget()
+        optimization.zero_grad()
         for _ in range(size.passes):
             tokens = torch.randint(size.vocabulary, (size.samples, size.window + 1), device=device)
             losses = task.losses(model, (tokens[:, :-1], tokens[:, 1:]))
             differentiate(losses, size.samples * size.passes)
             del losses
-        optimization.examine()
+        optimization.check_grads()
         optimization.step(step)

@@ -59,7 +59,7 @@ class LocalJobs:
             raise CannotMeasure(f"kubectl-ddp {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def document(self, *words: str) -> dict[str, Any]:
+    def run_json(self, *words: str) -> dict[str, Any]:
         """What ``kubectl-ddp WORDS -o json`` prints."""
         found: dict[str, Any] = json.loads(self.run(*words, "-o", "json"))
         return found
@@ -137,6 +137,6 @@ def _parent(process: int) -> int:
         return 0
 
 
-def all_stepped(count: int, after: float) -> Callable[[dict[int, Rank]], bool]:
+def ranks_have_stepped(count: int, after: float) -> Callable[[dict[int, Rank]], bool]:
     """Whether ``count`` ranks live, and each committed a step after the Unix time ``after``."""
     return lambda ranks: len(ranks) == count and all(rank.last_step_time > after for rank in ranks.values())

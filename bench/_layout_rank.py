@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench._resident_bytes import Resident
+from bench._resident_bytes import PeakResidentMemory
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.trainer import Trainer
 
@@ -19,12 +19,12 @@ def observe(file: Path, steps: int) -> None:
     """Write down the bytes when so many steps are done."""
     take = Trainer.train_step
     taken = 0
-    resident: Resident | None = None
+    resident: PeakResidentMemory | None = None
 
     def observed(self: Trainer) -> bool:
         nonlocal taken, resident
         if taken == 1:
-            resident = Resident()
+            resident = PeakResidentMemory()
         stops = take(self)
         taken += 1
         if taken == steps and resident is not None:

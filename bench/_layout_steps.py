@@ -24,7 +24,7 @@ VOCABULARY = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class LayoutCase:
     """A model over ranks, and what a step of it is."""
 
     layout: str
@@ -56,7 +56,7 @@ class Laid:
         ]
 
 
-def foretold(laid: Laid) -> Memory:
+def estimate_memory(laid: LayoutCase) -> Memory:
     """What the plan says of the rank that needs the most."""
     shape = Shape(layers=laid.layers, hidden=laid.width, heads=laid.heads, vocabulary=VOCABULARY, window=laid.window)
     work = Work(sequence=laid.window, global_batch=laid.batch, precision=Precision.FP32)
@@ -64,7 +64,7 @@ def foretold(laid: Laid) -> Memory:
     return memory(shape, work, Choice(layout, laid.samples, laid.passes, laid.again))
 
 
-def measured(laid: Laid) -> int:
+def measure_peak_bytes(laid: LayoutCase) -> int:
     """The most bytes of tensors that a rank had at once in its steps.
 
     Raises:

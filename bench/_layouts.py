@@ -20,7 +20,7 @@ class Numbers(train_layouts.Numbers):
     rows = 203
 
 
-class WronglyCut(Numbers):
+class WrongTpPlan(Numbers):
     """The perceptrons cut, and what their halves give never added up: no error, and no model either."""
 
     def tp_plan(self, model: nn.Module) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 _CPU = 0
 
 
-class Watched:
+class PeakMemoryProfiler:
     """Tensors from now on."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Watched:
 
 def peak_bytes(work: Callable[[], object]) -> int:
     """The most that tensors took while ``work`` ran; those that were there before do not count."""
-    watched = Watched()
+    watched = PeakMemoryProfiler()
     work()
     return watched.peak()
 

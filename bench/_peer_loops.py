@@ -27,11 +27,11 @@ def _loader(work: Workload) -> DataLoader[Pair]:
         batch_size=own,
         shuffle=True,
         generator=generator,
-        collate_fn=_collated,
+        collate_fn=_identity,
     )
 
 
-def _collated(pair: Any) -> Any:
+def _identity(pair: Any) -> Any:
     """``Rows.__getitems__`` has done it."""
     return pair
 
@@ -99,7 +99,7 @@ def hf_trainer(work: Workload, clock: Clock) -> None:
     """Hugging Face's Trainer, without reports and saves."""
     from transformers import Trainer, TrainingArguments  # type: ignore[import-not-found,unused-ignore] # a peer
 
-    class Answering(nn.Module):
+    class LossModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = Timed(work, clock)
@@ -107,10 +107,10 @@ def hf_trainer(work: Workload, clock: Clock) -> None:
         def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
             return {"loss": mean_loss(self.inner, (inputs, labels))}
 
-    def collated(pair: Pair) -> dict[str, Tensor]:
+    def collate(pair: Pair) -> dict[str, Tensor]:
         return dict(zip(("inputs", "labels"), pair, strict=True))
 
-    model = Answering()
+    model = LossModel()
     with tempfile.TemporaryDirectory() as directory:
         arguments = TrainingArguments(
             output_dir=directory,
@@ -130,7 +130,7 @@ def hf_trainer(work: Workload, clock: Clock) -> None:
         Trainer(
             model=model,
             args=arguments,
-            data_collator=collated,
+            data_collator=collate,
             train_dataset=Rows(work.samples(work.count)),
             optimizers=(optimizer_of(model), None),
         ).train()

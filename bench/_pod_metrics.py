@@ -30,7 +30,7 @@ class PodMetrics:
 @contextlib.contextmanager
 def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
     """A server that speaks for one pod after the other: whoever asks for all of them hears of every rank once."""
-    speakers = itertools.cycle([_speaker(RANKS * pod, RANKS * pods) for pod in range(pods)])
+    speakers = itertools.cycle([_make_metrics_renderer(RANKS * pod, RANKS * pods) for pod in range(pods)])
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -45,7 +45,7 @@ def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
 
-    server = ThreadingHTTPServer((_our_address(api), 0), Handler)
+    server = ThreadingHTTPServer((_local_address(api), 0), Handler)
     server.daemon_threads = True
     server.block_on_close = False
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -58,7 +58,7 @@ def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
         server.server_close()
 
 
-def _our_address(api: Api) -> str:
+def _local_address(api: Api) -> str:
     """Our own address on the way to a node: an API server asks no pod at a loopback address."""
     nodes, _ = api.items("/api/v1/nodes", labelSelector="type!=kwok")
     addresses = [each for node in nodes for each in node["status"].get("addresses") or ()]
@@ -68,7 +68,7 @@ def _our_address(api: Api) -> str:
         return str(probe.getsockname()[0])
 
 
-def _speaker(first: int, world: int) -> Callable[[str], bytes]:
+def _make_metrics_renderer(first: int, world: int) -> Callable[[str], bytes]:
     """What the aggregator of eight ranks that train says to a query, made once for each."""
     from prometheus_client import generate_latest
 
@@ -83,16 +83,16 @@ def _speaker(first: int, world: int) -> Callable[[str], bytes]:
         agent.rendezvous(1.5, 1)
         agent.world(size=world, nodes=world // RANKS, nodes_desired=world // RANKS)
         for local in range(RANKS):
-            told = {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(RANKS)}
-            recorder = attach.rank_recorder({"DDP_METRICS_DIR": folder, **told})
+            render_metrics = {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(RANKS)}
+            recorder = attach.rank_recorder({"DDP_METRICS_DIR": folder, **render_metrics})
             recorder.identity(rank=first + local, local_rank=local, world_size=world, backend="gloo", device="cpu")
-            recorder.planned(100)
+            recorder.planned_steps(100)
             recorder.step(1, 0, 16, *[0.25] * len(Phase))
             recorder.progress(0.5, 0.1)
         families = list(Exposition(Path(folder), "job").collect())
 
     @cache
-    def told(query: str) -> bytes:
+    def render_metrics(query: str) -> bytes:
         return bytes(generate_latest(Selection(families, families_in(query))))
 
-    return told
+    return render_metrics

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench._agents import GIVEN_UP, POLL_SECONDS, TRAIN, ZYGOTE_SECONDS, Telling
 from bench._jobs import ROOT
-from bench._zygotes import has_ready_zygote, workers
+from bench._two_agent_job import GIVEN_UP, POLL_SECONDS, TRAIN, ZYGOTE_SECONDS, StepLog
+from bench._zygote import has_ready_zygote, workers
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.common.constants import Env
 
@@ -99,7 +99,7 @@ class _Run:
             cwd=ROOT,
             text=True,
         )
-        self._told = Telling()
+        self._told = StepLog()
         assert self._agent.stdout is not None
         self._reader = threading.Thread(target=self._told.listen, args=(self._agent.stdout,), daemon=True)
         self._reader.start()

@@ -23,7 +23,7 @@ _CLEAR_PEAK: Final = "5"
 """Of ``clear_refs``, proc(5): the largest resident set begins anew."""
 
 
-class Resident:
+class PeakResidentMemory:
     """Tensors from now on."""
 
     def __init__(self) -> None:

@@ -14,23 +14,23 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from bench._reading import SAMPLES, SEED, Log, Stage
+from bench._elastic_epoch import SAMPLES, SEED, Log, Stage
 
 CHECKPOINT_STEPS: Final = 4
 """Of ours: a kill costs steps that are done again, and must cost no sample."""
 
 
-def ours(stage: Stage, log: Log) -> None:
+def reference_trainer(stage: Stage, log: Log) -> None:
     """Our trainer, whose last rank is killed in the midst of the step after ``stop``; it keeps the first batch size."""
-    from ddp_trainer.process.recorder import SilentRankRecorder
+    from ddp_trainer.process.recorder import NoopRankRecorder
     from ddp_trainer.train import Config, TrainError, run
 
     task = _Numbers(stage, log)
 
-    class Commits(SilentRankRecorder):
+    class CommitRecorder(NoopRankRecorder):
         def step(self, step: int, *_: float) -> None:  # type: ignore[override]
             task.step = step
-            log.committed(step)
+            log.record_commit(step)
 
     # The batch is a promise of the run, and not of the world.
     batch = stage.directory / "batch"
@@ -44,7 +44,7 @@ def ours(stage: Stage, log: Log) -> None:
         checkpoint_steps=CHECKPOINT_STEPS,
     )
     try:
-        run(config, task, Commits())
+        run(config, task, CommitRecorder())
     except TrainError as err:
         # As its command leaves: a group that has lost a rank cannot be closed.
         os._exit(err.exit_code)
@@ -98,7 +98,7 @@ def torch_sampler(stage: Stage, log: Log) -> None:
         optimizer.zero_grad()
         _loss(model, batch, log).backward()
         optimizer.step()
-        log.committed(step)
+        log.record_commit(step)
     dist.barrier()
 
 
@@ -120,7 +120,7 @@ def accelerate(stage: Stage, log: Log) -> None:
         optimizer.zero_grad()
         accelerator.backward(_loss(model, batch, log))
         optimizer.step()
-        log.committed(step)
+        log.record_commit(step)
     accelerator.wait_for_everyone()
 
 
@@ -140,7 +140,7 @@ def lightning(stage: Stage, log: Log) -> None:
             return _loss(self.linear, batch, log)
 
         def on_train_batch_end(self, *_: Any) -> None:
-            log.committed(self.global_step)
+            log.record_commit(self.global_step)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=1e-3)
@@ -180,7 +180,7 @@ def hugging_face(stage: Stage, log: Log) -> None:
 
     class Stop(TrainerCallback):  # type: ignore[misc,unused-ignore] # a peer has no types here
         def on_step_end(self, _arguments: Any, state: Any, control: Any, **_: Any) -> None:
-            log.committed(state.global_step)
+            log.record_commit(state.global_step)
             control.should_training_stop = state.global_step == stage.stop
 
     arguments = TrainingArguments(

@@ -20,14 +20,14 @@ def observe(directory: Path) -> None:
     step = OptimizerWrapper.step
     most = 0
 
-    def watched(self: OptimizerWrapper, number: int) -> None:
+    def patched_step(self: OptimizerWrapper, number: int) -> None:
         nonlocal most
         step(self, number)
         if (taken := state_bytes(self)) > most:
             most = taken
             (directory / os.environ["RANK"]).write_text(str(most))
 
-    OptimizerWrapper.step = watched  # type: ignore[method-assign] # of this process alone
+    OptimizerWrapper.step = patched_step  # type: ignore[method-assign] # of this process alone
 
 
 def state_bytes(optimization: OptimizerWrapper) -> int:

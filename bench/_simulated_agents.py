@@ -17,7 +17,7 @@ from ddp_trainer.launch.protocol.messages import (
     Node,
     Ping,
     Policy,
-    Standing,
+    WorkerState,
     encode,
 )
 from ddp_trainer.net.handshake import ClientHandshake
@@ -31,7 +31,7 @@ PING_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
-class Crowd:
+class AgentPool:
     """All simulated agents of one run."""
 
     secret: RunSecret
@@ -71,7 +71,7 @@ class Crowd:
         assert len(digests) == 1, digests
         assert ranks == set(range(count)), "ranks are not 0 to the number of agents"
 
-    def lose(self, count: int) -> float:
+    def drop_agents(self, count: int) -> float:
         """Break the connections of the first ``count`` agents; return when."""
         lost, self.agents = self.agents[:count], self.agents[count:]
         for agent in lost:
@@ -97,7 +97,7 @@ class Crowd:
 class SimulatedAgent(asyncio.Protocol):
     """One agent: it starts at once, and joins again at once when it is told to stop."""
 
-    def __init__(self, crowd: Crowd, index: int) -> None:
+    def __init__(self, crowd: AgentPool, index: int) -> None:
         self.received = 0
         """Bytes since the last group was asked for."""
         self.assignment: dict[str, Any] = {}
@@ -123,11 +123,11 @@ class SimulatedAgent(asyncio.Protocol):
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if self._handshake:
-                self._authenticated(self._handshake.answer(line + b"\n"))
+                self._on_authenticated(self._handshake.respond(line + b"\n"))
             elif b'"ping"' not in line[:16]:
-                self._heard(json.loads(line))
+                self._on_message(json.loads(line))
 
-    def _authenticated(self, proof: bytes) -> None:
+    def _on_authenticated(self, proof: bytes) -> None:
         self._crowd.handshake_seconds.append(time.perf_counter() - self._begun)
         self._handshake = None
         node = Node(
@@ -142,13 +142,13 @@ class SimulatedAgent(asyncio.Protocol):
             run_id="bench",
             node=node,
             policy=self._crowd.policy,
-            standing=Standing.IDLE,
+            standing=WorkerState.IDLE,
             clock=time.time(),
         )
         self.write(proof + encode(hello))
         self.is_ready.set_result(None)
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _on_message(self, message: dict[str, Any]) -> None:
         if message["is"] == "start":
             self.assignment = message["assignment"]
             self._crowd.started()

@@ -106,7 +106,7 @@ def write_history(out: TextIO, *, start: int, end: int, step: int, lasting: Mapp
 
 
 @contextlib.contextmanager
-def pages(*, start: int, step: int, lasting: Mapping[str, int]) -> Iterator[int]:
+def serve_metrics(*, start: int, step: int, lasting: Mapping[str, int]) -> Iterator[int]:
     """Serve each pod's page at ``/NUMBER`` of a port of this machine; the port.
 
     The first answer has every family since ``start`` and longer, as ``lasting`` has it, with the moments; the others

@@ -18,20 +18,20 @@ from ddp_trainer.train.observability.step_timer import StepTimer
 
 def observe(steps: list[tuple[float, float]]) -> None:
     """Append seconds of computing and of waiting of each step, as it is reported."""
-    report, waited = StepTimer.report, StepTimer.waited
+    report, waited = StepTimer.report, StepTimer.record_wait
     waits: list[float] = []
 
-    def noted(self: StepTimer, wait: Wait, seconds: float) -> None:
+    def record_wait(self: StepTimer, wait: Wait, seconds: float) -> None:
         waited(self, wait, seconds)
         if wait is Wait.STAGE:
             waits.append(seconds)
 
     def reported(self: StepTimer, *args: Any, **options: Any) -> float:
-        steps.append((self.spent(Phase.BACKWARD), sum(waits)))
+        steps.append((self.phase_seconds(Phase.BACKWARD), sum(waits)))
         waits.clear()
         return report(self, *args, **options)
 
-    StepTimer.report, StepTimer.waited = reported, noted  # type: ignore[method-assign] # of this process alone
+    StepTimer.report, StepTimer.record_wait = reported, record_wait  # type: ignore[method-assign] # of this process alone
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench._zygotes import children, workers
+from bench._zygote import children, workers
 
 SCRIPT = Path(__file__).parent / "scripts" / "plain_ddp.py"
 POLL_SECONDS = 0.02

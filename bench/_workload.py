@@ -60,12 +60,12 @@ def _tokens(count: int) -> Pair:
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-def _perceptron() -> nn.Module:
+def _build_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, _CLASSES))
 
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
-    "tiny": Workload(64, 64 * 100, _perceptron, _points),
+    "tiny": Workload(64, 64 * 100, _build_mlp, _points),
     # 9.5 million weights.
     "gpt": Workload(4, 4 * 50, lambda: Gpt(vocabulary=256, window=128, layers=12, heads=8, width=256), _tokens),
 }

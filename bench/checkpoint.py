@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench._checkpoint_layouts import cross
-from bench._kills import kill_at_random_moments
+from bench._kill_during_save import kill_at_random_times
 from bench.harness import Options, Report, interleaved, paired_ratio
 
 SUMMARY = "how long a save of 500 MB stops the training, what 50 kills during saves leave, and layouts that go on"
@@ -34,7 +34,7 @@ STEP_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class Arm:
+class SaveMethod:
     """One way to save."""
 
     begin: Callable[[], None]
@@ -42,7 +42,7 @@ class Arm:
     end: Callable[[], None]
     """What it need not wait for."""
 
-    def stall(self) -> float:
+    def time_save(self) -> float:
         """Seconds that the training waits for a save."""
         begun = time.perf_counter()
         self.begin()
@@ -54,25 +54,25 @@ class Arm:
 def measure(options: Options) -> Report:
     """Stalls in turns and steps beside writes, kills, and layouts of ranks."""
     report = Report()
-    parts: dict[str, Callable[[Report, Options], None]] = {"stall": stall, "kills": kill, "layouts": cross}
+    parts: dict[str, Callable[[Report, Options], None]] = {"stall": measure_stall, "kills": kill, "layouts": cross}
     for part in options.parts(PARTS):
         parts[part](report, options)
     return report
 
 
-def stall(report: Report, options: Options) -> None:
+def measure_stall(report: Report, options: Options) -> None:
     """How long each way to save stops the training, in turns, and steps beside writes."""
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
-        arms = make_arms(Path(directory))
+        arms = make_save_methods(Path(directory))
         for name, arm in arms.items():
-            report.baseline(f"{name}_first_stall_seconds", arm.stall())
+            report.baseline(f"{name}_first_stall_seconds", arm.time_save())
         rounds = 3 if options.quick else 10
-        stalls = interleaved({name: arm.stall for name, arm in arms.items()}, rounds=rounds, options=options)
+        stalls = interleaved({name: arm.time_save for name, arm in arms.items()}, rounds=rounds, options=options)
         ours = report.figure("stall_seconds", stalls.pop("ours"))
         report.figures["first_stall_seconds"] = report.baselines.pop("ours_first_stall_seconds")
         for name, seconds in stalls.items():
             report.baseline(f"{name}_stall_seconds", seconds)
-        slower(arms, report, rounds=rounds, options=options)
+        measure_slowdown(arms, report, rounds=rounds, options=options)
     report.at_most("median seconds that a save of 500 MB stops the training", ours.median, STALL_BAR_SECONDS)
 
 
@@ -80,18 +80,18 @@ def kill(report: Report, options: Options) -> None:
     """What kills at random moments leave."""
     count, size = (10, 100_000_000) if options.quick else (50, STATE_BYTES)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
-        kills = kill_at_random_moments(Path(directory), count=count, size_bytes=size, chance=options.random)
+        kills = kill_at_random_times(Path(directory), count=count, size_bytes=size, chance=options.random)
     report.figure("kills_count", float(kills.count))
     report.figure("kills_mid_save_count", float(kills.mid_save))
     report.at_most(f"kills of {count} that left no loadable checkpoint", kills.unloadable, 0)
     report.at_most(f"kills of {count} that left one older than was reported durable", kills.older, 0)
 
 
-def slower(arms: dict[str, Arm], report: Report, *, rounds: int, options: Options) -> None:
+def measure_slowdown(arms: dict[str, SaveMethod], report: Report, *, rounds: int, options: Options) -> None:
     """How many times longer a small step takes beside a write."""
     step = small_step()
 
-    def beside(arm: Arm | None) -> float:
+    def time_step_during_save(arm: SaveMethod | None) -> float:
         if arm is not None:
             arm.begin()
         begun, count = time.perf_counter(), 0
@@ -105,7 +105,9 @@ def slower(arms: dict[str, Arm], report: Report, *, rounds: int, options: Option
 
     asked = {"nothing": None, "ours": arms["ours"], "dcp_async": arms["dcp_async"]}
     times = interleaved(
-        {name: lambda arm=arm: beside(arm) for name, arm in asked.items()}, rounds=rounds, options=options
+        {name: lambda arm=arm: time_step_during_save(arm) for name, arm in asked.items()},
+        rounds=rounds,
+        options=options,
     )
     report.figure("step_beside_write_ratio", paired_ratio(times["ours"], times["nothing"]))
     report.baseline("dcp_async_step_beside_write_ratio", paired_ratio(times["dcp_async"], times["nothing"]))
@@ -143,13 +145,13 @@ def make_state() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
-def make_arms(directory: Path) -> dict[str, Arm]:
+def make_save_methods(directory: Path) -> dict[str, SaveMethod]:
     """Every way to save the same state."""
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
-    from bench._saving import a_saver, draft
+    from bench._save_loop import a_saver, draft
     from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 
     state = make_state()
@@ -160,7 +162,7 @@ def make_arms(directory: Path) -> dict[str, Arm]:
     saver.reserve(pack(state).storage_bytes)
     steps = iter(range(1, 1 << 20))
 
-    def ours() -> None:
+    def save_with_manager() -> None:
         step = next(steps)
         saver.save(step, lambda: state, lambda: draft(step))
 
@@ -185,8 +187,8 @@ def make_arms(directory: Path) -> dict[str, Arm]:
 
     warnings.filterwarnings("ignore", module="torch.distributed")
     return {
-        "ours": Arm(ours, saver.settle),
-        "torch_save": Arm(plain, lambda: None),
-        "dcp_save": Arm(dcp_sync, lambda: None),
-        "dcp_async": Arm(dcp_async, dcp_wait),
+        "ours": SaveMethod(save_with_manager, saver.wait_for_save),
+        "torch_save": SaveMethod(plain, lambda: None),
+        "dcp_save": SaveMethod(dcp_sync, lambda: None),
+        "dcp_async": SaveMethod(dcp_async, dcp_wait),
     }

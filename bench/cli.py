@@ -54,12 +54,12 @@ def measure(options: Options) -> Report:
     report.figure("help_over_bare_python_ratio", paired_ratio(times["help"], times["bare"]))
     report.figure("list_over_bare_python_ratio", paired_ratio(times["list"], times["bare"]))
     report.figure("list_local_jobs_count", float(JOBS))
-    promise(report, "kubectl-ddp --help", "help", times, HELP_BAR_SECONDS)
-    promise(report, f"kubectl-ddp list --local, {JOBS} jobs", "list", times, LIST_BAR_SECONDS)
+    check_wall_time(report, "kubectl-ddp --help", "help", times, HELP_BAR_SECONDS)
+    check_wall_time(report, f"kubectl-ddp list --local, {JOBS} jobs", "list", times, LIST_BAR_SECONDS)
     return report
 
 
-def promise(report: Report, what: str, arm: str, times: Mapping[str, Sequence[float]], bar: float) -> None:
+def check_wall_time(report: Report, what: str, arm: str, times: Mapping[str, Sequence[float]], bar: float) -> None:
     """Hold the wall time of an arm to its bar; on a machine that is too busy for that, its ratio, and say so."""
     median = statistics.median(times[arm])
     if median <= bar:

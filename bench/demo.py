@@ -14,7 +14,7 @@ import signal
 import time
 from typing import Any, Final
 
-from bench._jobs import ROOT, LocalJobs, Rank, all_stepped
+from bench._jobs import ROOT, LocalJobs, Rank, ranks_have_stepped
 from bench.harness import CannotMeasure, Options, Report
 
 SUMMARY = "accuracy, seconds and samples lost of the demo job, whose worker is killed on the way"
@@ -27,7 +27,7 @@ KILL_AT_STEP: Final = 100
 LIMIT_SECONDS: Final = 90.0
 
 
-def say(options: Options, *words: str) -> None:
+def show_command(options: Options, *words: str) -> None:
     """Show a command as it would be typed."""
     options.progress(f"\n$ kubectl-ddp {' '.join(words)}")
 
@@ -44,35 +44,35 @@ def measure(options: Options) -> Report:
     seconds = time.monotonic() - begun
     (DIRECTORY / "summary.json").write_text(json.dumps(summary | {"demo_seconds": round(seconds, 1)}, indent=1) + "\n")
     options.progress(f"\nThe summary is in {(DIRECTORY / 'summary.json').relative_to(ROOT)}")
-    return judge(summary, seconds)
+    return build_report(summary, seconds)
 
 
 def run(jobs: LocalJobs, options: Options) -> dict[str, Any]:
     """Submit, kill a worker, wait; answers with the run's summary and what was seen on the way."""
     submit = ("submit", "--local", "-f", JOB_FILE, "--name", NAME)
-    say(options, *submit)
+    show_command(options, *submit)
     jobs.run(*submit)
     ranks = jobs.wait(NAME, lambda found: _all_at(found, KILL_AT_STEP), timeout=LIMIT_SECONDS)
     if ranks is None:
         raise CannotMeasure(f"The job did not reach step {KILL_AT_STEP}: {jobs.run('logs', NAME, check=False)}")
-    say(options, "top", NAME, "--once")
+    show_command(options, "top", NAME, "--once")
     options.progress(jobs.run("top", NAME, "--once"))
     victim = ranks[RANKS - 1]
     options.progress(f"$ kill -9 {victim.pid}   # rank {victim.rank} in pod {victim.pod}, at step {victim.step}")
     killed = time.time()
     os.kill(victim.pid, signal.SIGKILL)
-    again = jobs.wait(NAME, all_stepped(RANKS, killed), timeout=LIMIT_SECONDS)
+    again = jobs.wait(NAME, ranks_have_stepped(RANKS, killed), timeout=LIMIT_SECONDS)
     if again is None:
         raise CannotMeasure(f"The job did not train again: {jobs.run('logs', NAME, check=False)}")
     recovered = max(rank.last_step_time for rank in again.values()) - killed
     options.progress(f"All {RANKS} ranks step again, {recovered:.1f} s after the kill.")
     wait = ("wait", NAME, "--for=complete", "--timeout=90s")
-    say(options, *wait)
+    show_command(options, *wait)
     jobs.run(*wait)
-    say(options, "status", NAME)
+    show_command(options, "status", NAME)
     options.progress(jobs.run("status", NAME))
     report = ("report", NAME, "-o", str((DIRECTORY / "report.html").relative_to(ROOT)))
-    say(options, *report)
+    show_command(options, *report)
     jobs.run(*report)
     summary: dict[str, Any] = json.loads((jobs.directory / "kubectl-ddp/jobs" / NAME / "summary.json").read_text())
     return summary | {
@@ -86,7 +86,7 @@ def _all_at(ranks: dict[int, Rank], step: int) -> bool:
     return len(ranks) == RANKS and all(rank.step >= step for rank in ranks.values())
 
 
-def judge(summary: dict[str, Any], seconds: float) -> Report:
+def build_report(summary: dict[str, Any], seconds: float) -> Report:
     """Hold the run to what is promised."""
     report = Report()
     report.figure("accuracy_ratio", summary["accuracy"])

@@ -93,12 +93,12 @@ def _run(library: str, code: int) -> Run:
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-            return Run(library, _shown("never", output), time.monotonic() - begun)
+            return Run(library, _print_output("never", output), time.monotonic() - begun)
     outcome = "code" if process.returncode != code else "held" if HELD in output else "died" if DIED in output else ""
-    return Run(library, _shown(outcome, output) if outcome else "ended", time.monotonic() - begun)
+    return Run(library, _print_output(outcome, output) if outcome else "ended", time.monotonic() - begun)
 
 
-def _shown(outcome: str, output: str) -> str:
+def _print_output(outcome: str, output: str) -> str:
     print(f"---- {outcome}\n{output}----", file=sys.stderr, flush=True)
     return outcome
 

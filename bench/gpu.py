@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.catalogue import CHECKS, check_of
-from bench._gpu.findings import Status
-from bench._gpu.supervision import ROOT, command_of, environment, not_run, run_all
+from bench._gpu.check_report import Status
+from bench._gpu.check_runner import ROOT, command_of, environment, not_run, run_all
+from bench._gpu.registry import CHECKS, check_of
 from bench.harness import Bar, CannotMeasure, Options, Report
 
 SUMMARY = "thirteen checks on one NVIDIA GPU in ten minutes; without one, all are reported as not run"
@@ -42,16 +42,16 @@ def measure(options: Options) -> Report:
     device = os.environ.get("DDP_BENCH_GPU_DEVICE", "cuda")
     results: list[dict[str, Any]] = []
 
-    def tell(result: dict[str, Any]) -> None:
+    def report_result(result: dict[str, Any]) -> None:
         results.append(result)
-        options.progress(sentence(result))
-        write(directory / "report.json", document(machine, results, device=device, is_small=options.quick))
+        options.progress(result_line(result))
+        write(directory / "report.json", report_to_dict(machine, results, device=device, is_small=options.quick))
 
     if device == "cpu":
         options.progress(REHEARSAL)
     if device == "cuda" and not machine["gpu"]:
         for check in checks:
-            tell(not_run(check, reason_for_none(machine)))
+            report_result(not_run(check, reason_for_none(machine)))
         return report_of(results, machine, device, is_broken=has_device_files())
     run_all(
         checks,
@@ -59,7 +59,7 @@ def measure(options: Options) -> Report:
             check, device=device, is_small=options.quick, seconds=seconds, file=file
         ),
         directory,
-        tell=tell,
+        tell=report_result,
     )
     return report_of(results, machine, device, is_broken=False)
 
@@ -96,12 +96,12 @@ def reason_for_none(machine: Mapping[str, Any]) -> str:
     return "no GPU"
 
 
-def sentence(result: Mapping[str, Any]) -> str:
+def result_line(result: Mapping[str, Any]) -> str:
     """Return one line about a check.
 
-    >>> sentence({"check": "A", "title": "facts", "status": "not run", "reason": "no GPU", "seconds": 0.0})
+    >>> result_line({"check": "A", "title": "facts", "status": "not run", "reason": "no GPU", "seconds": 0.0})
     'A facts: not run: no GPU'
-    >>> sentence({"check": "A", "title": "facts", "status": "passed", "reason": "", "seconds": 3.2})
+    >>> result_line({"check": "A", "title": "facts", "status": "passed", "reason": "", "seconds": 3.2})
     'A facts: passed (3.2 s)'
     """
     seconds = f" ({result['seconds']} s)" if result["seconds"] else ""
@@ -116,7 +116,7 @@ def write(file: Path, report: Mapping[str, Any]) -> None:
     draft.rename(file)
 
 
-def document(
+def report_to_dict(
     machine: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, device: str, is_small: bool
 ) -> dict[str, Any]:
     """Return the report as :mod:`bench._gpu.report` reads it."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench._zygotes import children
+from bench._zygote import children
 from bench.harness import CannotMeasure, Options, Report
 
 SUMMARY = "share of hanging ranks that are named rightly, and how soon, for our trainer and for a plain DDP script"
@@ -67,7 +67,7 @@ NAMED: Final = re.compile(NAMING + r"(?P<what>rank (?P<rank>\d+) on .* for [\d.]
 
 
 @dataclass(slots=True)
-class Tally:
+class FaultStats:
     """What became of the faults of one kind."""
 
     count: int = 0
@@ -148,14 +148,14 @@ def launched(command: list[str]) -> Iterator[Launch]:
             launch.close()
 
 
-def ours(program: str) -> list[str]:
+def launch_command(program: str) -> list[str]:
     """The command of our launcher."""
     flags = ["--nproc-per-node", str(NPROC), "--max-restarts", "100000"]
     watch = ["--on-hang", "act", "--hang-floor", str(FLOOR_SECONDS)]
     return [sys.executable, "-m", "ddp_trainer", "launch", *flags, *watch, *PROGRAMS[program]]
 
 
-def one_fault(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
+def one_fault(launch: Launch, kind: str, rank: int, tally: FaultStats) -> str:
     """Order it, and see who is named and whether the group goes on; what was said."""
     begun = launch.order(rank, kind)
     tally.count += 1
@@ -171,11 +171,11 @@ def one_fault(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
     return said["what"] if said else "nobody was named"
 
 
-def measure_program(program: str, options: Options) -> dict[str, Tally]:
+def measure_program(program: str, options: Options) -> dict[str, FaultStats]:
     """Every kind of fault, so many times, in one run that goes on after each."""
-    tallies = {kind: Tally() for kind in KINDS}
-    rounds = rounds_of(options)
-    with launched(ours(program)) as launch:
+    tallies = {kind: FaultStats() for kind in KINDS}
+    rounds = round_count(options)
+    with launched(launch_command(program)) as launch:
         for number in range(1, rounds + 1):
             for kind in options.random.sample(list(KINDS), k=len(KINDS)):
                 said = one_fault(launch, kind, options.random.randrange(NPROC), tallies[kind])
@@ -203,7 +203,7 @@ def submitted() -> Iterator[Launch]:
         yield launch
 
 
-def asked(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
+def measure_hang_command(launch: Launch, kind: str, rank: int, tally: FaultStats) -> str:
     """Order a fault, and ask the command at once; then the rank is killed, so that the group goes on."""
     begun = launch.order(rank, kind)
     tally.count += 1
@@ -223,14 +223,14 @@ def asked(launch: Launch, kind: str, rank: int, tally: Tally) -> str:
     return str(report["sentence"])
 
 
-def measure_command(options: Options) -> dict[str, Tally]:
+def measure_command(options: Options) -> dict[str, FaultStats]:
     """Every kind of fault, so many times, in one job whose launcher names nobody for minutes."""
-    tallies = {kind: Tally() for kind in KINDS}
-    rounds = rounds_of(options)
+    tallies = {kind: FaultStats() for kind in KINDS}
+    rounds = round_count(options)
     with submitted() as launch:
         for number in range(1, rounds + 1):
             for kind in options.random.sample(list(KINDS), k=len(KINDS)):
-                said = asked(launch, kind, options.random.randrange(NPROC), tallies[kind])
+                said = measure_hang_command(launch, kind, options.random.randrange(NPROC), tallies[kind])
                 options.progress(f"command, round {number}/{rounds}, {kind}: {said}")
     return tallies
 
@@ -244,12 +244,12 @@ def report_command(report: Report, options: Options) -> None:
         report.at_most(f"latest name by the command, {kind}", seconds.maximum, COMMAND_SECONDS)
 
 
-def rounds_of(options: Options) -> int:
+def round_count(options: Options) -> int:
     """How often each fault is ordered."""
     return int(os.environ.get("HANG_ROUNDS", "3" if options.quick else "20"))
 
 
-def stock_names_anybody(kind: str, seconds: float) -> bool:
+def torchrun_detects_fault(kind: str, seconds: float) -> bool:
     """Whether stock torchrun says a word about a fault, or trains again, within so many seconds."""
     flags = ["--standalone", "--nproc-per-node", str(NPROC), "--max-restarts", "100"]
     with launched([sys.executable, "-m", "torch.distributed.run", *flags, *PROGRAMS["script"]]) as launch:
@@ -276,6 +276,6 @@ def measure(options: Options) -> Report:
     if "command" in parts:
         report_command(report, options)
     for kind in KINDS if "stock" in parts else ():
-        named = stock_names_anybody(kind, slowest or STOCK_SECONDS)
+        named = torchrun_detects_fault(kind, slowest or STOCK_SECONDS)
         report.baseline(f"stock_{kind}_named_or_recovered_ratio", float(named))
     return report

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from bench._calls import Call
-from bench._crowd import cluster, crowd, simulated_nodes
 from bench._pod_metrics import RANKS, pod_metrics
-from bench.cli import promise
+from bench._simulated_jobs import cluster, simulated_jobs, simulated_nodes
+from bench.cli import check_wall_time
 from bench.harness import CannotMeasure, Options, Report, Spread, interleaved
 from ddp_trainer.common.constants import Label
 
@@ -50,12 +50,12 @@ class Bench:
     options: Options
     report: Report
 
-    def turns(self, calls: Mapping[str, Call], *, rounds: int | None = None) -> tuple[Times, Times]:
+    def time_interleaved(self, calls: Mapping[str, Call], *, rounds: int | None = None) -> tuple[Times, Times]:
         """Wall times and processor times of the calls, in turns, and as ``bare`` of a Python that does nothing."""
         arms = {**calls, "bare": Call([sys.executable, "-c", "pass"])}
         for call in arms.values():  # byte code is written, and what is read from the disk is in memory
             call()
-            call.forget()
+            call.clear()
         seconds = interleaved(arms, rounds=rounds or self.rounds, options=self.options)
         return seconds, {name: call.computed for name, call in arms.items()}
 
@@ -69,11 +69,11 @@ def measure(options: Options) -> Report:
     bench = Bench(kubectl=kubectl, rounds=5 if options.quick else 15, options=options, report=Report())
     api = cluster()
     if "first" in parts:
-        _first_answer(bench)
+        _measure_first_response(bench)
         parts.remove("first")
     if parts:
         with simulated_nodes(api, options) as nodes, pod_metrics(api, pods=STATUS_PODS) as metrics:
-            people = partial(crowd, api, options, metrics, nodes)
+            people = partial(simulated_jobs, api, options, metrics, nodes)
             if "status" in parts:
                 with people(jobs=1, pods_of_each=STATUS_PODS, telling=STATUS_PODS) as one:
                     _status(bench, one.namespace)
@@ -83,31 +83,33 @@ def measure(options: Options) -> Report:
     return bench.report
 
 
-def _ours(*words: str) -> list[str]:
+def _plugin_command(*words: str) -> list[str]:
     return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
 
 
-def _first_answer(bench: Bench) -> None:
-    ours = Call(_ours("list", "-n", "default", "-o", "json"), lambda said: "items" in json.loads(said))
+def _measure_first_response(bench: Bench) -> None:
+    ours = Call(_plugin_command("list", "-n", "default", "-o", "json"), lambda said: "items" in json.loads(said))
     theirs = Call([bench.kubectl, "get", "pods", "-n", "default", "-o", "name"])
-    seconds, computed = bench.turns({"ours": ours, "kubectl": theirs})
-    _tell(bench.report.figure, "first_answer", seconds["ours"], ours)
-    _tell(bench.report.baseline, "kubectl_first_answer", seconds["kubectl"], theirs)
+    seconds, computed = bench.time_interleaved({"ours": ours, "kubectl": theirs})
+    _add_figures(bench.report.figure, "first_answer", seconds["ours"], ours)
+    _add_figures(bench.report.baseline, "kubectl_first_answer", seconds["kubectl"], theirs)
     bench.report.baseline("bare_python_seconds", seconds["bare"])
     bench.report.baseline("bare_python_client_seconds", computed["bare"])
-    promise(bench.report, "the first answer of list on a quiet cluster", "ours", seconds, FIRST_ANSWER_BAR_SECONDS)
+    check_wall_time(
+        bench.report, "the first answer of list on a quiet cluster", "ours", seconds, FIRST_ANSWER_BAR_SECONDS
+    )
 
 
 def _status(bench: Bench, space: str) -> None:
     ranks = RANKS * STATUS_PODS
     words = ("status", "job-0000", "-n", space, "-o", "json")
-    ours = Call(_ours(*words), lambda said: len(json.loads(said)["ranks"]) == ranks)
+    ours = Call(_plugin_command(*words), lambda said: len(json.loads(said)["ranks"]) == ranks)
     theirs = Call([bench.kubectl, "get", "pods", "-n", space], lambda said: said.count(b"Running") == STATUS_PODS)
-    seconds, computed = bench.turns({"ours": ours, "kubectl": theirs})
-    _tell(bench.report.figure, f"status_{ranks}_ranks", seconds["ours"], ours)
-    _tell(bench.report.baseline, f"kubectl_get_{STATUS_PODS}_pods", seconds["kubectl"], theirs)
+    seconds, computed = bench.time_interleaved({"ours": ours, "kubectl": theirs})
+    _add_figures(bench.report.figure, f"status_{ranks}_ranks", seconds["ours"], ours)
+    _add_figures(bench.report.baseline, f"kubectl_get_{STATUS_PODS}_pods", seconds["kubectl"], theirs)
     bench.report.baseline("bare_python_beside_status_client_seconds", computed["bare"])
-    promise(bench.report, f"status of a job of {ranks} ranks", "ours", seconds, STATUS_BAR_SECONDS)
+    check_wall_time(bench.report, f"status of a job of {ranks} ranks", "ours", seconds, STATUS_BAR_SECONDS)
 
 
 def _list(bench: Bench, space: str, pods: int, bar: float) -> None:
@@ -118,21 +120,25 @@ def _list(bench: Bench, space: str, pods: int, bar: float) -> None:
     is_small = pods == min(size for size, _ in LIST_BARS.values())
     whole = f"{PODS_OF_EACH}/{PODS_OF_EACH}".encode()
     get = [bench.kubectl, "get", "pods", "-n", space, "-l", Label.JOB]
-    ours = Call(_ours("list", "-n", space), lambda said: said.count(whole) == pods // PODS_OF_EACH)
+    ours = Call(_plugin_command("list", "-n", space), lambda said: said.count(whole) == pods // PODS_OF_EACH)
     theirs = {"kubectl_get": Call(get, lambda said: said.count(b"Running") == pods)}
     if is_small:
         theirs["kubectl_get_json"] = Call([*get, "-o", "json"], lambda said: said.count(b'"uid"') >= pods)
-    seconds, computed = bench.turns({"ours": ours, **theirs}, rounds=None if is_small else max(3, bench.rounds // 5))
-    _tell(bench.report.figure, f"list_{pods}_pods", seconds["ours"], ours)
+    seconds, computed = bench.time_interleaved(
+        {"ours": ours, **theirs}, rounds=None if is_small else max(3, bench.rounds // 5)
+    )
+    _add_figures(bench.report.figure, f"list_{pods}_pods", seconds["ours"], ours)
     for name, call in theirs.items():
-        _tell(bench.report.baseline, f"{name}_{pods}_pods", seconds[name], call)
+        _add_figures(bench.report.baseline, f"{name}_{pods}_pods", seconds[name], call)
     bench.report.baseline(f"bare_python_beside_{pods}_pods_client_seconds", computed["bare"])
-    promise(bench.report, f"client time of list over {pods} pods", "ours", computed, bar)
+    check_wall_time(bench.report, f"client time of list over {pods} pods", "ours", computed, bar)
     most = max(ours.memory)
     bench.report.at_most(f"bytes of memory that list takes over {pods} pods", most, MEMORY_BAR_BYTES)
 
 
-def _tell(add: Callable[[str, Sequence[float]], Spread], name: str, seconds: Sequence[float], call: Call) -> None:
+def _add_figures(
+    add: Callable[[str, Sequence[float]], Spread], name: str, seconds: Sequence[float], call: Call
+) -> None:
     """Wall time, processor time and memory of a call."""
     add(f"{name}_seconds", seconds)
     add(f"{name}_client_seconds", call.computed)

@@ -48,13 +48,13 @@ def measure(options: Options) -> Report:
     calls, rounds, single = (2_000, 10, 20) if options.quick else (10_000, 60, 100)
     report = Report()
     with tempfile.TemporaryDirectory() as directory:
-        ours, theirs = board_step(Path(directory)), prometheus_client_step()
+        ours, theirs = make_recorder_step(Path(directory)), prometheus_client_step()
         arms = {"board": lambda: per_call(ours, calls), "prometheus_client": lambda: per_call(theirs, calls)}
         times = interleaved(arms, rounds=rounds, options=options)
         cold = interleaved(
             {
-                "board": lambda: after_overwriting_caches(ours),
-                "prometheus_client": lambda: after_overwriting_caches(theirs),
+                "board": lambda: time_cold_call(ours),
+                "prometheus_client": lambda: time_cold_call(theirs),
             },
             rounds=single,
             options=dataclasses.replace(options, progress=lambda _: None),
@@ -69,28 +69,28 @@ def measure(options: Options) -> Report:
     report.figure("scrape_8_ranks_seconds", [seconds for seconds, _ in scrapes])
     report.figure("scrape_8_ranks_bytes", float(max(size for _, size in scrapes)))
     report.at_most("median seconds that recording a step takes on the training thread", step.median, BAR_SECONDS)
-    measure_listening(report, options)
+    measure_autolog(report, options)
     return report
 
 
-def measure_listening(report: Report, options: Options) -> None:
+def measure_autolog(report: Report, options: Options) -> None:
     """What a script that knows nothing of us pays, and our own trainer for its ledger."""
-    from bench._listened_loop import Ledger, ListenedLoop
+    from bench._autolog_loop import AutologLoop, Ledger
 
     steps, rounds, calls = (300, 20, 1_000) if options.quick else (300, 100, 10_000)
     quiet = dataclasses.replace(options, progress=lambda _: None)
     options.progress(f"listening to a script, {rounds} times {steps} steps")
     with tempfile.TemporaryDirectory() as directory:
-        loop = ListenedLoop(Path(directory))
+        loop = AutologLoop(Path(directory))
         try:
-            loop.listened_to(300)  # buckets are built anew, and DDP is timed often at first
-            arms = {"bare": lambda: loop.bare(steps), "listened_to": lambda: loop.listened_to(steps)}
+            loop.run_with_autolog(300)  # buckets are built anew, and DDP is timed often at first
+            arms = {"bare": lambda: loop.run_plain(steps), "listened_to": lambda: loop.run_with_autolog(steps)}
             times = interleaved(arms, rounds=rounds, options=quiet)
         finally:
             loop.close()
         ledger = Ledger(Path(directory), loop.recorder)
-        report.figure("ledger_step_seconds", [ledger.reached(calls) for _ in range(20)])
-        report.figure("ledger_settle_seconds", [ledger.settled() for _ in range(20)])
+        report.figure("ledger_step_seconds", [ledger.time_steps(calls) for _ in range(20)])
+        report.figure("ledger_settle_seconds", [ledger.time_finish() for _ in range(20)])
     report.baseline("bare_step_processor_seconds", times["bare"])
     report.figure("listened_to_step_processor_seconds", times["listened_to"])
     added = [ours - bare for ours, bare in zip(times["listened_to"], times["bare"], strict=True)]
@@ -106,7 +106,7 @@ def per_call(step: Step, calls: int) -> float:
     return (time.perf_counter() - begun) / calls
 
 
-def after_overwriting_caches(step: Step) -> float:
+def time_cold_call(step: Step) -> float:
     """Seconds of one call between two computations that need all the cache."""
     bytearray(CACHE_BYTES).find(b"\1")
     begun = time.perf_counter()
@@ -114,7 +114,7 @@ def after_overwriting_caches(step: Step) -> float:
     return time.perf_counter() - begun
 
 
-def board_step(directory: Path) -> Step:
+def make_recorder_step(directory: Path) -> Step:
     """A step of rank 0 on a board; the other ranks of the pod have stepped once."""
     from ddp_trainer.metrics import attach
 
@@ -163,12 +163,12 @@ def aggregator(directory: Path) -> Iterator[tuple[str, int]]:
     environment = os.environ | {"DDP_METRICS_ADDRESS": "127.0.0.1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
-            yield "127.0.0.1", announced_port(process.stderr)
+            yield "127.0.0.1", parse_listen_port(process.stderr)
         finally:
             process.terminate()
 
 
-def announced_port(stderr: IO[str] | None) -> int:
+def parse_listen_port(stderr: IO[str] | None) -> int:
     """The port in the aggregator's first line."""
     line = stderr.readline() if stderr else ""
     found = re.search(r":(\d+)/metrics", line)

@@ -83,7 +83,7 @@ def installed(options: Options) -> list[str]:
 
 def _measure_tiny(report: Report, peers: Sequence[str], options: Options) -> None:
     rounds, steps = (1, 300) if options.quick else (5, 1500)
-    taken = taken_in_turns(["bare", *OURS, *peers], "tiny", 1, steps, rounds, options)
+    taken = run_interleaved(["bare", *OURS, *peers], "tiny", 1, steps, rounds, options)
     bare = [times["processor"] for times in taken["bare"]]
     report.baseline("bare_step_seconds", [times["median"] for times in taken["bare"]])
     report.baseline("bare_step_processor_seconds", bare)
@@ -97,7 +97,7 @@ def _measure_tiny(report: Report, peers: Sequence[str], options: Options) -> Non
 
 def _measure_gpt(report: Report, peers: Sequence[str], options: Options) -> None:
     rounds, steps = (1, 6) if options.quick else (5, 30)
-    taken = taken_in_turns(["bare", *OURS, *peers], "gpt", 2, steps, rounds, options)
+    taken = run_interleaved(["bare", *OURS, *peers], "gpt", 2, steps, rounds, options)
     bare = [times["median"] for times in taken["bare"]]
     report.baseline("gpt_bare_step_seconds", bare)
     for name in (*OURS, *peers):
@@ -110,7 +110,7 @@ def _measure_gpt(report: Report, peers: Sequence[str], options: Options) -> None
 def _measure_fsdp(report: Report, options: Options) -> None:
     """Throughput of the larger model, sharded over two ranks; the processor's seconds beside it, for a busy machine."""
     rounds, steps = (1, 6) if options.quick else (5, 30)
-    taken = taken_in_turns(["bare_fsdp", "ours_fsdp"], "gpt", 2, steps, rounds, options)
+    taken = run_interleaved(["bare_fsdp", "ours_fsdp"], "gpt", 2, steps, rounds, options)
     bare, ours = taken["bare_fsdp"], taken["ours_fsdp"]
     report.baseline("fsdp_bare_step_seconds", [times["median"] for times in bare])
     report.baseline("fsdp_bare_step_processor_seconds", [times["processor"] for times in bare])
@@ -120,7 +120,7 @@ def _measure_fsdp(report: Report, options: Options) -> None:
     report.at_least("rate of --parallel shard=2 over fully_shard by hand, GPT on 2 ranks", rate.median, BAR_RATIO)
 
 
-def taken_in_turns(
+def run_interleaved(
     loops: Sequence[str], workload: str, ranks: int, steps: int, rounds: int, options: Options
 ) -> dict[str, list[Times]]:
     """Run each loop once per round."""

@@ -29,7 +29,7 @@ BAR: Final = 1e-4
 """Relative, at the worst step."""
 
 TASK: Final = "bench._layouts:Numbers"
-WRONG: Final = "bench._layouts:WronglyCut"
+WRONG: Final = "bench._layouts:WrongTpPlan"
 LAYOUTS: Final[Mapping[str, Sequence[str]]] = {
     "replicate4": ("--parallel", "replicate=4"),
     "shard4": ("--parallel", "shard=4"),

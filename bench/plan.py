@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Final
 
 from bench import _layout_steps
-from bench._gpt_steps import Size, foretold, train
-from bench._layout_steps import Laid
+from bench._gpt_steps import Size, estimate_memory, train
+from bench._layout_steps import LayoutCase
 from bench._live_bytes import peak_bytes
 from bench.harness import Options, Report
 from kubectl_ddp.plan.memory import Memory
@@ -40,7 +40,7 @@ SIZES: Final = {
     ),
     "13m_every_3rd": Size(layers=7, width=384, heads=6, window=128, samples=16, again=Recomputation(3)),
 }
-_SMALL: Final = Laid(layout="shard=2", layers=4, width=256, heads=4, window=128, samples=8)
+_SMALL: Final = LayoutCase(layout="shard=2", layers=4, width=256, heads=4, window=128, samples=8)
 LAID: Final = {
     "shard2": _SMALL,
     "shard2_checkpointed": replace(_SMALL, again=ALL),
@@ -50,11 +50,11 @@ LAID: Final = {
     "tp2": replace(_SMALL, layout="tp=2"),
     "tp2_cheap": replace(_SMALL, layout="tp=2", again=CHEAP),
     "pp2": replace(_SMALL, layout="pp=2", samples=4, passes=4),
-    "pp2_24_passes": Laid(layout="pp=2", layers=4, width=256, heads=4, window=128, samples=1, passes=24),
+    "pp2_24_passes": LayoutCase(layout="pp=2", layers=4, width=256, heads=4, window=128, samples=1, passes=24),
     "pp2_every_3rd": replace(_SMALL, layout="pp=2", samples=4, passes=4, again=Recomputation(3)),
     "shard2_tp2": replace(_SMALL, layout="shard=2,tp=2"),
     "shard2_pp2": replace(_SMALL, layout="shard=2,pp=2", samples=4, passes=4),
-    "shard2_pp2_wide": Laid(layout="shard=2,pp=2", layers=8, width=512, heads=8, window=32, samples=1, passes=4),
+    "shard2_pp2_wide": LayoutCase(layout="shard=2,pp=2", layers=8, width=512, heads=8, window=32, samples=1, passes=4),
 }
 PARTS: Final = ("one", *LAID)
 QUICK: Final = ("11m", "11m_checkpointed", "11m_cheap", "11m_every_2nd", "5m_large_vocabulary")
@@ -66,11 +66,11 @@ def measure(options: Options) -> Report:
     if "one" in parts:
         for name in QUICK if options.quick else SIZES:
             size = SIZES[name]
-            _compare(report, options, name, foretold(size), peak_bytes(functools.partial(train, size)))
+            _compare(report, options, name, estimate_memory(size), peak_bytes(functools.partial(train, size)))
         _time_a_large_plan(report)
     for name, laid in LAID.items():
         if name in parts:
-            _compare(report, options, name, _layout_steps.foretold(laid), _layout_steps.measured(laid))
+            _compare(report, options, name, _layout_steps.estimate_memory(laid), _layout_steps.measure_peak_bytes(laid))
     return report
 
 

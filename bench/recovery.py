@@ -7,10 +7,10 @@ saves after every step, with restarts allowed, and is watched through the script
 ``--only`` names some of the faults, with commas, where all of them take too long at once. Of a model that is spread
 over ranks, whose loss torchrun's script knows no way back from but a checkpoint, :mod:`bench._replicas` tells.
 
-What survivors go through, whose processes outlive their group, is :mod:`bench._reform`'s: two agents and no engine.
-torchft takes part where it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux; it needs
-opentelemetry, and is no dependency of ours: ``PYTHONPATH=FOLDER make bench BENCH=recovery`` after ``pip install
---target FOLDER --no-deps torchft opentelemetry-…``.
+What survivors go through, whose processes outlive their group, is :mod:`bench._agent_recovery`'s: two agents and no
+engine. torchft takes part where it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux;
+it needs opentelemetry, and is no dependency of ours: ``PYTHONPATH=FOLDER make bench BENCH=recovery`` after ``pip
+install --target FOLDER --no-deps torchft opentelemetry-…``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench import _reform, _replicas
-from bench._agents import GIVEN_UP
-from bench._jobs import POLL_SECONDS, LocalJobs, Rank, all_stepped
+from bench import _agent_recovery, _replicas
+from bench._jobs import POLL_SECONDS, LocalJobs, Rank, ranks_have_stepped
 from bench._torchrun import OURS, Torchrun, torchrun
-from bench._zygotes import children, has_ready_zygote
+from bench._two_agent_job import GIVEN_UP
+from bench._zygote import children, has_ready_zygote
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.common.constants import Role
 
@@ -40,7 +40,7 @@ STOCK: Final = ("--max-restarts=1000",)
 
 
 @dataclass(slots=True)
-class Tries:
+class RecoveryAttempts:
     """Outcomes of one fault: seconds where it recovered."""
 
     seconds: list[float] = field(default_factory=list)
@@ -74,7 +74,7 @@ def job(jobs: LocalJobs, name: str, nnodes: str, nodes: int) -> Iterator[None]:
         current = int(nnodes.rpartition(":")[2])
         if nodes != current:
             jobs.run("scale", name, "--nnodes", str(nodes))
-        if jobs.wait(name, all_stepped(nodes * NPROC, 0.0), timeout=GIVEN_UP) is None:
+        if jobs.wait(name, ranks_have_stepped(nodes * NPROC, 0.0), timeout=GIVEN_UP) is None:
             raise CannotMeasure(f"The job {name} did not begin to train: {jobs.run('status', name)}")
         yield
     finally:
@@ -86,7 +86,7 @@ def recovery(jobs: LocalJobs, name: str, ranks: int, fault: Callable[[dict[int, 
     before = jobs.wait(name, bool, timeout=GIVEN_UP) or {}
     begun = time.time()
     fault(before)
-    after = jobs.wait(name, all_stepped(ranks, begun), timeout=GIVEN_UP)
+    after = jobs.wait(name, ranks_have_stepped(ranks, begun), timeout=GIVEN_UP)
     return None if after is None else max(rank.last_step_time for rank in after.values()) - begun
 
 
@@ -106,7 +106,7 @@ def warm(jobs: LocalJobs, name: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def stock_recovery(run: Torchrun, fault: Callable[[], float], workers: int) -> float | None:
+def torchrun_recovery(run: Torchrun, fault: Callable[[], float], workers: int) -> float | None:
     """As :func:`recovery`, of stock torchrun: until ``workers`` new processes have stepped."""
     before = {step.pid for step in run.steps()}
     begun = fault()
@@ -120,9 +120,9 @@ def begin(run: Torchrun, workers: int) -> None:
         raise CannotMeasure("Stock torchrun did not begin to train.")
 
 
-def worker_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
+def worker_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """One node, two ranks: one is killed."""
-    ours, stock = Tries(), Tries()
+    ours, stock = RecoveryAttempts(), RecoveryAttempts()
     rounds, per_round = (2, 3) if options.quick else (5, 10)
     with job(jobs, "worker-killed", "1", 1):
         for number in range(rounds):
@@ -132,23 +132,23 @@ def worker_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
             if number % 2 == 0:  # of those that do not recover, each takes a minute
                 with torchrun(jobs.directory / f"stock-{number}", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
                     begin(run, NPROC)
-                    stock.add(stock_recovery(run, run.kill_worker, NPROC))
+                    stock.add(torchrun_recovery(run, run.kill_worker, NPROC))
             options.progress(f"worker killed, round {number + 1}/{rounds}: ours {ours}, stock {stock}")
     return ours, stock
 
 
-def script_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
+def script_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """The plain script, whose ranks all start anew: one node, two ranks, one is killed."""
-    ours, stock = Tries(), Tries()
+    ours, stock = RecoveryAttempts(), RecoveryAttempts()
     with torchrun(jobs.directory / "script", nnodes="1", nproc=NPROC, arguments=STOCK, launcher=OURS) as run:
         begin(run, NPROC)
         for _ in range(5 if options.quick else 50):
             _await_zygote(run.agents[0].pid)
-            ours.add(stock_recovery(run, run.kill_worker, NPROC))
+            ours.add(torchrun_recovery(run, run.kill_worker, NPROC))
     options.progress(f"worker of a plain script killed: ours {ours}")
     with torchrun(jobs.directory / "stock-script", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
         begin(run, NPROC)
-        stock.add(stock_recovery(run, run.kill_worker, NPROC))
+        stock.add(torchrun_recovery(run, run.kill_worker, NPROC))
     return ours, stock
 
 
@@ -160,9 +160,9 @@ def _await_zygote(agent: int) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def node_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
+def node_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """Two nodes of ``--nnodes 1:2``: the second one's agent is killed, and every process of it dies."""
-    ours, stock = Tries(), Tries()
+    ours, stock = RecoveryAttempts(), RecoveryAttempts()
     for number in range(1 if options.quick else 2):
         with job(jobs, f"node-killed-{number}", "1:2", 2):
             for _ in range(2 if options.quick else 4):
@@ -170,7 +170,7 @@ def node_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
         with torchrun(jobs.directory / f"stock-node-{number}", nnodes="1:2", nproc=NPROC, arguments=STOCK) as run:
             run.start_agent()
             begin(run, 2 * NPROC)
-            stock.add(stock_recovery(run, lambda: run.kill_agent(1), NPROC))
+            stock.add(torchrun_recovery(run, lambda: run.kill_agent(1), NPROC))
         options.progress(f"node killed, round {number + 1}: ours {ours}, stock {stock}")
     return ours, stock
 
@@ -179,9 +179,9 @@ def _kill_node(jobs: LocalJobs, ranks: dict[int, Rank]) -> None:
     os.kill(jobs.container(ranks[max(ranks)].pod), signal.SIGKILL)
 
 
-def scaled_up(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
+def scaled_up(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """From one node to two: until all four ranks step."""
-    ours, stock = Tries(), Tries()
+    ours, stock = RecoveryAttempts(), RecoveryAttempts()
     for number in range(1 if options.quick else 2):
         name = f"scaled-{number}"
         with job(jobs, name, "1:2", 1):
@@ -191,7 +191,7 @@ def scaled_up(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
                 jobs.wait(name, lambda ranks: len(ranks) == NPROC, timeout=GIVEN_UP)
         with torchrun(jobs.directory / f"stock-scale-{number}", nnodes="1:2", nproc=NPROC, arguments=STOCK) as run:
             begin(run, NPROC)
-            stock.add(stock_recovery(run, lambda: _start_agent(run), 2 * NPROC))
+            stock.add(torchrun_recovery(run, lambda: _start_agent(run), 2 * NPROC))
         options.progress(f"scaled up, round {number + 1}: ours {ours}, stock {stock}")
     return ours, stock
 
@@ -202,9 +202,9 @@ def _start_agent(run: Torchrun) -> float:
     return begun
 
 
-def store_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
+def store_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """The store dies and comes back; then a worker is killed, which needs the new store."""
-    ours, stock = Tries(), Tries()
+    ours, stock = RecoveryAttempts(), RecoveryAttempts()
     for number in range(1 if options.quick else 2):
         name = f"store-killed-{number}"
         with job(jobs, name, "1:2", 2):
@@ -216,7 +216,7 @@ def store_killed(jobs: LocalJobs, options: Options) -> tuple[Tries, Tries]:
             run.start_agent()
             begin(run, 2 * NPROC)
             # The store of stock torchrun lives in the first agent, and goes with it.
-            stock.add(stock_recovery(run, lambda: run.kill_agent(0), NPROC))
+            stock.add(torchrun_recovery(run, lambda: run.kill_agent(0), NPROC))
         options.progress(f"store killed, round {number + 1}: ours {ours}, stock {stock}")
     return ours, stock
 
@@ -229,7 +229,7 @@ CASES: Final = {
     "store_killed": (store_killed, 12.0),
 }
 """Fault, and the most seconds that its median may take."""
-PARTS: Final = (*CASES, *_replicas.PARTS, *_reform.PARTS)
+PARTS: Final = (*CASES, *_replicas.PARTS, *_agent_recovery.PARTS)
 
 
 def measure(options: Options) -> Report:
@@ -249,5 +249,7 @@ def measure(options: Options) -> Report:
             report.at_least(f"share of {ours.count} recovered, {name.replace('_', ' ')}", ours.share, 1.0)
         spread = [name for name in parts if name in _replicas.PARTS]
         _replicas.measure(Path(directory) / "replicas", report, options, spread)
-        _reform.measure(Path(directory) / "reform", report, options, [name for name in parts if name in _reform.PARTS])
+        _agent_recovery.measure(
+            Path(directory) / "reform", report, options, [name for name in parts if name in _agent_recovery.PARTS]
+        )
     return report

@@ -8,7 +8,7 @@ began after it, by the container runtime's own stamps on the lines that the rank
 
 It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, the training
 operator, and rights over namespaces. Machines are lost only where ``DDP_TEST_NODE_COMMAND`` names a command that takes
-them down: see :mod:`bench._hands`.
+them down: see :mod:`bench._node_access`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench import _cluster_runs as runs
-from bench._cluster_runs import Ours, OursAsJob, OursAsJobSet, OursAsTrainJob, Run, Stock
-from bench._hands import Hands, hands, node_command, without
-from bench._reform import Outcomes
+from bench._agent_recovery import RecoveryStats
+from bench._cluster_runs import BaselineRun, IndexedJobRun, JobSetRun, Run, TrainerRun, TrainJobRun
+from bench._node_access import NodeAccess, node_access, node_command, without
 from bench.harness import CannotMeasure, Options, Report
 from kubectl_ddp.access import Access
 from kubectl_ddp.cluster import ClusterBackend
@@ -63,14 +63,14 @@ class Bench:
 
     api: Api
     backend: ClusterBackend
-    hands: Hands
+    hands: NodeAccess
     image: str
     options: Options
-    ours: Outcomes = field(default_factory=Outcomes)
-    stock: Outcomes = field(default_factory=Outcomes)
+    ours: RecoveryStats = field(default_factory=RecoveryStats)
+    stock: RecoveryStats = field(default_factory=RecoveryStats)
 
     @property
-    def rounds(self) -> int:
+    def round_count(self) -> int:
         """Of each fault of ours; stock has one, which takes minutes."""
         return 1 if self.options.quick else 3
 
@@ -88,16 +88,16 @@ class Bench:
         if counts_start:
             outcomes = self.of(run)
             outcomes.since("first_step_after_submit", begun, stepped)
-            outcomes.since("first_step_after_pods_run", run.began_to_run(), stepped)
+            outcomes.since("first_step_after_pods_run", run.latest_container_start(), stepped)
         yield run
 
-    def of(self, run: Run) -> Outcomes:
+    def of(self, run: Run) -> RecoveryStats:
         """Where a run's outcomes belong."""
-        return self.ours if isinstance(run, Ours) else self.stock
+        return self.ours if isinstance(run, TrainerRun) else self.stock
 
-    def fault(self, run: Run, name: str, whole: int, do: Callable[[Hands, Run], float]) -> None:
+    def fault(self, run: Run, name: str, whole: int, do: Callable[[NodeAccess, Run], float]) -> None:
         """Do it to a settled job, and take down when any group steps, and when the whole world does."""
-        run.train(whole, GIVEN_UP, lasting=SETTLED_SECONDS if isinstance(run, Ours) else 1.0)
+        run.train(whole, GIVEN_UP, lasting=SETTLED_SECONDS if isinstance(run, TrainerRun) else 1.0)
         begun = do(self.hands, run)
         outcomes = self.of(run)
         outcomes.since(name, begun, run.first(begun, GIVEN_UP))
@@ -107,14 +107,14 @@ class Bench:
         )
 
 
-def _last(outcomes: Outcomes, name: str) -> float | None:
+def _last(outcomes: RecoveryStats, name: str) -> float | None:
     return outcomes.tries[f"{name}_until_whole"][-1]
 
 
 # ------------------------------------------------------------------------------------------------------------ processes
 
 
-FAULTS: Final[Mapping[str, Callable[[Hands, Run], float]]] = {
+FAULTS: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
     "worker_process_killed": lambda them, run: them.kill(run.pods()[1], run.worker(run.pods()[1])),
     "agent_of_worker_1_killed": lambda them, run: them.kill(run.pods()[1]),
     "agent_of_worker_0_killed": lambda them, run: them.kill(run.pods()[0]),
@@ -126,12 +126,12 @@ FAULTS: Final[Mapping[str, Callable[[Hands, Run], float]]] = {
 def processes(bench: Bench, kind: type[Run]) -> None:
     """A worker is killed, then each agent, then each pod is deleted."""
     with bench.job(kind, "processes", 1, 2) as run:
-        for _ in range(bench.rounds):
+        for _ in range(bench.round_count):
             for name, fault in FAULTS.items():
                 bench.fault(run, name, 2, fault)
 
 
-def alone(name: str, prefix: str = "") -> Callable[[Bench, type[Run]], None]:
+def single_fault_part(name: str, prefix: str = "") -> Callable[[Bench, type[Run]], None]:
     """Return a part that does one fault to a job of its own.
 
     Stock may not recover from a fault. A Job doubles its back-off with each pod that fails.
@@ -147,7 +147,7 @@ def alone(name: str, prefix: str = "") -> Callable[[Bench, type[Run]], None]:
 def scaled(bench: Bench, kind: type[Run]) -> None:
     """From two nodes to three, and back."""
     with bench.job(kind, f"{kind.__name__.lower()}-scaled", 1, 3) as run:
-        for _ in range(bench.rounds if kind is Ours else 1):
+        for _ in range(bench.round_count if kind is TrainerRun else 1):
             run.scale(2)
             run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
             begun = time.time()
@@ -155,33 +155,33 @@ def scaled(bench: Bench, kind: type[Run]) -> None:
             whole = run.first(begun, GIVEN_UP, world=3)
             outcomes = bench.of(run)
             outcomes.since("scaled_up", begun, whole)
-            outcomes.since("scaled_up_after_pod_runs", run.began_to_run(), whole)
+            outcomes.since("scaled_up_after_pod_runs", run.latest_container_start(), whole)
             bench.options.progress(f"{kind.__name__}: {outcomes}")
 
 
 # ------------------------------------------------------------------------------------------------------------- machines
 
 
-def machines(bench: Bench, kind: type[Run]) -> None:
+def node_faults(bench: Bench, kind: type[Run]) -> None:
     """The machine of worker-1 dies, and comes back; of ours also one is cut off, and the store's is lost."""
     with bench.job(kind, f"{kind.__name__.lower()}-machines", 1, 2, apart=True) as run:
-        for by in ("kill", "cut") if kind is Ours else ("kill",):
+        for by in ("kill", "cut") if kind is TrainerRun else ("kill",):
             run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
             first, second = (pod["spec"]["nodeName"] for pod in run.pods())
             if first == second:
                 raise CannotMeasure("Both workers are on one machine.")
-            victim = _without_store(run, first, second) if isinstance(run, Ours) else second
-            _lose(bench, run, victim, by, {"kill": "node_killed", "cut": "node_cut"}[by])
+            victim = _without_store(run, first, second) if isinstance(run, TrainerRun) else second
+            _measure_node_loss(bench, run, victim, by, {"kill": "node_killed", "cut": "node_cut"}[by])
 
 
-def _without_store(run: Ours, first: str, second: str) -> str:
+def _without_store(run: TrainerRun, first: str, second: str) -> str:
     return first if run.store()["spec"]["nodeName"] == second else second
 
 
-def _lose(bench: Bench, run: Run, victim: str, by: str, name: str) -> None:
+def _measure_node_loss(bench: Bench, run: Run, victim: str, by: str, name: str) -> None:
     with without(bench.api, victim, by=by) as gone:
         run.lost = {victim}
-        limit = GIVEN_UP if isinstance(run, Ours) else 60.0
+        limit = GIVEN_UP if isinstance(run, TrainerRun) else 60.0
         bench.of(run).since(name, gone, run.first(gone, limit))
     run.lost = set()
     bench.of(run).since(f"{name}_until_whole", gone, run.first(gone, GIVEN_UP, world=2))
@@ -190,13 +190,13 @@ def _lose(bench: Bench, run: Run, victim: str, by: str, name: str) -> None:
 
 def stores(bench: Bench, kind: type[Run]) -> None:
     """The machine of the store is lost, first alone, then with a worker on it. Stock has its store in worker-0."""
-    if kind is Stock:
+    if kind is BaselineRun:
         with bench.job(kind, "stock-stores", 1, 2, apart=True) as run:
             run.train(2, GIVEN_UP)
-            _lose(bench, run, run.pods()[0]["spec"]["nodeName"], "kill", "store_and_worker_lost")
+            _measure_node_loss(bench, run, run.pods()[0]["spec"]["nodeName"], "kill", "store_and_worker_lost")
         return
     with bench.job(kind, "ours-alone", 1, 1) as run:
-        assert isinstance(run, Ours)
+        assert isinstance(run, TrainerRun)
         run.train(1, GIVEN_UP, lasting=SETTLED_SECONDS)
         if run.store()["spec"]["nodeName"] == run.pods()[0]["spec"]["nodeName"]:
             raise CannotMeasure("The store and the worker are on one machine.")
@@ -205,34 +205,34 @@ def stores(bench: Bench, kind: type[Run]) -> None:
             bench.ours.add("pause_while_store_is_lost", run.longest_pause(gone, gone + STORE_AWAY_SECONDS))
         run.delete()
     with bench.job(kind, "ours-stores", 1, 2, apart=True) as run:
-        assert isinstance(run, Ours)
+        assert isinstance(run, TrainerRun)
         run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
-        _lose(bench, run, run.store()["spec"]["nodeName"], "kill", "store_and_worker_lost")
+        _measure_node_loss(bench, run, run.store()["spec"]["nodeName"], "kill", "store_and_worker_lost")
 
 
 ENGINES: Final[Mapping[str, type[Run]]] = {
-    "indexed_job": OursAsJob,
-    "jobset": OursAsJobSet,
-    "trainjob": OursAsTrainJob,
+    "indexed_job": IndexedJobRun,
+    "jobset": JobSetRun,
+    "trainjob": TrainJobRun,
 }
 """Engines besides the PyTorchJob, whose figures have no prefix."""
 
 PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]] = {
-    "ours-processes": (Ours, processes),
-    **{f"stock-{name.replace('_', '-')}": (Stock, alone(name)) for name in FAULTS},
+    "ours-processes": (TrainerRun, processes),
+    **{f"stock-{name.replace('_', '-')}": (BaselineRun, single_fault_part(name)) for name in FAULTS},
     **{
-        f"{engine}-{name}".replace("_", "-"): (kind, alone(name, f"{engine}_"))
+        f"{engine}-{name}".replace("_", "-"): (kind, single_fault_part(name, f"{engine}_"))
         for engine, kind in ENGINES.items()
         for name in FAULTS
     },
-    "ours-scaled": (Ours, scaled),
-    "stock-scaled": (Stock, scaled),
-    "ours-machines": (Ours, machines),
-    "stock-machines": (Stock, machines),
-    "ours-stores": (Ours, stores),
-    "stock-stores": (Stock, stores),
+    "ours-scaled": (TrainerRun, scaled),
+    "stock-scaled": (BaselineRun, scaled),
+    "ours-machines": (TrainerRun, node_faults),
+    "stock-machines": (BaselineRun, node_faults),
+    "ours-stores": (TrainerRun, stores),
+    "stock-stores": (BaselineRun, stores),
 }
-NEED_MACHINES: Final = frozenset({machines, stores})
+NEED_MACHINES: Final = frozenset({node_faults, stores})
 
 
 def measure(options: Options) -> Report:
@@ -245,7 +245,7 @@ def measure(options: Options) -> Report:
     except DdpError as error:
         raise CannotMeasure(f"there is no cluster: {error}") from error
     report = Report()
-    with hands(api, image) as them:
+    with node_access(api, image) as them:
         bench = Bench(api, ClusterBackend(), them, image, options)
         for name, (kind, part) in wanted.items():
             if part in NEED_MACHINES and node_command() is None:
@@ -254,11 +254,11 @@ def measure(options: Options) -> Report:
             with runs.namespace(api) as space:
                 bench.backend = ClusterBackend(Access(namespace=space))
                 part(bench, kind)
-    tell(report, bench.ours, bench.stock)
+    report_results(report, bench.ours, bench.stock)
     return report
 
 
-def tell(report: Report, ours: Outcomes, stock: Outcomes) -> None:
+def report_results(report: Report, ours: RecoveryStats, stock: RecoveryStats) -> None:
     """Figures of ours with their bars, and baselines."""
     for name, tries in ours.tries.items():
         seconds = ours.seconds(name)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench._simulated_agents import Crowd
+from bench._simulated_agents import AgentPool
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol.messages import Policy
@@ -70,7 +70,7 @@ def measure(options: Options) -> Report:
     report = Report()
     formed: dict[int, float] = {}
     with store() as under_test:
-        handshake = report.figure("handshake_seconds", asyncio.run(handshakes(under_test)))
+        handshake = report.figure("handshake_seconds", asyncio.run(time_each_handshake(under_test)))
         report.at_most("median seconds of a handshake on loopback", handshake.median, BAR_HANDSHAKE_SECONDS)
     for count in QUICK_AGENTS if options.quick else AGENTS:
         with store() as under_test:
@@ -82,9 +82,9 @@ def measure(options: Options) -> Report:
     return report
 
 
-async def handshakes(under_test: StoreProcess) -> list[float]:
+async def time_each_handshake(under_test: StoreProcess) -> list[float]:
     """Seconds from the knock to the challenge, of agents that connect one after the other."""
-    crowd = Crowd(read_run_secret(str(under_test.secret_file)), Policy(min_nodes=99, max_nodes=99, max_restarts=0))
+    crowd = AgentPool(read_run_secret(str(under_test.secret_file)), Policy(min_nodes=99, max_nodes=99, max_restarts=0))
     for index in range(HANDSHAKES):
         await crowd.connect(under_test.port, 1, first=index)
     return crowd.handshake_seconds
@@ -93,7 +93,7 @@ async def handshakes(under_test: StoreProcess) -> list[float]:
 async def run(report: Report, under_test: StoreProcess, count: int, options: Options) -> float:
     """Measure with so many agents; return the time to form a group."""
     policy = Policy(min_nodes=max(1, count // 2), max_nodes=count, max_restarts=10)
-    crowd = Crowd(read_run_secret(str(under_test.secret_file)), policy)
+    crowd = AgentPool(read_run_secret(str(under_test.secret_file)), policy)
     pinging = asyncio.get_running_loop().create_task(crowd.ping())
     begun = under_test.processor_seconds()
     await crowd.connect(under_test.port, count)
@@ -103,7 +103,7 @@ async def run(report: Report, under_test: StoreProcess, count: int, options: Opt
     reform: dict[str, float] = {}
     for what, lost in (("one", 1), ("tenth", max(1, count // 10))):
         left = len(crowd.agents) - lost
-        at = crowd.lose(lost)
+        at = crowd.drop_agents(lost)
         await crowd.group(left, join=False)
         reform[what] = time.perf_counter() - at
         received.append(max(agent.received for agent in crowd.agents))

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench._simulated_ranks import PODS, RANKS_OF_EACH, lines, owner_of, pages, write_history
+from bench._simulated_ranks import PODS, RANKS_OF_EACH, lines, owner_of, serve_metrics, write_history
 from bench.harness import CannotMeasure, Options, Report
 from tests.helm import Object, helms
 from tests.rule_files import groups
@@ -53,15 +53,18 @@ def measure(options: Options) -> Report:
     report = Report()
     rules = groups(next(iter(helms().values())))
     start = int(time.time()) - HISTORY_SECONDS
-    lasting = _lasting(rules)
-    with tempfile.TemporaryDirectory() as room, pages(start=start, step=SCRAPE_SECONDS, lasting=lasting) as port:
+    lasting = _metric_ranges(rules)
+    with (
+        tempfile.TemporaryDirectory() as room,
+        serve_metrics(start=start, step=SCRAPE_SECONDS, lasting=lasting) as port,
+    ):
         where = Path(room)
         count = sum(1 for _ in lines())
         options.progress(f"{count} series of {PODS * RANKS_OF_EACH} ranks in {PODS} pods")
         report.figure("series_count", count)
         _store(where, lasting, start)
         with _prometheus(where, port) as process:
-            _figures(_Server(process.pid, where), rules, report, options)
+            _measure_rules(_Server(process.pid, where), rules, report, options)
     return report
 
 
@@ -75,7 +78,7 @@ def _store(where: Path, lasting: dict[str, int], start: int) -> None:
     text.unlink()
 
 
-def _lasting(rules: list[Object]) -> dict[str, int]:
+def _metric_ranges(rules: list[Object]) -> dict[str, int]:
     """Over how many seconds which metric is read, at most."""
     found: dict[str, int] = {}
     for rule in (rule for group in rules for rule in group["rules"]):
@@ -86,7 +89,7 @@ def _lasting(rules: list[Object]) -> dict[str, int]:
 
 def _prometheus(where: Path, port: int) -> subprocess.Popen[bytes]:
     """A Prometheus that scrapes all pods and has no rules yet, in a ``with`` statement."""
-    _give(where, [])
+    _write_rules(where, [])
     labels = [{"source_labels": ["pod"], "regex": ".*-(.*)", "target_label": "__metrics_path__", "replacement": "/$1"}]
     targets = [{"targets": [f"127.0.0.1:{port}"], "labels": owner_of(number)} for number in range(PODS)]
     scrape = {"job_name": "training/ddp-workers", "static_configs": targets, "relabel_configs": labels}
@@ -101,10 +104,10 @@ def _prometheus(where: Path, port: int) -> subprocess.Popen[bytes]:
     (where / "address").write_text(address, encoding="utf-8")
     command = ["prometheus", f"--config.file={where / 'prometheus.yml'}", f"--storage.tsdb.path={where / 'data'}"]
     command += [f"--web.listen-address={address}", "--log.level=error"]
-    return _Ending(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return _ManagedProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-class _Ending(subprocess.Popen[bytes]):
+class _ManagedProcess(subprocess.Popen[bytes]):
     """A process that is told to end with its ``with`` statement."""
 
     def __exit__(self, *error: object) -> None:
@@ -112,7 +115,7 @@ class _Ending(subprocess.Popen[bytes]):
         self.wait()
 
 
-def _give(where: Path, rules: list[Object]) -> None:
+def _write_rules(where: Path, rules: list[Object]) -> None:
     """Let these be the rules; all groups at the same interval, so that every round is a whole one."""
     every = [{**group, "interval": f"{INTERVAL_SECONDS}s"} for group in rules]
     (where / "rules.json").write_text(json.dumps({"groups": every}), encoding="utf-8")
@@ -125,7 +128,7 @@ class _Server:
     pid: int
     where: Path
 
-    def ask(self, path: str) -> Any:
+    def query_api(self, path: str) -> Any:
         """The data of an answer; None until it answers."""
         address = (self.where / "address").read_text(encoding="utf-8")
         try:
@@ -136,7 +139,7 @@ class _Server:
 
     def number(self, expression: str) -> float:
         """What an expression has come to; 0 where that is nothing."""
-        found = (self.ask(f"query?{urllib.parse.urlencode({'query': expression})}") or {"result": []})["result"]
+        found = (self.query_api(f"query?{urllib.parse.urlencode({'query': expression})}") or {"result": []})["result"]
         return float(found[0]["value"][1]) if found else 0.0
 
     @property
@@ -151,7 +154,7 @@ class _Server:
         return int(Path(f"/proc/{self.pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _figures(server: _Server, rules: list[Object], report: Report, options: Options) -> None:
+def _measure_rules(server: _Server, rules: list[Object], report: Report, options: Options) -> None:
     """Let it scrape for a while, then with the rules, and compare."""
     rounds = 3 if options.quick else 10
     _until("every pod scraped twice", lambda: server.number("sum(count_over_time(up[5m]) >= bool 2)") == PODS, 120)
@@ -159,18 +162,18 @@ def _figures(server: _Server, rules: list[Object], report: Report, options: Opti
     before = server.processor_seconds
     time.sleep(seconds)
     idle = server.processor_seconds - before
-    _give(server.where, rules)
+    _write_rules(server.where, rules)
     os.kill(server.pid, signal.SIGHUP)
     _until("a first round", lambda: _round(server), 20 * INTERVAL_SECONDS)  # it opens its store
     before = server.processor_seconds
     begun = time.monotonic()
-    times = _rounds(server, rounds, options)
+    times = _wait_for_rounds(server, rounds, options)
     spent = server.processor_seconds - before - idle * (time.monotonic() - begun) / seconds
     clock = report.figure("rules_round_seconds", [sum(each.values()) for each in times.values()]).median
     _groups(rules, list(times.values()), report, options)
     processor = max(spent, 0.0) / len(times)
     report.figure("rules_round_processor_seconds", processor)
-    for name, each in _slowest(server):
+    for name, each in _slowest_rules(server):
         options.progress(f"{each:.3f} s of a round is {name}")
     report.figure("scrapes_processor_ratio", idle / seconds)
     report.figure("head_series_count", _head(server))
@@ -195,20 +198,20 @@ def _seconds(interval: str | None) -> int:
     return int(interval[:-1]) * {"s": 1, "m": 60}[interval[-1]] if interval else USUAL_INTERVAL_SECONDS
 
 
-def _slowest(server: _Server) -> list[tuple[str, float]]:
+def _slowest_rules(server: _Server) -> list[tuple[str, float]]:
     """The rules that take longest, and how long each took in its last round."""
-    rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
+    rules = [rule for group in server.query_api("rules")["groups"] for rule in group["rules"]]
     taken = [(str(rule["name"]), float(rule["evaluationTime"])) for rule in rules]
     return sorted(taken, key=lambda each: -each[1])[:SLOWEST]
 
 
 def _head(server: _Server) -> float:
-    return float((server.ask("status/tsdb") or {"headStats": {"numSeries": 0}})["headStats"]["numSeries"])
+    return float((server.query_api("status/tsdb") or {"headStats": {"numSeries": 0}})["headStats"]["numSeries"])
 
 
 def _round(server: _Server) -> dict[str, dict[str, float]]:
     """When all groups were last evaluated → how long each took; nothing before every group was."""
-    told = (server.ask("rules") or {"groups": []})["groups"]
+    told = (server.query_api("rules") or {"groups": []})["groups"]
     if not told or any(group["evaluationTime"] == 0 for group in told):
         return {}
     if errors := [rule["lastError"] for group in told for rule in group["rules"] if rule.get("lastError")]:
@@ -217,7 +220,7 @@ def _round(server: _Server) -> dict[str, dict[str, float]]:
     return {moments: {group["name"]: group["evaluationTime"] for group in told}}
 
 
-def _rounds(server: _Server, rounds: int, options: Options) -> dict[str, dict[str, float]]:
+def _wait_for_rounds(server: _Server, rounds: int, options: Options) -> dict[str, dict[str, float]]:
     """Wait for so many rounds."""
     found = _round(server)
     deadline = time.monotonic() + (rounds + 20) * INTERVAL_SECONDS

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Final
 
 from bench import _samplers
-from bench._reading import Arm, Resizes, account, read_epoch, server
+from bench._elastic_epoch import Arm, ResizeSchedule, account, read_epoch, server
 from bench.harness import CannotMeasure, Options, Report
 
 SUMMARY = "samples lost and repeated by real processes while the world shrinks from 4 to 3 to 2 ranks"
 
 WORLDS: Final = ((4, 10), (3, 10), (2, None))
 COLUMNS: Final = {
-    "global_batch_kept": Resizes(WORLDS, lambda _world: 24),
-    "rank_batch_kept": Resizes(WORLDS, lambda world: 8 * world),
-    "uneven": Resizes(WORLDS, lambda _world: 32),
+    "global_batch_kept": ResizeSchedule(WORLDS, lambda _world: 24),
+    "rank_batch_kept": ResizeSchedule(WORLDS, lambda world: 8 * world),
+    "uneven": ResizeSchedule(WORLDS, lambda _world: 32),
 }
 EXPRESSIBLE: Final = ("global_batch_kept", "rank_batch_kept")
 """By peers, whose ranks all have batches of one size."""
@@ -50,7 +50,7 @@ def measure(options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
         directory = Path(name)
         for column, case in COLUMNS.items():
-            read = read_epoch(context, _samplers.ours, case, directory / f"ours-{column}", dies=True)
+            read = read_epoch(context, _samplers.reference_trainer, case, directory / f"ours-{column}", dies=True)
             lost, repeated = account(read)
             options.progress(f"ours, {column}: {lost} lost, {repeated} repeated")
             report.figure(f"ours_{column}_lost_samples", lost)
@@ -62,7 +62,7 @@ def measure(options: Options) -> Report:
                 options.progress(f"Not installed, and left out: {module} (pip install --group bench).")
                 continue
             for column in EXPRESSIBLE:
-                read = _read_again_if_stuck(context, arm, COLUMNS[column], directory / f"{peer}-{column}", options)
+                read = _read_with_retry(context, arm, COLUMNS[column], directory / f"{peer}-{column}", options)
                 if read is None:
                     continue
                 lost, repeated = account(read)
@@ -72,8 +72,8 @@ def measure(options: Options) -> Report:
     return report
 
 
-def _read_again_if_stuck(
-    context: ForkServerContext, arm: Arm, case: Resizes, directory: Path, options: Options
+def _read_with_retry(
+    context: ForkServerContext, arm: Arm, case: ResizeSchedule, directory: Path, options: Options
 ) -> list[int] | None:
     """What a peer's groups have read; None where they failed every time.
 

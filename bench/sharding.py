@@ -80,7 +80,7 @@ STORED: Final = (ALONE, Row("replicate=2"), Row("shard=2"), Row("shard=4"), Row(
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainResult:
     """What one run said and held."""
 
     losses: Mapping[int, float]
@@ -99,13 +99,13 @@ def measure(options: Options) -> Report:
         steps = QUICK_STEPS if options.quick else STEPS
         alone = train(directory, ALONE, steps)
         if "memory" in parts:
-            weigh(report, options, {row: train(directory, row, MEMORY_STEPS) for row in LAYOUTS}, alone)
+            report_memory(report, options, {row: train(directory, row, MEMORY_STEPS) for row in LAYOUTS}, alone)
         if "checkpoints" in parts:
             cross(report, options, directory, alone, steps)
     return report
 
 
-def weigh(report: Report, options: Options, rows: Mapping[Row, Trained], alone: Trained) -> None:
+def report_memory(report: Report, options: Options, rows: Mapping[Row, TrainResult], alone: TrainResult) -> None:
     """What ranks hold beside their share of what one process does."""
     report.baseline("one_process_state_bytes", alone.most_bytes)
     for row, trained in rows.items():
@@ -117,7 +117,7 @@ def weigh(report: Report, options: Options, rows: Mapping[Row, Trained], alone: 
         report.at_most(f"bytes of a rank's state over its share under {row.layout}", share / due, SLACK)
 
 
-def cross(report: Report, options: Options, directory: Path, alone: Trained, steps: int) -> None:
+def cross(report: Report, options: Options, directory: Path, alone: TrainResult, steps: int) -> None:
     """Half of the steps under one layout, the others from its checkpoint under another."""
     held = 0
     for before in STORED:
@@ -146,7 +146,7 @@ def difference(losses: Mapping[int, float], of: Mapping[int, float]) -> float:
     return max(abs(loss / of[step] - 1) for step, loss in losses.items())
 
 
-def train(directory: Path, row: Row, steps: int, *, checkpoints: Path | None = None) -> Trained:
+def train(directory: Path, row: Row, steps: int, *, checkpoints: Path | None = None) -> TrainResult:
     """A worker group under this layout, to its end."""
     held = directory / "held"
     held.mkdir()
@@ -171,7 +171,7 @@ def train(directory: Path, row: Row, steps: int, *, checkpoints: Path | None = N
         )
     most = max(int(file.read_text()) for file in held.iterdir())
     shutil.rmtree(held)
-    return Trained({event["step"]: event["loss"] for event in events if event["event"] == "step"}, most)
+    return TrainResult({event["step"]: event["loss"] for event in events if event["event"] == "step"}, most)
 
 
 def write_text(folder: Path, seed: int) -> None:

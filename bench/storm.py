@@ -28,10 +28,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bench._footprints import Footprints
-from bench._jobs import ROOT, LocalJobs, Rank, all_stepped
+from bench._jobs import ROOT, LocalJobs, Rank, ranks_have_stepped
+from bench._resource_usage import UsageSampler
 from bench._torchrun import Torchrun, torchrun
-from bench._zygotes import children
+from bench._zygote import children
 from bench.harness import CannotMeasure, Options, Report
 from bench.scripts.storm_faults import ORDERS, VARIABLE
 from ddp_trainer.common.constants import Env, Role
@@ -78,10 +78,10 @@ SIGNALS: Final = {
 }
 
 
-class Stricken(Protocol):
+class FaultTarget(Protocol):
     """A job that faults can be done to."""
 
-    def strike(self, fault: Fault, options: Options) -> None:
+    def inject_fault(self, fault: Fault, options: Options) -> None:
         """Do it."""
 
     def step(self) -> int:
@@ -95,7 +95,7 @@ def order(letters: Path, pid: int, fault: Fault) -> None:
     draft.rename(letters / str(pid))
 
 
-def harm(pid: int, fault: Fault, letters: Path) -> None:
+def inject_process_fault(pid: int, fault: Fault, letters: Path) -> None:
     """Let a fault befall one process."""
     if fault in ORDERS:
         order(letters, pid, fault)
@@ -105,21 +105,21 @@ def harm(pid: int, fault: Fault, letters: Path) -> None:
 
 
 @dataclass(slots=True)
-class Ours:
+class LocalTrainerJob:
     """A local job of the reference trainer."""
 
     jobs: LocalJobs
     letters: Path
     last: int = 0
 
-    def strike(self, fault: Fault, options: Options) -> None:
+    def inject_fault(self, fault: Fault, options: Options) -> None:
         """See :class:`Stricken`."""
         if fault is Fault.STORE_KILLED:
             self._kill_pod(self.jobs.pods(NAME, Role.STORE)[0])
         elif fault is Fault.AGENT_KILLED:
             self._kill_pod(options.random.choice(self.jobs.pods(NAME, Role.WORKER)))
         elif ranks := self.jobs.ranks(NAME):
-            harm(options.random.choice(sorted(ranks.values(), key=_number)).pid, fault, self.letters)
+            inject_process_fault(options.random.choice(sorted(ranks.values(), key=_number)).pid, fault, self.letters)
 
     def _kill_pod(self, pod: dict[str, Any]) -> None:
         with contextlib.suppress(CannotMeasure, ProcessLookupError):  # it may be down already
@@ -136,20 +136,20 @@ def _number(rank: Rank) -> int:
 
 
 @dataclass(slots=True)
-class Stock:
+class TorchrunBaseline:
     """The plain script under torch's own launcher; its store lives in the first agent."""
 
     run: Torchrun
     letters: Path
 
-    def strike(self, fault: Fault, options: Options) -> None:
+    def inject_fault(self, fault: Fault, options: Options) -> None:
         """See :class:`Stricken`."""
         if fault is Fault.STORE_KILLED:
             self._replace(0)
         elif fault is Fault.AGENT_KILLED:
             self._replace(options.random.randrange(NODES))
         elif workers := [worker for agent in self.run.agents for worker in children(agent.pid)]:
-            harm(options.random.choice(workers), fault, self.letters)
+            inject_process_fault(options.random.choice(workers), fault, self.letters)
         for number, agent in enumerate(self.run.agents):
             if agent.poll() is not None:
                 self._replace(number)
@@ -166,7 +166,7 @@ class Stock:
 
 
 @dataclass(slots=True)
-class Course:
+class StormResult:
     """What a storm came to."""
 
     calm_rate: float
@@ -177,15 +177,17 @@ class Course:
     """Fault → how often no step was done until the next one was due."""
 
 
-def weather(job: Stricken, faults: int, options: Options, who: str, footprints: Footprints | None = None) -> Course:
+def run_storm(
+    job: FaultTarget, faults: int, options: Options, who: str, footprints: UsageSampler | None = None
+) -> StormResult:
     """Let it storm."""
     first = job.step()
     time.sleep(CALM_SECONDS)  # a rate needs time, not an event
     before, begun = job.step(), time.monotonic()
-    course = Course(calm_rate=(before - first) / CALM_SECONDS, goodput=0.0)
+    course = StormResult(calm_rate=(before - first) / CALM_SECONDS, goodput=0.0)
     for number in range(1, faults + 1):
         fault = options.random.choice(list(Fault))
-        job.strike(fault, options)
+        job.inject_fault(fault, options)
         after = job.step()
         time.sleep(max(0.0, begun + number * EVERY_SECONDS - time.monotonic()))
         step = job.step()
@@ -201,7 +203,7 @@ def weather(job: Stricken, faults: int, options: Options, who: str, footprints: 
 
 
 @contextlib.contextmanager
-def our_job(directory: Path) -> Iterator[Ours]:
+def trainer_job(directory: Path) -> Iterator[LocalTrainerJob]:
     """The job, until every rank of it trains, and its end."""
     jobs, letters = LocalJobs(directory / "state"), directory / "letters"
     letters.mkdir(parents=True)
@@ -213,14 +215,14 @@ def our_job(directory: Path) -> Iterator[Ours]:
         *("--checkpoint-dir", str(directory / "checkpoints"), "--checkpoint-scope", "job"),
     )
     try:
-        if jobs.wait(NAME, all_stepped(NODES * NPROC, 0.0), timeout=PATIENCE_SECONDS) is None:
+        if jobs.wait(NAME, ranks_have_stepped(NODES * NPROC, 0.0), timeout=PATIENCE_SECONDS) is None:
             raise CannotMeasure(f"The job did not begin to train: {jobs.run('logs', NAME, check=False)}")
-        yield Ours(jobs, letters)
+        yield LocalTrainerJob(jobs, letters)
     finally:
         jobs.run("delete", NAME, "--yes", check=False)
 
 
-def undisturbed(directory: Path, steps: int) -> Checkpoint:
+def train_without_faults(directory: Path, steps: int) -> Checkpoint:
     """What one process comes to after as many steps."""
     command = [sys.executable, "-m", "ddp_trainer", *TRAIN, "--max-steps", str(steps), "--checkpoint-dir"]
     calm = {name: value for name, value in os.environ.items() if name != VARIABLE}
@@ -237,16 +239,16 @@ def measure(options: Options) -> Report:
     parts = options.parts(PARTS)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         if "ours" in parts:
-            _measure_ours(Path(directory) / "ours", faults, report, options)
+            _measure_trainer(Path(directory) / "ours", faults, report, options)
         if "stock" in parts:
-            _measure_stock(Path(directory) / "stock", min(faults, STOCK_FAULTS), report, options)
+            _measure_torchrun(Path(directory) / "stock", min(faults, STOCK_FAULTS), report, options)
     return report
 
 
-def _measure_ours(directory: Path, faults: int, report: Report, options: Options) -> None:
-    with our_job(directory) as job:
-        footprints = Footprints(f"XDG_STATE_HOME={job.jobs.directory}")
-        course = weather(job, faults, options, "ours", footprints)
+def _measure_trainer(directory: Path, faults: int, report: Report, options: Options) -> None:
+    with trainer_job(directory) as job:
+        footprints = UsageSampler(f"XDG_STATE_HOME={job.jobs.directory}")
+        course = run_storm(job, faults, options, "ours", footprints)
         struck = time.time()
         steps_again = job.jobs.wait(
             NAME, lambda ranks: any(r.last_step_time > struck for r in ranks.values()), timeout=PATIENCE_SECONDS
@@ -255,11 +257,11 @@ def _measure_ours(directory: Path, faults: int, report: Report, options: Options
         job.jobs.run("wait", NAME, "--for=suspended", "--timeout=60s", check=False)
     stormy = read(next(directories(directory / "checkpoints")))
     options.progress(f"one process does the {stormy.manifest.step} steps undisturbed")
-    calm = undisturbed(directory / "calm", stormy.manifest.step)
+    calm = train_without_faults(directory / "calm", stormy.manifest.step)
     ledger = unpack(stormy)["ledger"]
-    _tell(report.figure, "", course)
+    _add_figures(report.figure, "", course)
     if len(footprints.samples) >= 10:
-        footprints.tell(report)
+        footprints.report_growth(report)
     report.at_least("jobs that train after the storm, without help", float(steps_again is not None), 1)
     report.at_most("samples lost", ledger["lost"], 0)
     report.at_most("samples repeated", ledger["repeated"], 0)
@@ -272,7 +274,7 @@ def _bits(checkpoint: Checkpoint) -> str:
     return sha256([state["model"], state["optimizer"]])
 
 
-def _measure_stock(directory: Path, faults: int, report: Report, options: Options) -> None:
+def _measure_torchrun(directory: Path, faults: int, report: Report, options: Options) -> None:
     letters = directory / "letters"
     letters.mkdir(parents=True)
     os.environ[VARIABLE] = str(letters)
@@ -281,12 +283,12 @@ def _measure_stock(directory: Path, faults: int, report: Report, options: Option
             run.start_agent()
             if run.wait(lambda step: step.step > 1, timeout=PATIENCE_SECONDS, workers=NODES * NPROC) is None:
                 raise CannotMeasure("Stock torchrun did not begin to train.")
-            _tell(report.baseline, "stock_", weather(Stock(run, letters), faults, options, "stock"))
+            _add_figures(report.baseline, "stock_", run_storm(TorchrunBaseline(run, letters), faults, options, "stock"))
     finally:
         del os.environ[VARIABLE]
 
 
-def _tell(put: Callable[[str, float], object], prefix: str, course: Course) -> None:
+def _add_figures(put: Callable[[str, float], object], prefix: str, course: StormResult) -> None:
     put(f"{prefix}goodput_ratio", course.goodput)
     put(f"{prefix}faults_count", float(course.faults))
     put(f"{prefix}stood_still_until_the_next_fault_count", float(sum(course.stood_still.values())))

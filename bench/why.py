@@ -24,7 +24,7 @@ from bench.harness import CannotMeasure, Options, Report
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.moments import epoch
+from kubectl_ddp.timestamps import epoch
 from tests.cluster.live_cluster import namespace
 from tests.cluster.staged_failures import STAGES
 from tests.cluster.staged_incidents import BEGINS, INCIDENTS
@@ -46,7 +46,7 @@ AGAIN_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Diagnosis:
     """How one failure was diagnosed."""
 
     seconds: float | None
@@ -63,7 +63,7 @@ def measure(options: Options) -> Report:
     except DdpError as error:
         raise CannotMeasure(f"there is no cluster: {error}") from error
     wanted = options.parts(PARTS)
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Diagnosis] = {}
     with (
         tempfile.TemporaryDirectory(prefix="ddp-bench-") as home,
         namespace(api, image(), Path(home)) as space,
@@ -75,7 +75,7 @@ def measure(options: Options) -> Report:
             made = {name: staging.objects(name, ALL[name]) for name in wanted if staging.can(ALL[name])}
             if missing := [name for name in wanted if name not in made]:
                 raise CannotMeasure(f"This cluster lacks the engine or the queues of {', '.join(missing)}.")
-            for name, answer in pool.map(lambda name: (name, _diagnosed(staging, name, made[name])), made):
+            for name, answer in pool.map(lambda name: (name, _diagnose(staging, name, made[name])), made):
                 answers[name] = answer
                 took = "never" if answer.seconds is None else f"{answer.seconds:5.1f} s"
                 options.progress(f"{name:<16} {took:>8}  {answer.last}")
@@ -84,7 +84,7 @@ def measure(options: Options) -> Report:
     return _report(answers)
 
 
-def _report(answers: dict[str, Answer]) -> Report:
+def _report(answers: dict[str, Diagnosis]) -> Report:
     report = Report()
     for name, answer in answers.items():
         seconds = answer.seconds if answer.seconds is not None else float("nan")
@@ -93,22 +93,22 @@ def _report(answers: dict[str, Answer]) -> Report:
     return report
 
 
-def _diagnosed(staging: Staging, name: str, objects: list[Json]) -> Answer:
+def _diagnose(staging: Staging, name: str, objects: list[Json]) -> Diagnosis:
     stage = ALL[name]
     starting = threading.Thread(target=staging.start, args=(name, stage, objects), daemon=True)
     starting.start()
     begun: float | None = None
     last = ""
     while True:
-        begun = begun or _begun(staging, name, stage, is_staged=not starting.is_alive())
+        begun = begun or _failure_time(staging, name, stage, is_staged=not starting.is_alive())
         if begun is not None:
-            last, is_right = _asked(staging, name, stage)
+            last, is_right = _run_why(staging, name, stage)
             if is_right or time.time() > begun + GIVEN_UP_SECONDS:
-                return Answer(time.time() - begun if is_right else None, last)
+                return Diagnosis(time.time() - begun if is_right else None, last)
         time.sleep(AGAIN_SECONDS)
 
 
-def _begun(staging: Staging, name: str, stage: Stage, *, is_staged: bool) -> float | None:
+def _failure_time(staging: Staging, name: str, stage: Stage, *, is_staged: bool) -> float | None:
     """When its failure began; None before that."""
     if stage.fault is not None:
         return staging.began.get(name) if is_staged else None
@@ -131,7 +131,7 @@ def _begun(staging: Staging, name: str, stage: Stage, *, is_staged: bool) -> flo
     return None
 
 
-def _asked(staging: Staging, name: str, stage: Stage) -> tuple[str, bool]:
+def _run_why(staging: Staging, name: str, stage: Stage) -> tuple[str, bool]:
     """The first finding in words, and whether it is the right one."""
     done = staging.space.ddp("why", name, "-o", "json")
     told: dict[str, Any] = json.loads(done.out) if done.out else {}

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from release import artefacts, installed, locks, sbom, versions
-from release.problems import CannotRelease
+from release import artifacts, locks, sbom, smoke_test, versions
+from release.errors import CannotRelease
 from release.project import CHARTS, DIST, ROOT, version
 
 
@@ -33,48 +33,48 @@ def main(arguments: list[str]) -> int:
 
 def lock() -> Iterator[str]:
     """Write ``locks/`` again."""
-    yield from locks.write(_beside("uv"), os.environ.get("TORCH_INDEX"))
+    yield from locks.write(_venv_program("uv"), os.environ.get("TORCH_INDEX"))
 
 
 def check() -> Iterator[str]:
     """All that can be wrong with a release, the cheapest first; what passes is left in ``dist``."""
-    found = [*versions.disagreements(), *versions.undated(), *versions.unpinned()]
+    found = [*versions.find_version_mismatches(), *versions.check_release_tag(), *versions.check_image_digest()]
     if found:
         raise CannotRelease("\n".join(found))
     yield f"holds: version {version()} wherever it stands"
     with tempfile.TemporaryDirectory(prefix="ddp-release-") as room:
-        files = artefacts.build(Path(room), _helm())
+        files = artifacts.build(Path(room), _helm())
         yield f"holds: built twice, the same bytes, and the wheel of the source archive too: {', '.join(files)}"
         [wheel] = [path for name, path in files.items() if name.endswith(".whl")]
-        python = installed.install(wheel, Path(room, "fresh"))
-        installed.ask(python)
+        python = smoke_test.install(wheel, Path(room, "fresh"))
+        smoke_test.check_commands(python)
         yield "holds: installed from locks/plugin.txt by digest, without torch, it says its version"
-        _lay_down(files)
+        _write_dist(files)
     yield f"{DIST.name}/: {', '.join(sorted(path.name for path in DIST.iterdir()))}"
 
 
-def charts() -> Iterator[str]:
+def write_charts() -> Iterator[str]:
     """Archives of the charts as git tracks them, into ``dist``, with what ``sha256sum`` says of them."""
     with tempfile.TemporaryDirectory(prefix="ddp-charts-") as room:
-        source = artefacts.copy_of_what_git_tracks(Path(room, "source"), artefacts.epoch())
+        source = artifacts.copy_tracked_files(Path(room, "source"), artifacts.epoch())
         if (helm := _helm()) is None:
             raise CannotRelease("There is no chart.")
-        artefacts.pack_charts(source, Path(room, "dist"), helm)
+        artifacts.package_charts(source, Path(room, "dist"), helm)
         DIST.mkdir(exist_ok=True)
         made = {path.name: Path(shutil.copy2(path, DIST)) for path in Path(room, "dist").iterdir()}
-    yield artefacts.sums(made).rstrip()
+    yield artifacts.checksum_lines(made).rstrip()
 
 
-def bills() -> Iterator[str]:
+def write_sboms() -> Iterator[str]:
     """Bills of materials, into ``dist``."""
     DIST.mkdir(exist_ok=True)
     wheels = sorted(DIST.glob(f"*-{version()}-*.whl"))
     if not wheels:
         raise CannotRelease(f"dist/ has no wheel of {version()}; `make release-check` builds it.")
     with tempfile.TemporaryDirectory(prefix="ddp-release-") as room:
-        python = installed.install(wheels[-1], Path(room, "fresh"))
-        made = [sbom.of_the_installed(_beside("cyclonedx-py"), python, DIST)]
-    made += sbom.of_the_images(_beside("cyclonedx-py"), DIST)
+        python = smoke_test.install(wheels[-1], Path(room, "fresh"))
+        made = [sbom.of_the_installed(_venv_program("cyclonedx-py"), python, DIST)]
+    made += sbom.of_the_images(_venv_program("cyclonedx-py"), DIST)
     yield from (str(path.relative_to(ROOT)) for path in made)
 
 
@@ -85,10 +85,10 @@ def written() -> Iterator[str]:
     yield from manifests.write(_program("helm"))
 
 
-VERBS = {"lock": lock, "manifests": written, "check": check, "charts": charts, "sbom": bills}
+VERBS = {"lock": lock, "manifests": written, "check": check, "charts": write_charts, "sbom": write_sboms}
 
 
-def _beside(program: str) -> Path:
+def _venv_program(program: str) -> Path:
     """A program of the environment that runs this."""
     path = Path(sys.executable).with_name(program)
     if not path.exists():
@@ -110,16 +110,16 @@ def _helm() -> str | None:
         return None
     tools = str(ROOT / "build" / "tools")
     found = (shutil.which("helm"), shutil.which("helm", path=tools))
-    return artefacts.helm_that_repeats(Path(path) for path in found if path)
+    return artifacts.find_reproducible_helm(Path(path) for path in found if path)
 
 
-def _lay_down(files: dict[str, Path]) -> None:
+def _write_dist(files: dict[str, Path]) -> None:
     """Put the artefacts and their digests into ``dist``, and nothing else."""
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     for name, path in files.items():
         shutil.copy2(path, DIST / name)
-    (DIST / "SHA256SUMS").write_text(artefacts.sums(files), encoding="utf-8")
+    (DIST / "SHA256SUMS").write_text(artifacts.checksum_lines(files), encoding="utf-8")
 
 
 if __name__ == "__main__":

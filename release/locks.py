@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from release.problems import CannotRelease, call
+from release.errors import CannotRelease, call
 from release.project import LOCKS, ROOT, normal, pyproject
 
 CUDA: Final = ("nvidia-", "cuda-", "triton")
@@ -70,7 +70,7 @@ ALL: Final = (
 TORCH_CPU: Final = LOCKS / "torch-cpu.txt"
 
 
-def pins(text: str) -> dict[str, str]:
+def pinned_versions(text: str) -> dict[str, str]:
     """Name to version of every package that a lock, or constraints, name."""
     lines = [line.split(";")[0].rstrip(" \\") for line in text.splitlines() if "==" in line and line[0] not in "# "]
     return {normal(line): line.partition("==")[2] for line in lines}
@@ -82,11 +82,11 @@ def write(uv: Path, torch_index: str | None) -> list[str]:
     said = []
     for lock in ALL:
         _compile(uv, lock)
-        said.append(f"{lock.path.relative_to(ROOT)}: {len(pins(lock.path.read_text()))} packages")
-    version = pins((ROOT / "constraints.txt").read_text())["torch"]
+        said.append(f"{lock.path.relative_to(ROOT)}: {len(pinned_versions(lock.path.read_text()))} packages")
+    version = pinned_versions((ROOT / "constraints.txt").read_text())["torch"]
     if torch_index:
         _compile_torch_cpu(uv, version, torch_index)
-    elif pins(TORCH_CPU.read_text())["torch"] != f"{version}+cpu":
+    elif pinned_versions(TORCH_CPU.read_text())["torch"] != f"{version}+cpu":
         raise CannotRelease(
             f"locks/torch-cpu.txt is not for torch {version}, and its wheels lie on an index of their own: name it, as "
             "PyTorch's installation page tells: make lock TORCH_INDEX=URL."
@@ -101,11 +101,11 @@ def _compile(uv: Path, lock: Lock) -> None:
         words: list[str | Path] = [] if lock.is_apart else ["--constraints", ROOT / "constraints.txt"]
         if lock.without_cuda:
             torch_lock = next(each for each in ALL if each.name == "torch-cuda")
-            cuda = [name for name in pins(torch_lock.path.read_text()) if name.startswith(CUDA)]
+            cuda = [name for name in pinned_versions(torch_lock.path.read_text()) if name.startswith(CUDA)]
             excluded = Path(room, "excluded.txt")
             excluded.write_text("\n".join(cuda))
             words += ["--excludes", excluded, "--no-emit-package", "torch"]
-        _uv(uv, wanted, lock.path, *words)
+        _run_uv_compile(uv, wanted, lock.path, *words)
     lock.path.write_text(f"# {lock.what} Written by `make lock`.\n{lock.path.read_text()}")
 
 
@@ -113,12 +113,12 @@ def _compile_torch_cpu(uv: Path, version: str, index: str) -> None:
     with tempfile.TemporaryDirectory() as room:
         wanted = Path(room, "wanted.in")
         wanted.write_text(f"torch=={version}+cpu")
-        _uv(uv, wanted, TORCH_CPU, "--no-deps", "--index", index)
+        _run_uv_compile(uv, wanted, TORCH_CPU, "--no-deps", "--index", index)
     what = "torch without CUDA, for the image's target cpu. Written by `make lock TORCH_INDEX=URL`."
     TORCH_CPU.write_text(f"# {what}\n{TORCH_CPU.read_text()}")
 
 
-def _uv(uv: Path, wanted: Path, lock: Path, *words: str | Path) -> None:
+def _run_uv_compile(uv: Path, wanted: Path, lock: Path, *words: str | Path) -> None:
     call(
         *(uv, "pip", "compile", "--no-config", "--quiet", "--universal", "--python-version", "3.11"),
         *("--generate-hashes", "--no-header", "--no-annotate", *words, "--output-file", lock, wanted),

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from release.problems import CannotRelease, call
+from release.errors import CannotRelease, call
 from release.project import CHARTS, ROOT
 
 Object = dict[str, Any]
@@ -73,7 +73,7 @@ OVERLAYS: Final = {
 }
 
 
-def rendered(helm: str, values: Iterable[Path] = (), served: Iterable[str] = ()) -> dict[Key, Object]:
+def render_objects(helm: str, values: Iterable[Path] = (), served: Iterable[str] = ()) -> dict[Key, Object]:
     """The chart's objects with these values, without what is Helm's own, and the namespace that Helm would make."""
     words = [word for path in values for word in ("--values", str(path))]
     words += [f"--api-versions={api}" for api in served]
@@ -109,15 +109,15 @@ def key(item: Object) -> Key:
 
 def files(helm: str) -> dict[Path, str]:
     """Every file that is written, below ``manifests``, and its text."""
-    base = rendered(helm)
+    base = render_objects(helm)
     made = _resources(Path("base"), base.values())
     made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=_names(made, Path("base")))
     for component in COMPONENTS.values():
-        made |= _changes(component, base, rendered(helm, component.values, component.served), "Component")
+        made |= _changes(component, base, render_objects(helm, component.values, component.served), "Component")
     for overlay in OVERLAYS.values():
         own = base
         if (overlay.directory / "values.yaml").exists():
-            own = rendered(helm, [overlay.directory / "values.yaml"], overlay.serves)
+            own = render_objects(helm, [overlay.directory / "values.yaml"], overlay.serves)
         made |= _changes(overlay, base, own, "Kustomization")
     return made
 
@@ -221,7 +221,7 @@ def _dump(document: Any) -> str:
     return text
 
 
-def kustomized(kubectl: str, directory: Path, root: Path = MANIFESTS) -> dict[Key, Object]:
+def kustomize_build(kubectl: str, directory: Path, root: Path = MANIFESTS) -> dict[Key, Object]:
     """What ``kubectl kustomize`` makes of a directory below ``root``, with no network and no cluster."""
     text = call(kubectl, "kustomize", root / directory)
     return {key(each): each for each in yaml.safe_load_all(text)}
@@ -236,4 +236,4 @@ def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:
         (copy / chosen.path).mkdir()
         for path, text in _changes(chosen, {}, {}, "Kustomization").items():
             (copy / path).write_text(text, encoding="utf-8")
-        return kustomized(kubectl, Path(chosen.path), copy)
+        return kustomize_build(kubectl, Path(chosen.path), copy)

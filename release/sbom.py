@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from release.problems import call
+from release.errors import call
 from release.project import LOCKS, ROOT, version
 
 IMAGES: Final = {"cpu": ("torch-cpu", "trainer"), "cuda": ("torch-cuda", "trainer")}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from release.problems import call
+from release.errors import call
 from release.project import ROOT, version
 
 
@@ -31,7 +31,7 @@ PLACES = (
 CHART = (r"^version: ['\"]?([^'\"\s]+)", r"^appVersion: ['\"]?([^'\"\s]+)")
 
 
-def disagreements(root: Path = ROOT, wanted: str | None = None) -> Iterator[str]:
+def find_version_mismatches(root: Path = ROOT, wanted: str | None = None) -> Iterator[str]:
     """A sentence for each place that names another version than pyproject.toml, or none."""
     wanted = wanted or version()
     charts = [
@@ -46,7 +46,7 @@ def disagreements(root: Path = ROOT, wanted: str | None = None) -> Iterator[str]
                 yield f"{place.path} says {each}, and pyproject.toml {wanted}; make them agree."
 
 
-def unpinned(root: Path = ROOT) -> Iterator[str]:
+def check_image_digest(root: Path = ROOT) -> Iterator[str]:
     """Yield a sentence if the commit carries a release's tag and no digest names the base of its images."""
     base = os.environ.get("PYTHON_IMAGE", "")
     if _tags(root) and not re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", base):
@@ -61,7 +61,7 @@ def _tags(root: Path) -> list[str]:
     return [tag for tag in call("git", "tag", "--points-at", "HEAD", cwd=root).split() if tag.startswith("v")]
 
 
-def undated(root: Path = ROOT) -> Iterator[str]:
+def check_release_tag(root: Path = ROOT) -> Iterator[str]:
     """A sentence where the commit carries a release's tag that is not this version, or whose changes have no date."""
     tags = _tags(root)
     for tag in tags:

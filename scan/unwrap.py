@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from kubectl_ddp.lint.manifests import workloads
+from kubectl_ddp.lint.manifests import find_workloads
 
 Object = dict[str, Any]
 KNOWN: Final = frozenset({"Pod", "Job", "CronJob", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet"})
@@ -20,7 +20,7 @@ def unwrapped(objects: Sequence[Object]) -> Iterator[Object]:
     """The objects as they will stand in a namespace, and for each kind of pod of a custom resource a Job of its own."""
     for item in objects:
         yield _placed(deepcopy(item))
-    for workload in workloads(objects):
+    for workload in find_workloads(objects):
         if workload.document["kind"] not in KNOWN:
             for pods in workload.pods:
                 yield _job(workload.document, pods.role, dict(pods.metadata), dict(pods.spec))

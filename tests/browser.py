@@ -61,7 +61,7 @@ class Tab:
         self._has_loaded = False
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not self._has_loaded:  # asked of the browser: a page may be without JavaScript
-            self._note(self._next())
+            self._result_path(self._next())
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript comes to."""
@@ -97,7 +97,7 @@ class Tab:
                 assert "error" not in told, (method, told["error"])
                 result: dict[str, Any] = told["result"]
                 return result
-            self._note(told)
+            self._result_path(told)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -108,7 +108,7 @@ class Tab:
         told: dict[str, Any] = json.loads(message)
         return told
 
-    def _note(self, told: dict[str, Any]) -> None:
+    def _result_path(self, told: dict[str, Any]) -> None:
         about = told.get("params", {})
         match told.get("method"):
             case "Page.loadEventFired":

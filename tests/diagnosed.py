@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.exposition import parse
+from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.state import job_state
-from kubectl_ddp.surroundings import Around, Surroundings
-from kubectl_ddp.why.chain import findings
+from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Finding
 from tests.kube_objects import (
@@ -27,7 +27,7 @@ LATER = "2026-01-02T03:10:05Z"
 def facts(
     root: Object,
     *pods: Object,
-    around: Mapping[Around, tuple[Object, ...]] | None = None,
+    around: Mapping[RelatedKind, tuple[Object, ...]] | None = None,
     metrics: Mapping[str, str] | None = None,
     lines: Mapping[str, tuple[str, ...]] | None = None,
     now: float = NOW,
@@ -38,14 +38,14 @@ def facts(
         snapshot=snapshot,
         state=job_state(snapshot, samples, where="test"),
         now=now,
-        around=Surroundings(found={Around.EVENTS: (), **(around or {})}),
+        around=RelatedObjects(found={RelatedKind.EVENTS: (), **(around or {})}),
         samples=samples,
         lines=lines or {},
     )
 
 
 def first(known: Facts) -> Finding:
-    return findings(known)[0]
+    return run_checks(known)[0]
 
 
 def event(reason: str, message: str, name: str = "digits-worker-0", *, kind: str = "Pod", uid: str = "gone") -> Object:

@@ -100,7 +100,7 @@ class Helm:
         done = self.run(*words, stdin=_as_yaml(values), environ={"KUBECONFIG": "/nowhere"}).ok()
         return " ".join(done.out.partition("NOTES:")[2].split())
 
-    def refusal(self, chart: Path, values: Mapping[str, Any] | None = None, **how: Any) -> str:
+    def error_response(self, chart: Path, values: Mapping[str, Any] | None = None, **how: Any) -> str:
         """What is said where the chart refuses these values; ``how`` as in :meth:`render`."""
         done = self.render(chart, values, **how)
         assert done.code != 0, f"was rendered, and should have been refused: {values}\n{done.out[:2000]}"

@@ -56,7 +56,7 @@ class Policy:
 
     rendered: Json
 
-    def refusal(self, plural: str, item: Json, old: Json | None = None, *, may: Iterable[str] = ()) -> str:
+    def error_response(self, plural: str, item: Json, old: Json | None = None, *, may: Iterable[str] = ()) -> str:
         """Return the message of the policy, empty if it admits the request.
 
         Args:

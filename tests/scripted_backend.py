@@ -10,9 +10,9 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.capacity.model import Stock
+from kubectl_ddp.capacity.model import Inventory
 from kubectl_ddp.errors import NotFound, Unreachable
-from kubectl_ddp.surroundings import Around, Surroundings
+from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
 
 
 class ScriptedBackend:
@@ -27,7 +27,7 @@ class ScriptedBackend:
         *,
         metrics: Sequence[Mapping[str, str]] = (),
         logs: Mapping[str, Sequence[str]] | None = None,
-        around: Mapping[Around, tuple[Object, ...]] | None = None,
+        around: Mapping[RelatedKind, tuple[Object, ...]] | None = None,
         is_deleted_at_the_end: bool = False,
     ) -> None:
         """A job.
@@ -73,7 +73,7 @@ class ScriptedBackend:
         """No launcher shows anything."""
         raise Unreachable("It does not answer.")
 
-    def past(self, pod: Object) -> None:
+    def metrics_history(self, pod: Object) -> None:
         """Nothing is kept."""
 
     def logs(
@@ -101,9 +101,9 @@ class ScriptedBackend:
     def preflight(self, spec: object, objects: Sequence[Object], *, is_thorough: bool) -> None:
         pass
 
-    def stock(self) -> Stock:
+    def inventory(self) -> Inventory:
         """Nothing is there."""
-        return Stock(nodes=[], pods=[])
+        return Inventory(nodes=[], pods=[])
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Not scripted."""
@@ -114,10 +114,10 @@ class ScriptedBackend:
         del all_namespaces
         return [self._moments[0]] if self._moments else []
 
-    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+    def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
         """What is scripted of these kinds."""
         del job
-        return Surroundings(found={kind: items for kind, items in self._around.items() if kind in kinds})
+        return RelatedObjects(found={kind: items for kind, items in self._around.items() if kind in kinds})
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Kept in :attr:`annotations`."""

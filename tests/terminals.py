@@ -75,19 +75,19 @@ class Terminal:
         A terminal is given a picture in pieces: what was said last may be half of the next one.
         """
         end = time.monotonic() + MOST_SECONDS
-        while not reached(lines := self._picture()):
+        while not reached(lines := self._build_view()):
             if not select.select([self._ours], [], [], PATIENCE_SECONDS)[0] or time.monotonic() > end:
                 raise AssertionError(f"it was not shown; there was {self.said!r}")
-            self._hear()
+            self._dispatch_message()
         return lines
 
     def ended(self) -> int:
         """Wait for its end; its exit code."""
         while self.program.poll() is None:
             if select.select([self._ours], [], [], 0.05)[0]:
-                self._hear()
+                self._dispatch_message()
         while select.select([self._ours], [], [], 0)[0]:
-            self._hear()
+            self._dispatch_message()
         return self.program.returncode
 
     @property
@@ -95,11 +95,11 @@ class Terminal:
         """Whether keys and echo are the shell's again."""
         return termios.tcgetattr(self._theirs) == self.modes
 
-    def _hear(self) -> None:
+    def _dispatch_message(self) -> None:
         # A letter of several bytes may be in two pieces, too.
         self.said += self._letters.decode(os.read(self._ours, 65536))
 
-    def _picture(self) -> list[str]:
+    def _build_view(self) -> list[str]:
         pictures = re.findall(r"\x1b\[H(.*?)\x1b\[J", self.said, re.DOTALL)
         plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", pictures[-1]) if pictures else ""
         return plain.split("\r\n")

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from bench._gpu.findings import Bench
+from bench._gpu.check_report import Bench
 
 WARM_CYCLES: Final = 5
 GROWTH_ALLOWED_BYTES: Final = 64 << 20
@@ -23,10 +23,10 @@ def run(bench: Bench) -> None:
     cycles = bench.size(20, 8)
     for _ in range(WARM_CYCLES):
         cycle(bench)
-    first = held(bench)
+    first = resource_usage(bench)
     for _ in range(cycles):
         cycle(bench)
-    memory, threads, descriptors = (last - before for before, last in zip(first, held(bench), strict=True))
+    memory, threads, descriptors = (last - before for before, last in zip(first, resource_usage(bench), strict=True))
     bench.findings.add("cycles_count", cycles)
     bench.findings.at_most("growth of the GPU's memory, in bytes", memory, GROWTH_ALLOWED_BYTES)
     bench.findings.at_most("more threads after all cycles", threads, 2)
@@ -61,7 +61,7 @@ def cycle(bench: Bench) -> None:
         torch.cuda.synchronize()
 
 
-def held(bench: Bench) -> tuple[int, int, int]:
+def resource_usage(bench: Bench) -> tuple[int, int, int]:
     """Return bytes of the GPU in use, threads, and descriptors."""
     import torch
 

@@ -1,6 +1,6 @@
 """Run one check: ``python -m bench._gpu.child LETTER --device D --file F --seconds N``.
 
-Exit code 0 where the check came to its end, whatever it found; :mod:`bench._gpu.supervision` reads the file.
+Exit code 0 where the check came to its end, whatever it found; :mod:`bench._gpu.check_runner` reads the file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench._gpu.catalogue import check_of
-from bench._gpu.findings import Bench, Findings, NotSupported
+from bench._gpu.check_report import Bench, CheckReport, NotSupported
+from bench._gpu.registry import check_of
 
 MARGIN: Final = 0.9
 """Share of its limit after which a check should end by itself."""
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     if given.device == "cpu":
         os.environ["OMP_NUM_THREADS"] = "1"  # torch is not imported yet; on a busy machine threads wait for each other
-    findings = Findings(file=given.file)
+    findings = CheckReport(file=given.file)
     deadline = time.monotonic() + MARGIN * given.seconds
     with tempfile.TemporaryDirectory(prefix="ddp-bench-gpu-", ignore_cleanup_errors=True) as name:
         bench = Bench(

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.findings import Bench
+from bench._gpu.check_report import Bench
 from bench._gpu.launches import ALONE, LAUNCH, TASKS, TRAIN, Running
 from bench._gpu.tasks import FAULT, SUMS_FLAGS
 from ddp_trainer.common.constants import Exit, File

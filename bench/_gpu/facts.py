@@ -8,10 +8,10 @@ import shutil
 import subprocess
 from typing import Final
 
-from bench._gpu.findings import Bench, NotSupported
+from bench._gpu.check_report import Bench, NotSupported
+from bench._gpu.check_runner import ROOT, environment
 from bench._gpu.launches import PYTHON
-from bench._gpu.probe import nccl_version, smi
-from bench._gpu.supervision import ROOT, environment
+from bench._gpu.probe import nccl_version, query_nvidia_smi
 
 FIELDS: Final = (
     *("index", "name", "uuid", "memory.total", "memory.used", "driver_version", "pcie.link.gen.current"),
@@ -30,29 +30,29 @@ def run(bench: Bench) -> None:
     found = bench.findings
     if bench.is_gpu:
         if shutil.which("nvidia-smi") is None:
-            found.leave_out("nvidia-smi", "it is not installed")
-        for field, answer in _answers().items():
+            found.mark_unsupported("nvidia-smi", "it is not installed")
+        for field, answer in _query_fields().items():
             if not answer or answer.startswith("["):
-                found.leave_out(f"nvidia-smi {field}", answer or "it is not known here")
+                found.mark_unsupported(f"nvidia-smi {field}", answer or "it is not known here")
         found.require(f"torch {torch.__version__} has NCCL ({nccl_version()})", bool(nccl_version()))
     recorders = [name for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json") if has_c10d(name)]
     found.at_least(f"functions that dump a flight recorder ({', '.join(recorders)})", len(recorders), 1)
     compiler = next((name for name in ("gcc", "cc", "clang") if shutil.which(name)), None)
     found.add("c_compilers_count", float(compiler is not None))
     if compiler is None:
-        found.leave_out("torch.compile", "Triton needs a C compiler, and none is installed")
+        found.mark_unsupported("torch.compile", "Triton needs a C compiler, and none is installed")
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if 0 <= memlock < LEAST_MEMLOCK_BYTES:
-        found.leave_out("RDMA", f"a process may lock {memlock} bytes of memory (ulimit -l)")
+        found.mark_unsupported("RDMA", f"a process may lock {memlock} bytes of memory (ulimit -l)")
     _preflight(bench)
 
 
-def _answers() -> dict[str, str]:
+def _query_fields() -> dict[str, str]:
     """Each field; asked for by itself only where one of them spoils the answer, since each call takes its time."""
-    together = smi(",".join(FIELDS))
+    together = query_nvidia_smi(",".join(FIELDS))
     if len(together) == len(FIELDS):
         return dict(zip(FIELDS, together, strict=True))
-    return {field: "".join(smi(field)[:1]) for field in FIELDS}
+    return {field: "".join(query_nvidia_smi(field)[:1]) for field in FIELDS}
 
 
 def has_c10d(name: str) -> bool:
@@ -71,7 +71,7 @@ def _preflight(bench: Bench) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=bench.patience * PREFLIGHT_SECONDS,
+        timeout=bench.timeout_factor * PREFLIGHT_SECONDS,
         check=False,
     )
     try:

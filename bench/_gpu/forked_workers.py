@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.findings import Bench
+from bench._gpu.check_report import Bench
+from bench._gpu.check_runner import children
 from bench._gpu.launches import ALONE, LAUNCH, Running
-from bench._gpu.supervision import children
 from bench.harness import CannotMeasure
 
 KILLS: Final = 2
-PRELOADS: Final[dict[str, tuple[str, ...]]] = {"plain": (), "asking": ("--preload", "bench._gpu.asks_for_cuda")}
+PRELOADS: Final[dict[str, tuple[str, ...]]] = {"plain": (), "asking": ("--preload", "bench._gpu.cuda_query_on_import")}
 PATIENCE_SECONDS: Final = 60.0
 ZYGOTE_WAITS_SECONDS: Final = 3.0
 """Longest wait for a ready fork server. Without one, the next worker starts as a new process."""
@@ -48,12 +48,12 @@ def _restarts(bench: Bench, flags: tuple[str, ...]) -> list[dict[str, Any]]:
     with Running(command, DDP_ZYGOTE="0.1") as running:
         for number in range(1 + KILLS):
             match = running.wait_for(
-                rf'^{{"worker": .*"generation": {number + 1},.*', bench.patience * PATIENCE_SECONDS
+                rf'^{{"worker": .*"generation": {number + 1},.*', bench.timeout_factor * PATIENCE_SECONDS
             )
             if match is None:
                 raise CannotMeasure(f"worker {number + 1} did not compute: {running.output[-500:]}")
             told.append(json.loads(match[0]))
-            _await_fork_server(running, bench.patience * ZYGOTE_WAITS_SECONDS)
+            _await_fork_server(running, bench.timeout_factor * ZYGOTE_WAITS_SECONDS)
             os.kill(told[-1]["worker"], signal.SIGKILL)
     return told
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from bench._gpu.supervision import ROOT, children, environment
+from bench._gpu.check_runner import ROOT, children, environment
 from bench.harness import CannotMeasure
 
 PYTHON: Final = sys.executable
@@ -120,7 +120,7 @@ class Running:
         self.close()
 
 
-def train_alone(*flags: str, seconds: float, launch: Sequence[str] = (), **more: str) -> Running:
+def train_single_rank(*flags: str, seconds: float, launch: Sequence[str] = (), **more: str) -> Running:
     """Run the trainer with one rank to its end, under the launcher.
 
     Raises:
@@ -213,7 +213,7 @@ class Nodes:
         }
         self.agents[place] = Running(command, **own | self.variables)
 
-    def committed(self) -> list[tuple[float, int, int]]:
+    def committed_steps(self) -> list[tuple[float, int, int]]:
         """Return time, step and world size of every step that a rank 0 printed, by time."""
         found = []
         for agent in [*self.ended, *self.agents.values()]:
@@ -229,7 +229,7 @@ class Nodes:
         """Return when so many steps of a world of this size were committed after a moment; None after too long."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            found = [when for when, _, size in self.committed() if when > after and size == world]
+            found = [when for when, _, size in self.committed_steps() if when > after and size == world]
             if len(found) >= steps:
                 return found[steps - 1]
             time.sleep(_POLL_SECONDS)

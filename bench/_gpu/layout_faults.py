@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.findings import Bench
-from bench._gpu.launches import TRAIN, Nodes, kill_worker, train_alone
+from bench._gpu.check_report import Bench
+from bench._gpu.launches import TRAIN, Nodes, kill_worker, train_single_rank
 
 LAYOUTS: Final = {
     "ddp": (2, ()),
@@ -40,11 +40,11 @@ def run(bench: Bench) -> None:
     (data / "text.txt").write_text("".join(f"{number}: {TEXT}" for number in range(2000)), encoding="utf-8")
     layouts = {"ddp": LAYOUTS["ddp"]} if bench.is_small else LAYOUTS
     with ThreadPoolExecutor(1 + len(layouts)) as pool:
-        alone = pool.submit(train_alone, *_flags(bench, data), seconds=bench.seconds_left)
-        results = {name: pool.submit(_disturbed, bench, name, data) for name in layouts}
+        alone = pool.submit(train_single_rank, *_flags(bench, data), seconds=bench.seconds_left)
+        results = {name: pool.submit(_train_with_kill, bench, name, data) for name in layouts}
         expected = _last_loss(list(alone.result().events("step")))
         for name, result in results.items():
-            _judge(bench, name, result.result(), expected)
+            _report_outcome(bench, name, result.result(), expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Outcome:
     words: str
 
 
-def _disturbed(bench: Bench, name: str, data: Path) -> Outcome:
+def _train_with_kill(bench: Bench, name: str, data: Path) -> Outcome:
     ranks, flags = LAYOUTS[name]
     end = time.monotonic() + bench.seconds_left
     saves = ("--checkpoint-steps", "5")
@@ -72,10 +72,10 @@ def _disturbed(bench: Bench, name: str, data: Path) -> Outcome:
         return Outcome(struck, codes, _last_loss(steps), _lost(nodes), nodes.tail())
 
 
-def _judge(bench: Bench, name: str, outcome: Outcome, expected: float) -> None:
+def _report_outcome(bench: Bench, name: str, outcome: Outcome, expected: float) -> None:
     found = bench.findings
     if not outcome.struck and (why := UNSUPPORTED.search(outcome.words)):
-        found.leave_out(name, f"gloo with CUDA tensors: {why[0]}")
+        found.mark_unsupported(name, f"gloo with CUDA tensors: {why[0]}")
         return
     found.require(f"{name}: a worker was killed", outcome.struck)
     failed = [code for code in outcome.codes if code != 0]
@@ -98,7 +98,7 @@ def _flags(bench: Bench, data: Path) -> tuple[str, ...]:
 def _kill_at(nodes: Nodes, end: float) -> bool:
     """Kill the last node's worker once the run is under way; whether it was there."""
     while time.monotonic() < end:
-        if any(step >= KILL_STEP for _, step, _ in nodes.committed()):
+        if any(step >= KILL_STEP for _, step, _ in nodes.committed_steps()):
             return kill_worker(nodes.agents[nodes.most - 1]) is not None
         time.sleep(0.01)
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench._gpu.findings import Bench
+from bench._gpu.check_report import Bench
 from bench._gpu.launches import LAUNCH, TASKS, TRAIN, Running
 from bench._gpu.tasks import SUMS_FLAGS
 

@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from bench._gpu.faults_of_nodes import differing_weights, disturb, judge, nodes_of
-from bench._gpu.findings import Bench, NotSupported
+from bench._gpu.check_report import Bench, NotSupported
 from bench._gpu.launches import Nodes, trainer_flag
+from bench._gpu.node_faults import compare_weights, inject_faults, nodes_of, report_results
 from bench._gpu.probe import nccl_version
 from bench.harness import CannotMeasure
 
@@ -43,7 +43,7 @@ LEAST_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class FaultScenario:
     """One run that is disturbed."""
 
     name: str
@@ -67,41 +67,41 @@ def run(bench: Bench) -> None:
         raise NotSupported("this torch has no NCCL")
     flag = trainer_flag(SURVIVES) if bench.is_gpu else None
     if bench.is_gpu and flag is None:
-        bench.findings.leave_out("surviving processes", "the trainer has no flag to stay in its process on NCCL")
+        bench.findings.mark_unsupported("surviving processes", "the trainer has no flag to stay in its process on NCCL")
     with ExitStack() as stack:
-        runs: list[tuple[Arm, Nodes]] = []
-        for arm in arms_of(bench, version, stays=bool(flag) or not bench.is_gpu):
+        runs: list[tuple[FaultScenario, Nodes]] = []
+        for arm in fault_scenarios(bench, version, stays=bool(flag) or not bench.is_gpu):
             seconds = arm.share * (bench.seconds_left - END_SECONDS)
             if seconds < LEAST_SECONDS:
-                bench.findings.leave_out(arm.name, f"{max(seconds, 0.0):.0f} s were left for it")
+                bench.findings.mark_unsupported(arm.name, f"{max(seconds, 0.0):.0f} s were left for it")
                 continue
             backend, variables = ("nccl", arm.variables) if bench.is_gpu else ("gloo", {})
             nodes = nodes_of(bench, arm.name, backend, (flag,) if flag else (), variables, arm.count)
             stack.enter_context(nodes)
             end = time.monotonic() + seconds
             try:
-                outcomes = disturb(bench, nodes, end, seed=0, most=arm.most, agreed=arm.agreed)
+                outcomes = inject_faults(bench, nodes, end, seed=0, most=arm.most, agreed=arm.agreed)
             except CannotMeasure as error:
                 bench.findings.require(f"{arm.name}: {arm.count} ranks train", holds=False)
-                bench.findings.leave_out(arm.name, str(error))
+                bench.findings.mark_unsupported(arm.name, str(error))
                 continue
-            judge(bench, arm.name, nodes, outcomes, stays=arm.stays, agreed=arm.agreed)
+            report_results(bench, arm.name, nodes, outcomes, stays=arm.stays, agreed=arm.agreed)
             runs.append((arm, nodes))
         with ThreadPoolExecutor() as pool:
-            compared = [(arm, pool.submit(differing_weights, bench, arm.name, nodes)) for arm, nodes in runs]
+            compared = [(arm, pool.submit(compare_weights, bench, arm.name, nodes)) for arm, nodes in runs]
             for arm, weights in compared:
                 differing, steps = weights.result()
                 bench.findings.add(f"{arm.name}_steps_count", steps)
                 bench.findings.at_most(f"{arm.name}: weights unlike those of an undisturbed run", differing, 0)
 
 
-def arms_of(bench: Bench, version: tuple[int, ...], *, stays: bool) -> list[Arm]:
+def fault_scenarios(bench: Bench, version: tuple[int, ...], *, stays: bool) -> list[FaultScenario]:
     """Return what is disturbed, the most important first."""
     many = SHARED_MEMORY if version >= FIRST_WITH_MANY_RANKS else SOCKETS
     if many is SOCKETS:
-        bench.findings.leave_out("shared memory", f"NCCL {nccl_version() or 'none'} is older than 2.30")
+        bench.findings.mark_unsupported("shared memory", f"NCCL {nccl_version() or 'none'} is older than 2.30")
     return [
-        Arm(
+        FaultScenario(
             name="sockets",
             variables=SOCKETS,
             share=0.55,
@@ -109,12 +109,12 @@ def arms_of(bench: Bench, version: tuple[int, ...], *, stays: bool) -> list[Arm]
             stays=stays,
             agreed=bench.size(20, 2) if stays else 0,
         ),
-        Arm(
+        FaultScenario(
             name="handling_3",
             variables=SOCKETS | KEEPS_WATCHDOG,
             share=0.5,
             most=bench.size(6, 1),
             stays=stays and not bench.is_gpu,
         ),
-        Arm(name="four_ranks", variables=many, share=1.0, most=bench.size(60, 1), count=4, stays=stays),
+        FaultScenario(name="four_ranks", variables=many, share=1.0, most=bench.size(60, 1), count=4, stays=stays),
     ]

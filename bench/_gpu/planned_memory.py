@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench._gpt_steps import Size, foretold, train
-from bench._gpu.findings import Bench
+from bench._gpt_steps import Size, estimate_memory, train
+from bench._gpu.check_report import Bench
 from bench._live_bytes import peak_bytes
 from kubectl_ddp.plan.recomputation import ALL, CHEAP
 
@@ -25,16 +25,16 @@ def run(bench: Bench) -> None:
     """Train at each size, and compare."""
     for name, size in (SMALL if bench.is_small else SIZES).items():
         if bench.seconds_left < 3.0:
-            bench.findings.leave_out(name, "the time limit was reached")
+            bench.findings.mark_unsupported(name, "the time limit was reached")
             continue
-        measured = _measured_on_gpu(bench, name, size) if bench.is_gpu else peak_bytes(lambda size=size: train(size))
-        planned = foretold(size).total
+        measured = _measure_gpu_memory(bench, name, size) if bench.is_gpu else peak_bytes(lambda size=size: train(size))
+        planned = estimate_memory(size).total
         bench.findings.add(f"{name}_planned_bytes", round(planned))
         bench.findings.add(f"{name}_measured_bytes", measured)
         bench.findings.at_most(f"{name}: plan off from what was allocated", abs(planned / measured - 1), OFF_BY)
 
 
-def _measured_on_gpu(bench: Bench, name: str, size: Size) -> int:
+def _measure_gpu_memory(bench: Bench, name: str, size: Size) -> int:
     import torch
 
     torch.cuda.empty_cache()

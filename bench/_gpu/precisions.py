@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.findings import Bench
-from bench._gpu.launches import checkpoint_weights, train_alone
+from bench._gpu.check_report import Bench
+from bench._gpu.launches import checkpoint_weights, train_single_rank
 from bench._gpu.speed import timed
 from bench.harness import CannotMeasure
 
@@ -30,7 +30,7 @@ def run(bench: Bench) -> None:
     names = ("fp32", *(OFF_BY if bench.is_gpu else ()))
     with ThreadPoolExecutor(len(names) + 1) as pool:
         losses = {name: pool.submit(_last_loss, bench, folder, name) for name in names}
-        resumed = pool.submit(_differing_after_resume, bench, folder)
+        resumed = pool.submit(_count_resume_differences, bench, folder)
         exact = losses.pop("fp32").result()
         bench.findings.require(f"fp32: the loss {exact:.4f} is a number", math.isfinite(exact))
         for name, future in losses.items():
@@ -49,7 +49,7 @@ def _left_out(bench: Bench, name: str) -> Iterator[None]:
     except CannotMeasure as error:
         if "precision" not in str(error):
             raise
-        bench.findings.leave_out(name, str(error)[-300:])
+        bench.findings.mark_unsupported(name, str(error)[-300:])
 
 
 def _flags(bench: Bench, folder: Path, steps: int) -> tuple[str, ...]:
@@ -62,11 +62,13 @@ def _flags(bench: Bench, folder: Path, steps: int) -> tuple[str, ...]:
 
 
 def _last_loss(bench: Bench, folder: Path, precision: str) -> float:
-    run = train_alone(*_flags(bench, folder, bench.size(*STEPS)), "--precision", precision, seconds=bench.seconds_left)
+    run = train_single_rank(
+        *_flags(bench, folder, bench.size(*STEPS)), "--precision", precision, seconds=bench.seconds_left
+    )
     return [float(event["loss"]) for _, event in run.events("step")][-1]
 
 
-def _differing_after_resume(bench: Bench, folder: Path) -> int:
+def _count_resume_differences(bench: Bench, folder: Path) -> int:
     """Weights that differ between a run in one part and one in two."""
     end = bench.size(*STEPS)
     with ThreadPoolExecutor() as pool:
@@ -81,7 +83,7 @@ def _weights_after(bench: Bench, folder: Path, parts: tuple[int, ...]) -> dict[s
     saved = bench.directory / name
     for steps in parts:
         more = ("--deterministic", "--checkpoint-dir", str(saved))
-        train_alone(*_flags(bench, folder, steps), *more, seconds=bench.seconds_left)
+        train_single_rank(*_flags(bench, folder, steps), *more, seconds=bench.seconds_left)
     return checkpoint_weights(saved, bench.directory / f"{name}.pt")
 
 
@@ -90,7 +92,7 @@ def _time_fp8(bench: Bench) -> None:
     import torch
 
     if not bench.is_gpu or torch.cuda.get_device_capability() < LEAST_CAPABILITY:
-        bench.findings.leave_out("fp8", "this hardware does not multiply numbers of 8 bits")
+        bench.findings.mark_unsupported("fp8", "this hardware does not multiply numbers of 8 bits")
         return
     numbers = torch.randn(SIDE, SIDE, device=bench.device).to(torch.float8_e4m3fn)
     scale = torch.ones((), device=bench.device)

@@ -11,7 +11,7 @@ from typing import Any, Final
 SMI_SECONDS: Final = 20.0
 
 
-def smi(fields: str) -> list[str]:
+def query_nvidia_smi(fields: str) -> list[str]:
     """Return the values of these fields of the first GPU, by nvidia-smi; empty where it does not answer."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
@@ -22,7 +22,7 @@ def smi(fields: str) -> list[str]:
     return [cell.strip() for cell in lines[0].split(",")] if done.returncode == 0 and lines else []
 
 
-def look() -> dict[str, Any]:
+def probe_hardware() -> dict[str, Any]:
     """Return hardware and versions; where CUDA cannot be used ``gpu`` is empty, and ``trouble`` is the reason."""
     found: dict[str, Any] = {
         "gpu": "",
@@ -45,7 +45,7 @@ def look() -> dict[str, Any]:
         "count": torch.cuda.device_count(),
         "memory_bytes": properties.total_memory,
         "capability": f"{properties.major}.{properties.minor}",
-        "driver": "".join(smi("driver_version")[:1]),
+        "driver": "".join(query_nvidia_smi("driver_version")[:1]),
     }
 
 
@@ -59,4 +59,4 @@ def nccl_version() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(look()) + "\n")
+    sys.stdout.write(json.dumps(probe_hardware()) + "\n")

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Final
 
-from bench._gpu.findings import Bench
+from bench._gpu.check_report import Bench
 from ddp_trainer.launch.in_worker import flight_recorder_server
 from ddp_trainer.process import flight_recorder
 
@@ -30,7 +30,7 @@ def run(bench: Bench) -> None:
     flight_recorder_server.start(str(path))
     deadline = time.monotonic() + SECONDS
     while True:  # what is completed on a GPU, torch's watchdog finds out now and then
-        record = flight_recorder.ask(path, bench.patience * SECONDS)
+        record = flight_recorder.fetch_record(path, bench.timeout_factor * SECONDS)
         position = record.groups.get(flight_recorder.DEFAULT)
         if (position and position.completed >= COLLECTIVES) or time.monotonic() > deadline:
             break

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.catalogue import CHECKS
-from bench._gpu.findings import Status
+from bench._gpu.check_report import Status
+from bench._gpu.registry import CHECKS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "status.md"
@@ -29,7 +29,7 @@ COLUMNS: Final = ("Check", "Result", "Date", "Hardware", "Driver", "Versions", "
 MOST_LETTERS: Final = 160
 
 
-class Refused(Exception):
+class InvalidReport(Exception):
     """A report that shows nothing about a GPU; the message is one sentence."""
 
 
@@ -40,7 +40,7 @@ def merge_reports(kept: Mapping[str, Any], report: Mapping[str, Any]) -> dict[st
         Refused: The report is of a rehearsal or of small sizes.
     """
     if report["device"] != "cuda" or report["is_small"]:
-        raise Refused("it is of a rehearsal or of small sizes, and shows nothing about GPUs.")
+        raise InvalidReport("it is of a rehearsal or of small sizes, and shows nothing about GPUs.")
     ran = [check for check in report["checks"] if check["status"] != Status.NOT_RUN and report["machine"]["gpu"]]
     where = {"date": report["date"], "commit": report["commit"], "machine": report["machine"]}
     return dict(kept) | {check["check"]: check | where for check in ran}
@@ -51,12 +51,12 @@ def table_of(kept: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for check in CHECKS:
         found = kept.get(check.letter)
-        cells = (NEVER, *[NOTHING] * (len(COLUMNS) - 2)) if found is None else _cells(found)
+        cells = (NEVER, *[NOTHING] * (len(COLUMNS) - 2)) if found is None else _format_row(found)
         lines.append(f"| **{check.letter}** {check.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cells(found: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_row(found: Mapping[str, Any]) -> tuple[str, ...]:
     machine, bars = found["machine"], found["bars"]
     versions = {"torch": machine.get("torch"), "CUDA": machine.get("cuda"), "NCCL": machine.get("nccl")}
     return (
@@ -96,7 +96,7 @@ def with_table(page: str, kept: Mapping[str, Any]) -> str:
     return f"{before}{begin}\n\n{words}\n\n{end}{after}"
 
 
-def kept_results(file: Path = KEPT) -> dict[str, Any]:
+def load_results(file: Path = KEPT) -> dict[str, Any]:
     """Return the last result of each check, or nothing."""
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
@@ -104,14 +104,14 @@ def kept_results(file: Path = KEPT) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     """Store a report, if there is one, and write the table."""
     file = Path(argv[0]) if argv else REPORT
-    before = kept_results()
+    before = load_results()
     try:
         given = json.loads(file.read_text(encoding="utf-8")) if argv or file.exists() else None
         kept = before if given is None else merge_reports(before, given)
     except KeyError as missing:
         print(f"gpu-report: {file} is no report of bench gpu: it lacks {missing}.", file=sys.stderr)
         return 2
-    except (Refused, OSError, ValueError) as error:
+    except (InvalidReport, OSError, ValueError) as error:
         print(f"gpu-report: {file} cannot be stored: {error}", file=sys.stderr)
         return 2
     if kept != before:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.findings import Bench
+from bench._gpu.check_report import Bench
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 
@@ -33,7 +33,7 @@ def run(bench: Bench) -> None:
         name = f"{size}gb" if unit == 10**9 else f"{size}0mb"
         reason = _why_not(bench, size * unit)
         if reason:
-            bench.findings.leave_out(name, reason)
+            bench.findings.mark_unsupported(name, reason)
         else:
             _measure(bench, name, size * unit)
     _resume(bench, SIZES[0] * unit)
@@ -70,7 +70,7 @@ def _measure(bench: Bench, name: str, size_bytes: int) -> None:
     import torch
 
     state = state_of(bench, size_bytes)
-    bare = statistics.median(_bare_copies(bench, state))
+    bare = statistics.median(_time_pinned_copies(bench, state))
     before = available_bytes()
     snapshot = Snapshot(torch.device(bench.device))
     snapshot.reserve(size_bytes)
@@ -96,7 +96,7 @@ def _measure(bench: Bench, name: str, size_bytes: int) -> None:
         empty_pinned_cache()
 
 
-def _bare_copies(bench: Bench, state: dict[str, Any]) -> list[float]:
+def _time_pinned_copies(bench: Bench, state: dict[str, Any]) -> list[float]:
     import torch
 
     pinned = torch.empty(state["0"].numel(), pin_memory=bench.is_gpu)  # one of them is enough, and is soon there

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench._gpu.findings import Bench
-from bench._gpu.launches import Running, train_alone
-from bench._gpu.probe import smi
+from bench._gpu.check_report import Bench
+from bench._gpu.launches import Running, train_single_rank
+from bench._gpu.probe import query_nvidia_smi
 from bench.harness import CannotMeasure
 
 ROUNDS: Final = 50
@@ -56,26 +56,26 @@ def run(bench: Bench) -> None:
     model = TINY if bench.is_small else MEDIUM
     ceiling = _ceiling(bench)
     per_sample = _count_flops(bench, TINY)
-    by_hand = _loop_by_hand(bench, model)
+    by_hand = _time_plain_loop(bench, model)
     data = _text(bench.folder("text"), model)
-    ours = _trained(bench, "trainer", model, data)
+    ours = _time_trainer(bench, "trainer", model, data)
     flops = per_sample(model) * model.samples
     found = bench.findings
     found.add("model_flops_per_second", flops / ours)
     found.add("share_of_ceiling_ratio", flops / ours / ceiling)
     if bench.is_gpu:
         found.at_most("step of the trainer over one of a loop by hand", ours / by_hand, OVERHEAD_BAR)
-    _count_syncs(bench, model, data)
+    _measure_sync_calls(bench, model, data)
     for name, other, flags, seconds in (
         ("compiled", model, ("--compile", "--compile-blocks"), COMPILE_SECONDS),
         ("recompute", model, ("--activation-checkpointing",), START_SECONDS),
         ("large", LARGE, (), LARGE_SECONDS),
     ):
         if bench.seconds_left < seconds or (bench.is_small and name != "recompute"):
-            found.leave_out(name, "the time limit was reached")
+            found.mark_unsupported(name, "the time limit was reached")
             continue
         try:
-            taken = _trained(bench, name, other, data, *flags)
+            taken = _time_trainer(bench, name, other, data, *flags)
         except CannotMeasure as error:
             found.require(f"{name}: the trainer came to its end", holds=False)
             found.details[f"{name} printed"] = str(error)
@@ -93,7 +93,7 @@ def _ceiling(bench: Bench) -> float:
     seconds = timed(bench, lambda: left @ right, ROUNDS)
     reached = 2 * side**3 / statistics.median(seconds)
     bench.findings.add("ceiling_flops_per_second", reached)
-    clocks = smi("clocks.sm,power.draw") if bench.is_gpu else []
+    clocks = query_nvidia_smi("clocks.sm,power.draw") if bench.is_gpu else []
     if clocks:
         bench.findings.details["clock"] = clocks
     bench.findings.require("the matrix product reached a speed", reached > 0)
@@ -151,7 +151,7 @@ def _count_flops(bench: Bench, small: Model) -> Callable[[Model], int]:
     return per_sample
 
 
-def _loop_by_hand(bench: Bench, model: Model) -> float:
+def _time_plain_loop(bench: Bench, model: Model) -> float:
     """Median seconds of a step of a loop as short as it can be."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -204,10 +204,10 @@ def flags_of(bench: Bench, model: Model, data: Path) -> tuple[str, ...]:
     )
 
 
-def _trained(bench: Bench, name: str, model: Model, data: Path, *flags: str) -> float:
+def _time_trainer(bench: Bench, name: str, model: Model, data: Path, *flags: str) -> float:
     """Mean seconds of the later steps of a run of the trainer, by the times of its lines."""
     every = 5
-    run = train_alone(
+    run = train_single_rank(
         *flags_of(bench, model, data),
         *("--max-steps", str(STEPS), "--log-steps", str(every), *flags),
         seconds=bench.seconds_left,
@@ -230,10 +230,10 @@ def step_seconds(run: Running) -> float:
     return (last - first) / (end - begin)
 
 
-def _count_syncs(bench: Bench, model: Model, data: Path) -> None:
+def _measure_sync_calls(bench: Bench, model: Model, data: Path) -> None:
     """Count calls per step in which the host waits for the GPU, in a trace of the trainer's profiler."""
     folder = bench.folder("traces")
-    train_alone(
+    train_single_rank(
         *flags_of(bench, model, data),
         *("--max-steps", str(WARM_STEPS + PROFILED_STEPS + 2), "--profile", f"{WARM_STEPS}:{PROFILED_STEPS}"),
         *("--profile-dir", str(folder)),
@@ -241,10 +241,10 @@ def _count_syncs(bench: Bench, model: Model, data: Path) -> None:
     )
     traces = [file for file in folder.rglob("*") if file.is_file()]
     bench.findings.at_least("traces that the profiler left", len(traces), 1)
-    bench.findings.add("synchronizations_of_a_step_count", sum(map(syncs_in, traces)) / PROFILED_STEPS)
+    bench.findings.add("synchronizations_of_a_step_count", sum(map(count_sync_calls, traces)) / PROFILED_STEPS)
 
 
-def syncs_in(file: Path) -> int:
+def count_sync_calls(file: Path) -> int:
     """Return how often the host waited for the GPU in a trace, packed or not."""
     import gzip
 

@@ -17,9 +17,9 @@ import threading
 import time
 from typing import Final
 
-from bench._gpu.findings import Bench
+from bench._gpu.check_report import Bench
+from bench._gpu.check_runner import ROOT, environment
 from bench._gpu.launches import PYTHON
-from bench._gpu.supervision import ROOT, environment
 
 STUCK_SECONDS: Final = 6.0
 BOUND_SECONDS: Final = 1.0
@@ -33,7 +33,7 @@ AFTER_SECONDS: Final = 30.0
 def run(bench: Bench) -> None:
     """Start a stuck process, read what it measured, kill another one, and use the device again."""
     found = bench.findings
-    told = json.loads(_stuck(bench, "measure", bench.patience * AFTER_SECONDS).stdout.splitlines()[-1])
+    told = json.loads(_run_child(bench, "measure", bench.timeout_factor * AFTER_SECONDS).stdout.splitlines()[-1])
     found.add("stuck_seconds", told["stuck"])
     found.at_least("seconds for which the main thread waited", told["stuck"], 0.5 * STUCK_SECONDS)
     found.at_most("seconds of the longest gap of a thread beside it", told["gap"], LONGEST_GAP_SECONDS)
@@ -47,7 +47,7 @@ def _command(bench: Bench, what: str) -> list[str]:
     return [PYTHON, "-m", "bench._gpu.stuck_kernel", bench.device, what]
 
 
-def _stuck(bench: Bench, what: str, seconds: float) -> subprocess.CompletedProcess[str]:
+def _run_child(bench: Bench, what: str, seconds: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         _command(bench, what), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=seconds, check=True
     )
@@ -66,11 +66,11 @@ def _kill(bench: Bench) -> None:
         process.wait()
     bench.findings.at_most("seconds until a killed process is gone", time.monotonic() - begun, KILL_SECONDS)
     begun = time.monotonic()
-    _stuck(bench, "use", bench.patience * AFTER_SECONDS)
+    _run_child(bench, "use", bench.timeout_factor * AFTER_SECONDS)
     bench.findings.add("device_used_again_seconds", time.monotonic() - begun)
 
 
-def occupy(device: str) -> None:
+def keep_device_busy(device: str) -> None:
     """Keep the device busy for some seconds; return when it is done, the GIL free meanwhile."""
     if device == "cuda":
         import torch
@@ -91,29 +91,29 @@ def measure(device: str) -> dict[str, float]:
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(wakes[1], warn_on_full_buffer=False)
 
-    def beat() -> None:
+    def measure_gap() -> None:
         last, longest = time.monotonic(), 0.0
         while not is_over.wait(0.01):
             now = time.monotonic()
             last, longest = now, max(longest, now - last)
         told["gap"] = longest
 
-    def disturb() -> None:
+    def measure_sigterm() -> None:
         time.sleep(1.0)
         begun = time.monotonic()
         os.kill(os.getpid(), signal.SIGTERM)
         os.read(wakes[0], 1)
         told["signal"] = time.monotonic() - begun
         begun = time.monotonic()
-        told["finished"] = float(is_synchronized(device, BOUND_SECONDS))
+        told["finished"] = float(synchronize_with_timeout(device, BOUND_SECONDS))
         told["bounded"] = time.monotonic() - begun
 
-    threads = [threading.Thread(target=each) for each in (beat, disturb)]
+    threads = [threading.Thread(target=each) for each in (measure_gap, measure_sigterm)]
     warm_up(device)
     for thread in threads:
         thread.start()
     begun = time.monotonic()
-    occupy(device)
+    keep_device_busy(device)
     told["stuck"] = time.monotonic() - begun
     is_over.set()
     for thread in threads:
@@ -121,7 +121,7 @@ def measure(device: str) -> dict[str, float]:
     return told
 
 
-def is_synchronized(device: str, seconds: float) -> bool:
+def synchronize_with_timeout(device: str, seconds: float) -> bool:
     """Wait for the device in another thread for so many seconds at most; whether it came to an end."""
 
     def wait() -> None:
@@ -156,7 +156,7 @@ def main() -> int:
         warm_up(device)
         print("ready", flush=True)
         for _ in itertools.count():
-            occupy(device)
+            keep_device_busy(device)
     return 0
 
 

@@ -27,7 +27,7 @@ SUMS_FLAGS: Final = (
 )
 
 
-class Integers:
+class IntegerRows:
     """Rows of small integers as float32; each depends on its index alone."""
 
     def __init__(self, count: int) -> None:
@@ -73,13 +73,13 @@ class Sums:
         """Zeros."""
         return Weights()
 
-    def train_samples(self) -> Integers:
+    def train_samples(self) -> IntegerRows:
         """An epoch of 16 steps."""
-        return Integers(SAMPLES)
+        return IntegerRows(SAMPLES)
 
-    def test_samples(self) -> Integers:
+    def test_samples(self) -> IntegerRows:
         """None."""
-        return Integers(0)
+        return IntegerRows(0)
 
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
         """The products themselves."""
@@ -115,7 +115,7 @@ def fail(kind: str, device: torch.device) -> None:
         device: Which one; on a CPU the error is raised at once.
     """
     if device.type == "cuda":
-        {"assert": fail_assertion, "address": write_nowhere, "memory": take_all_memory}[kind](device)
+        {"assert": fail_assertion, "address": write_illegal_address, "memory": take_all_memory}[kind](device)
         return
     if kind == "memory":
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1024.00 GiB.")
@@ -129,7 +129,7 @@ def fail_assertion(device: torch.device) -> None:
     table[index].add_(1)
 
 
-def write_nowhere(device: torch.device) -> None:
+def write_illegal_address(device: torch.device) -> None:
     """Write to an address that belongs to nothing."""
     from torch.cuda import _compile_kernel
 

@@ -30,15 +30,15 @@ def main() -> None:
         for step in job:
             if job.rank == 0 and generation != os.environ["DDP_GENERATION"]:
                 generation = os.environ["DDP_GENERATION"]
-                tell({"event": "started", "world_size": job.world_size})
+                print_event({"event": "started", "world_size": job.world_size})
             for (inputs,) in step:
                 step.backward(model(inputs).square().mean())
             if job.rank == 0:
-                tell({"event": "step", "step": step.number})
+                print_event({"event": "step", "step": step.number})
             time.sleep(options.pause)
 
 
-def tell(event: dict[str, object]) -> None:
+def print_event(event: dict[str, object]) -> None:
     """One line in one write."""
     os.write(1, json.dumps(event).encode() + b"\n")
 

@@ -9,8 +9,8 @@ import time
 
 import torch
 import torch.distributed as dist
+from hang_faults import barrier, inject_fault
 from torch.nn.parallel import DistributedDataParallel
-from trouble import barrier, strike
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(options.steps):
-        fault = strike(rank)
+        fault = inject_fault(rank)
         optimizer.zero_grad()
         model(torch.randn(16, 64)).square().mean().backward()
         optimizer.step()

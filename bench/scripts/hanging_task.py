@@ -6,8 +6,8 @@ import os
 import time
 
 import torch.distributed as dist
+from hang_faults import barrier, inject_fault
 from torch import Tensor, nn
-from trouble import barrier, strike
 
 from ddp_trainer.train.tasks.digits import Digits
 
@@ -27,7 +27,7 @@ class Hanging(Digits):
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Those of digits, after what was ordered."""
-        barrier(strike(self._rank))
+        barrier(inject_fault(self._rank))
         if dist.group.WORLD is not self._group:  # a survivor keeps its process, and counts anew in every group
             self._group, self._step = dist.group.WORLD, 0
         self._step += 1

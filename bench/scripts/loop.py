@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench._workload import WORKLOADS, Clock
 
 _WARMUP = {"tiny": 200, "gpt": 3}
-_MODULES = dict.fromkeys(("bare", "ours", "ours_same_optimizer"), "bench._our_loops") | dict.fromkeys(
+_MODULES = dict.fromkeys(("bare", "ours", "ours_same_optimizer"), "bench._trainer_loops") | dict.fromkeys(
     ("bare_fsdp", "ours_fsdp", "ours_fsdp_same_optimizer"), "bench._fsdp_loops"
 )
 """Of our own loops and those by hand; all others are of other libraries."""

@@ -20,14 +20,14 @@ def _hold_gil() -> None:
     ctypes.PyDLL(None).sleep(FOR_EVER_SECONDS)
 
 
-def _leave() -> None:
+def _exit() -> None:
     os._exit(0)
 
 
-ORDERS = {"exception": _raise, "gil_held": _hold_gil, "exit_0": _leave}
+ORDERS = {"exception": _raise, "gil_held": _hold_gil, "exit_0": _exit}
 
 
-def obey() -> None:
+def run_requested_fault() -> None:
     """Do what a letter says, if there is one."""
     letter = Path(os.environ[VARIABLE], str(os.getpid()))
     try:

@@ -7,15 +7,15 @@ import time
 
 from torch import Tensor
 
-from bench.scripts.storm_faults import VARIABLE, obey
-from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from bench.scripts.storm_faults import VARIABLE, run_requested_fault
+from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 
 PAUSE_SECONDS = 0.02
 
 
-class _StormyImages(LabelledImages):
+class _FaultyImages(LabeledImages):
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        obey()
+        run_requested_fault()
         time.sleep(PAUSE_SECONDS)
         return super().batch(ids)
 
@@ -23,5 +23,5 @@ class _StormyImages(LabelledImages):
 class StormyDigits(Digits):
     """Digits; without a letter box they come at full speed, and are the same."""
 
-    def train_samples(self) -> LabelledImages:
-        return (_StormyImages if VARIABLE in os.environ else LabelledImages)(self._train.images, self._train.labels)
+    def train_samples(self) -> LabeledImages:
+        return (_FaultyImages if VARIABLE in os.environ else LabeledImages)(self._train.images, self._train.labels)

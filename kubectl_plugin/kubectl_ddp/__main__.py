@@ -14,17 +14,17 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from kubectl_ddp.ctrl_c import every_one_ends, second_one_ends  # noqa: PLC0415 - Ctrl-C while these import ...
+        from kubectl_ddp.interrupt import install_interrupt_handler, restore_default_handler  # noqa: PLC0415 - Ctrl-C while these import ...
 
-        second_one_ends()
-        from kubectl_ddp.collector import never_again, seldom  # noqa: PLC0415 - ... ends as quietly as later
+        install_interrupt_handler()
+        from kubectl_ddp.collector import freeze_gc, raise_gc_threshold  # noqa: PLC0415 - ... ends as quietly as later
 
-        seldom()
+        raise_gc_threshold()
         from kubectl_ddp.cli.run import run  # noqa: PLC0415
 
         code = run(sys.argv[1:])
-        never_again()
-        every_one_ends()
+        freeze_gc()
+        restore_default_handler()
     except KeyboardInterrupt:
         return INTERRUPTED
     return code

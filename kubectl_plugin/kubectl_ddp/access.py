@@ -65,7 +65,7 @@ class Access:
         return "".join(f" {flag} {shlex.quote(value)}" for name, flag, value in self._given() if name not in NOT_WHERE)
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def kubectl_flags(self) -> tuple[str, ...]:
         """The flags for kubectl itself, but for the namespace."""
         return tuple(f"{flag}={value}" for name, flag, value in self._given() if name != "namespace")
 
@@ -94,7 +94,7 @@ def parse_timeout(text: str) -> float:
 
 def kubeconfig_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """The kubeconfig files that exist, by kubectl's rule: ``$KUBECONFIG``'s list, else ``~/.kube/config``."""
-    listed = _listed(environ)
+    listed = _kubeconfig_paths(environ)
     candidates = listed or [Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"]
     return [path for path in candidates if path.is_file()]
 
@@ -104,7 +104,7 @@ def check_kubeconfig(environ: Mapping[str, str] = os.environ) -> None:
 
     Raises UsageError. ``/dev/null`` is there, and says that no cluster is meant.
     """
-    listed = _listed(environ)
+    listed = _kubeconfig_paths(environ)
     if listed and not any(path.exists() for path in listed):
         names, do = " and ".join(f"'{path}'" for path in listed), "does" if len(listed) == 1 else "do"
         raise UsageError(
@@ -113,5 +113,5 @@ def check_kubeconfig(environ: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def _listed(environ: Mapping[str, str]) -> list[Path]:
+def _kubeconfig_paths(environ: Mapping[str, str]) -> list[Path]:
     return [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.moments import epoch
 from kubectl_ddp.roots import ROOTS
+from kubectl_ddp.timestamps import epoch
 
 _PART: Final = r"-(?:worker|store|trainer|workers|node)(?:-\d+){0,3}"
 _RANDOM: Final = r"-[a-z0-9]{5}"
@@ -52,12 +52,12 @@ class Attribution:
             uids=frozenset(uid for pod in snapshot.pods if (uid := pod["metadata"].get("uid"))),
         )
 
-    def owns(self, event: Object) -> bool:
+    def matches_event(self, event: Object) -> bool:
         """Whether an event is about the job, or about what was made for it, in this run."""
         about = event.get("involvedObject") or {}
         if about.get("uid") in self.uids:
             return True
-        seen = moment_of(event)
+        seen = event_timestamp(event)
         # Times of events are whole seconds, as is the job's.
         is_of_this_run = seen is None or self.created is None or seen >= self.created
         return is_of_this_run and self._is_named(str(about.get("kind")), str(about.get("name", "")), about.get("uid"))
@@ -73,7 +73,7 @@ class Attribution:
         return _MADE[kind].fullmatch(name.removeprefix(self.name)) is not None
 
 
-def moment_of(event: Object) -> float | None:
+def event_timestamp(event: Object) -> float | None:
     """When an event was seen last, as Unix time."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return epoch(
@@ -87,4 +87,4 @@ def moment_of(event: Object) -> float | None:
 def distinct(events: Iterable[Object]) -> list[Object]:
     """Each event once, oldest first; those of a local job have no uid, and count by themselves."""
     found = {str((event.get("metadata") or {}).get("uid", "")) or id(event): event for event in events}
-    return sorted(found.values(), key=lambda event: moment_of(event) or 0.0)
+    return sorted(found.values(), key=lambda event: event_timestamp(event) or 0.0)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from kubectl_ddp.capacity.model import Stock
+    from kubectl_ddp.capacity.model import Inventory
     from kubectl_ddp.checks.model import Facts as Known
     from kubectl_ddp.checks.model import Subject
+    from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
     from kubectl_ddp.render.choose import Facts
     from kubectl_ddp.spec.model import JobSpec
-    from kubectl_ddp.surroundings import Around, Surroundings
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON: apiVersion, kind, metadata, spec, status."""
@@ -51,7 +51,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
+class ExecCommand:
     """A program that takes the place of this one: it gets the terminal, signals and all, and its exit code is ours."""
 
     words: tuple[str, ...]
@@ -91,11 +91,11 @@ class Backend(Protocol):
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known] | None:
         """What has to be known to tell whether a job can run here; ``None`` where there is nothing to ask."""
 
-    def stock(self) -> Stock:
+    def inventory(self) -> Inventory:
         """What decides what is free here; what may not be read is told in its place."""
 
     def submit(self, objects: Sequence[Object]) -> None:
-        """Create a rendered job: the root object first, the rest owned by it. Raises NameTaken."""
+        """Create a rendered job: the root object first, the rest owned by it. Raises AlreadyExists."""
 
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
         """Every job of ours that this place knows, oldest first."""
@@ -121,7 +121,7 @@ class Backend(Protocol):
         Raises Unreachable, Forbidden.
         """
 
-    def past(self, pod: Object) -> str | None:
+    def metrics_history(self, pod: Object) -> str | None:
         """What the pod's metrics have been, as JSON (``contract.HISTORY_PATH``); None where nothing tells it.
 
         Of a running pod that is what its aggregator serves, of another what that has left in the log.
@@ -144,16 +144,16 @@ class Backend(Protocol):
         ``since`` is such a time: lines before it are left out, lines of that very second may come again.
         """
 
-    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+    def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
         """What stands around a job, of these kinds; what may not be read is named in the answer, and raises nothing."""
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Set annotations of this very job, and leave its others."""
 
-    def enter(self, pod: Object, entry: Entry) -> Handover:
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         """How to run something where the pod's container runs. Raises NotFound when it does not."""
 
-    def forward(self, pod: Object, ports: Sequence[str]) -> Handover | None:
+    def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand | None:
         """How to reach ports of a pod from here, each ``PORT`` or ``LOCAL:PORT``; ``None`` where they can be."""
 
     def code(self, name: str) -> Object | None:

@@ -55,7 +55,7 @@ class Where(Access):
         return Where(**{each: getattr(self, each) for each in Where.__dataclass_fields__})
 
     @property
-    def foreign_flag(self) -> str:
+    def incompatible_flag(self) -> str:
         """A flag that contradicts ``--local``; empty when there is none. A namespace does no harm."""
         return next((flag for name, flag in FLAGS.items() if name in _FOREIGN and getattr(self, name)), "")
 
@@ -115,8 +115,8 @@ def cluster_of(where: Where) -> ClusterBackend:
 
 def is_local(where: Where, name: str | None = None, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ``where`` means this machine for the job ``name``. Raises UsageError."""
-    if where.local and where.foreign_flag:
-        raise UsageError(f"--local and {where.foreign_flag} contradict each other.", hint="Leave one of them out.")
+    if where.local and where.incompatible_flag:
+        raise UsageError(f"--local and {where.incompatible_flag} contradict each other.", hint="Leave one of them out.")
     if where.local:
         return True
     if where.names_a_cluster:

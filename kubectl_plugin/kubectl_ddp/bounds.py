@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.present import counted
+from kubectl_ddp.present import pluralize
 
 
-def demand_within(bounds: tuple[int, int], name: str, nodes: int) -> None:
+def validate_node_count(bounds: tuple[int, int], name: str, nodes: int) -> None:
     """Raise UsageError for a number of nodes that the job cannot have while it runs."""
     low, high = bounds
     if not low <= nodes <= high:
-        can = f"between {low} and {high} nodes" if low < high else f"exactly {counted(low, 'node')}"
+        can = f"between {low} and {high} nodes" if low < high else f"exactly {pluralize(low, 'node')}"
         raise UsageError(
-            f"Job '{name}' cannot have {counted(nodes, 'node')}: it was submitted for {can}.",
+            f"Job '{name}' cannot have {pluralize(nodes, 'node')}: it was submitted for {can}.",
             hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
         )

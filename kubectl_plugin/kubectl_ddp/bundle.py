@@ -20,18 +20,18 @@ from ddp_trainer.common.safe_text import clean_text, redact_object, redact_text
 from kubectl_ddp.attribution import distinct
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.describe import header
-from kubectl_ddp.document import API_VERSION, job_document
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.evidence import stores, workers
-from kubectl_ddp.keeping import keep_last_words
+from kubectl_ddp.json_output import API_VERSION, job_to_dict
 from kubectl_ddp.parallel import AT_ONCE, each
 from kubectl_ddp.present import Style, rank_table
-from kubectl_ddp.surroundings import Around
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.result_annotations import persist_result
 from kubectl_ddp.version import version
-from kubectl_ddp.why.chain import findings
+from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.gather import gather
-from kubectl_ddp.why.tell import document, text
+from kubectl_ddp.why.printer import diagnosis_to_dict, text
 
 LOG_LINES: Final = 5_000
 """Of each pod, its last ones."""
@@ -40,7 +40,7 @@ LOG_BYTES: Final = 2 << 20
 TOTAL_BYTES: Final = 64 << 20
 """Of everything, before it is packed; pods that come after are named, and left out."""
 
-KINDS: Final = frozenset(Around) - {Around.BOUND}
+KINDS: Final = frozenset(RelatedKind) - {RelatedKind.BOUND}
 """What stands around a job, without other people's pods."""
 
 
@@ -55,24 +55,24 @@ class File:
 def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time) -> Iterator[File]:
     """Every file. Raises NotFound, and what else reading the job itself is refused with."""
     facts = gather(backend, name, also=KINDS, clock=clock)
-    keep_last_words(backend, facts.job, facts.state)
-    found = findings(facts)
+    persist_result(backend, facts.job, facts.state)
+    found = run_checks(facts)
     state = facts.state
     plain = Style()
     yield File("why.txt", clean_text(text(facts, found, plain)) + "\n")
-    yield File("why.json", _json(document(facts, found)))
+    yield File("why.json", _json(diagnosis_to_dict(facts, found)))
     table = rank_table(state, facts.now).render(plain)
     yield File("status.txt", clean_text(f"{header(state, facts.now, plain)}\n\n{table}\n"))
-    yield File("status.json", _json(job_document(state)))
+    yield File("status.json", _json(job_to_dict(state)))
     yield File("versions.json", _json(_versions(backend, facts)))
     yield File("objects/job.json", _json(facts.job))
     for pod in facts.snapshot.pods:
         yield File(f"objects/pods/{pod['metadata']['name']}.json", _json(pod))
-    yield File("events.json", _json(distinct([*facts.own_events(), *facts.events_of_claims()])))
-    for kind in sorted(KINDS - {Around.EVENTS}):
+    yield File("events.json", _json(distinct([*facts.job_events(), *facts.events_of_claims()])))
+    for kind in sorted(KINDS - {RelatedKind.EVENTS}):
         if facts.around.of(kind):
             yield File(f"around/{kind.replace(' ', '-')}.json", _json([_short(each) for each in facts.around.of(kind)]))
-    yield from _told_by_pods(backend, facts)
+    yield from _collect_pod_files(backend, facts)
     if facts.around.unseen:
         yield File("not-looked-at.txt", "\n".join(facts.around.unseen) + "\n")
 
@@ -106,7 +106,11 @@ def _json(item: Any) -> str:
 def _versions(backend: Backend, facts: Facts) -> Mapping[str, Any]:
     images = {
         container["image"]
-        for pod in (*facts.snapshot.pods, *facts.around.of(Around.OPERATOR), *facts.around.of(Around.QUEUE_CONTROLLER))
+        for pod in (
+            *facts.snapshot.pods,
+            *facts.around.of(RelatedKind.OPERATOR),
+            *facts.around.of(RelatedKind.QUEUE_CONTROLLER),
+        )
         for container in pod["spec"].get("containers") or ()
         if "image" in container
     }
@@ -117,7 +121,7 @@ def _versions(backend: Backend, facts: Facts) -> Mapping[str, Any]:
         "platform": platform.platform(),
         "where": backend.where,
         "images": sorted(images),
-        "kubelets": sorted({_kubelet(node) for node in facts.around.of(Around.NODES)}),
+        "kubelets": sorted({_kubelet(node) for node in facts.around.of(RelatedKind.NODES)}),
     }
 
 
@@ -145,16 +149,16 @@ _WORTH_KNOWING: Final = (
 )
 
 
-def _told_by_pods(backend: Backend, facts: Facts) -> Iterator[File]:
+def _collect_pod_files(backend: Backend, facts: Facts) -> Iterator[File]:
     """Lines and metrics of each pod, as far as it answers; of several pods at the same time."""
     pods = [*workers(facts.snapshot.pods), *stores(facts.snapshot.pods)]
-    ask = partial(_told_by, backend, facts)
+    ask = partial(_pod_files, backend, facts)
     for start in range(0, len(pods), AT_ONCE):  # by turns, so that no more of them is held than was asked for at once
         for files_ in each(ask, pods[start : start + AT_ONCE]):
             yield from files_
 
 
-def _told_by(backend: Backend, facts: Facts, pod: Object) -> list[File]:
+def _pod_files(backend: Backend, facts: Facts, pod: Object) -> list[File]:
     name = pod["metadata"]["name"]
     try:
         lines = list(backend.logs(pod, tail=LOG_LINES, timestamps=True))

@@ -11,12 +11,12 @@ SELDOM: Final = 50_000
 """Objects that are made and not given back, after which cycles are looked for."""
 
 
-def seldom() -> None:
+def raise_gc_threshold() -> None:
     """Look for cycles seldom: to import a command makes tens of thousands of objects, and nearly all of them stay."""
     gc.set_threshold(SELDOM)
 
 
-def never_again() -> None:
+def freeze_gc() -> None:
     """The process ends: Python would look through all that is there twice more, a tenth of a short command's time."""
     gc.freeze()
 

@@ -83,7 +83,7 @@ def write(file: Path, key: str, value: str | None) -> None:
         _parse(key, value)
     mine = re.compile(rf"{re.escape(key)}\s*:")
     lines = [line for line in _lines(file) if not mine.match(line)]
-    text_of = None if value is None else f"{key}: {_quoted(value)}"
+    text_of = None if value is None else f"{key}: {_quote_yaml(value)}"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
@@ -139,11 +139,11 @@ def _list(value: str) -> Raw:
     return value
 
 
-def _quoted(value: str) -> str:
+def _quote_yaml(value: str) -> str:
     """A value that YAML reads as nothing else; lists stay lists."""
     raw = _list(value)
     if isinstance(raw, list):
-        return "[" + ", ".join(_quoted(str(item)) for item in raw) + "]"
+        return "[" + ", ".join(_quote_yaml(str(item)) for item in raw) + "]"
     return (
         value
         if re.fullmatch(r"[A-Za-z0-9/][-A-Za-z0-9_./@]*(:[-A-Za-z0-9_./@]+)*", value)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kubectl_ddp.backend import Queued
-from kubectl_ddp.present import Style, bounds, counted, duration, number, percent, state_cell
+from kubectl_ddp.present import Style, bounds, duration, number, percent, pluralize, state_cell
 from kubectl_ddp.state import JobState
 
 _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "accuracy": lambda value: f"accuracy {number(value)}",
-    "steps": lambda value: counted(value, "step"),
-    "samples_lost": lambda value: f"{counted(value, 'sample')} lost",
+    "steps": lambda value: pluralize(value, "step"),
+    "samples_lost": lambda value: f"{pluralize(value, 'sample')} lost",
     "samples_repeated": lambda value: f"{value} repeated",
-    "restarts": lambda value: counted(sum(value.values()), "restart"),
-    "lost_steps": lambda value: f"{counted(value, 'step')} done again" if value else "no step done again",
+    "restarts": lambda value: pluralize(sum(value.values()), "restart"),
+    "lost_steps": lambda value: f"{pluralize(value, 'step')} done again" if value else "no step done again",
     "goodput": lambda value: f"goodput {percent(value)}",
     "largest_badput": lambda value: f"most of the rest {value}".replace("_", " ") if value else "no badput",
     "seconds": lambda value: f"{duration(value)} in all",
@@ -34,10 +34,10 @@ def header(state: JobState, now: float, style: Style) -> str:
 def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str]]:
     cell = state_cell(state.state)
     yield "Name", state.name
-    yield "State", style.paint(cell.text, cell.color)
+    yield "State", style.apply_color(cell.text, cell.color)
     yield "Reason", state.reason
     if state.stall is not None:
-        yield "Stalled", style.paint(stall_text(state), "red")
+        yield "Stalled", style.apply_color(no_progress_text(state), "red")
     if state.queue is not None:
         yield "Queue", queue_place(state.queue)
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
@@ -45,17 +45,17 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Nodes", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
     if state.world_size is not None:
         formed = f", generation {state.generation}" if state.generation is not None else ""
-        yield "World", f"{counted(state.world_size, 'rank')}{formed}"
+        yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"
     yield "Progress", progress_text(state)
     yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
     yield "Loss", number(state.loss) if state.loss is not None else ""
     yield "Restarts", restarts_text(state)
-    yield "Age", _ages(state, now)
+    yield "Age", _age_text(state, now)
     if state.summary is not None:
         yield "Summary", summary_text(state.summary)
     error = state.first_error
     if error is not None:
-        yield "First error", style.paint(f"{error.who}: {error.message}", "red")
+        yield "First error", style.apply_color(f"{error.location}: {error.message}", "red")
 
 
 def queue_place(queue: Queued) -> str:
@@ -83,7 +83,7 @@ def progress_text(state: JobState) -> str:
     return f"step {state.step}{planned}{share}{epoch}{eta}"
 
 
-def stall_text(state: JobState) -> str:
+def no_progress_text(state: JobState) -> str:
     """Time without progress and the rank that the others wait for; empty while the ranks make progress."""
     if state.stall is None:
         return ""
@@ -100,10 +100,10 @@ def restarts_text(state: JobState) -> str:
     return f"{sum(state.restarts.values())}" + (f" ({causes})" if causes else "")
 
 
-def _ages(state: JobState, now: float) -> str:
+def _age_text(state: JobState, now: float) -> str:
     if state.finished is None or state.created is None:
-        return duration(state.age(now))
-    return f"{duration(state.age(now))}, ended after {duration(state.duration(now))}"
+        return duration(state.age_seconds(now))
+    return f"{duration(state.age_seconds(now))}, ended after {duration(state.duration(now))}"
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@
     ├─ NotFound              3   no such job, pod, rank or file
     ├─ PreflightFailed       4   the job cannot run here
     ├─ Forbidden             5   the API server or the file system says no
-    ├─ NameTaken             1   the name belongs to something else
+    ├─ AlreadyExists             1   the name belongs to something else
     ├─ Unreachable           1   a server or a pod does not answer
     ├─ JobFailed            10   the user's code failed
     ├─ InfrastructureFailed 11   node, preemption, memory or network failed, not the code
@@ -71,7 +71,7 @@ class Forbidden(DdpError):
     exit_code = 5
 
 
-class NameTaken(DdpError):
+class AlreadyExists(DdpError):
     """The name belongs to something else."""
 
 

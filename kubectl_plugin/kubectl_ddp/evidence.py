@@ -1,8 +1,8 @@
 """What ended pods say about a run: the first error, or the summary; and whose fault a failure was.
 
 The launcher writes one JSON object into the termination message of its pod. Other programs write what they like. Pods
-go, and what they said with them; so the first error is kept in an annotation of the job (:mod:`kubectl_ddp.keeping`),
-and so is what the run came to (:mod:`kubectl_ddp.outcome`).
+go, and what they said with them; so the first error is kept in an annotation of the job
+(:mod:`kubectl_ddp.result_annotations`), and so is what the run came to (:mod:`kubectl_ddp.outcome`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FirstError:
     """Kubernetes node that the pod ran on; empty where the launcher did not report it."""
 
     @property
-    def who(self) -> str:
+    def location(self) -> str:
         """Rank and pod, or the pod where nobody knows the rank."""
         if self.rank is None:
             return self.pod
@@ -84,7 +84,7 @@ class FirstError:
     @property
     def subject(self) -> str:
         """The same, where a sentence begins with it."""
-        return f"Pod {self.pod}" if self.rank is None else f"R{self.who[1:]}"
+        return f"Pod {self.pod}" if self.rank is None else f"R{self.location[1:]}"
 
     @property
     def is_users(self) -> bool:
@@ -92,22 +92,24 @@ class FirstError:
         if self.reason in USER_REASONS:
             return True
         code = self.pod_exit_code if self.pod_exit_code is not None else self.exit_code
-        return code is not None and 0 < code < Exit.SIGNAL_BASE and code not in _LAUNCHERS and not self._is_told
+        return (
+            code is not None and 0 < code < Exit.SIGNAL_BASE and code not in _LAUNCHERS and not self._has_known_reason
+        )
 
     @property
-    def _is_told(self) -> bool:
+    def _has_known_reason(self) -> bool:
         """Whether somebody who knows gave another reason."""
         return self.reason not in {"", FailureReason.OTHER}
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
+class _TerminatedContainer:
     pod: str
     exit_code: int
     message: str
 
     @property
-    def document(self) -> Mapping[str, Any]:
+    def parsed_message(self) -> Mapping[str, Any]:
         """The launcher's JSON; empty when the message is something else."""
         try:
             document = json.loads(self.message)
@@ -118,12 +120,12 @@ class _Ending:
     @property
     def is_error(self) -> bool:
         """Whether something went wrong; a pod that was told to stop, and says nothing else, did as it was told."""
-        return self.exit_code != 0 and (self.exit_code != Exit.TERMINATED or "message" in self.document)
+        return self.exit_code != 0 and (self.exit_code != Exit.TERMINATED or "message" in self.parsed_message)
 
     @property
     def is_success(self) -> bool:
         """Whether it says what the run came to; a pod may be stopped while it leaves a run that is complete."""
-        return self.exit_code == 0 or self.document.get("result") == "succeeded"
+        return self.exit_code == 0 or self.parsed_message.get("result") == "succeeded"
 
 
 def workers(pods: Iterable[Object]) -> list[Object]:
@@ -142,32 +144,34 @@ def is_running(pod: Object) -> bool:
     return any("running" in (status.get("state") or {}) for status in statuses)
 
 
-def how_it_crashed(pod: Object) -> str:
+def crash_message(pod: Object) -> str:
     """Why a container that waits to be started again ended before, in its own last words; empty when it does not."""
     for status in pod.get("status", {}).get("containerStatuses") or ():
         before = (status.get("lastState") or {}).get("terminated") or {}
         if "waiting" in (status.get("state") or {}) and before.get("exitCode"):
             name = str(pod["metadata"]["name"])
-            return _untold(_Ending(name, int(before["exitCode"]), before.get("message") or "")).message
+            return _inferred_error(
+                _TerminatedContainer(name, int(before["exitCode"]), before.get("message") or "")
+            ).message
     return ""
 
 
 def first_error(pods: Iterable[Object]) -> FirstError | None:
     """The earliest error that an ended worker pod tells of."""
     failed = [ending for ending in _endings(pods) if ending.is_error]
-    told = [_told(ending) for ending in failed if "message" in ending.document]
+    told = [_reported_error(ending) for ending in failed if "message" in ending.parsed_message]
     by_rank = [error for error in told if error.rank is not None]
     # One that names a rank saw it happen; the others tell how their pod came to know.
-    candidates = by_rank or told or [_untold(ending) for ending in failed]
+    candidates = by_rank or told or [_inferred_error(ending) for ending in failed]
     return min(candidates, key=lambda error: error.timestamp or float("inf"), default=None)
 
 
 def error_of(pod: str, exit_code: int, message: str) -> FirstError:
     """Return the error that a pod's termination message reports; by its exit code where the message is cut off."""
-    ending = _Ending(pod, exit_code, message)
-    if "message" in ending.document:
-        return _told(ending)
-    return _untold(_Ending(pod, exit_code, "" if message.startswith("{") else message))
+    ending = _TerminatedContainer(pod, exit_code, message)
+    if "message" in ending.parsed_message:
+        return _reported_error(ending)
+    return _inferred_error(_TerminatedContainer(pod, exit_code, "" if message.startswith("{") else message))
 
 
 def failed_ranks(first: FirstError | None, pods: Iterable[Object]) -> tuple[int, ...]:
@@ -177,36 +181,38 @@ def failed_ranks(first: FirstError | None, pods: Iterable[Object]) -> tuple[int,
     """
     if first is None:
         return ()
-    told = (_told(ending) for ending in _endings(pods) if ending.is_error and "message" in ending.document)
+    told = (
+        _reported_error(ending) for ending in _endings(pods) if ending.is_error and "message" in ending.parsed_message
+    )
     return tuple(sorted({error.rank for error in (first, *told) if error.rank is not None}))
 
 
-def kept(job: Object) -> FirstError | None:
+def load_first_error(job: Object) -> FirstError | None:
     """The first error as the job's annotation keeps it; None where there is none, or it is not ours to read."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.FIRST_ERROR, "")
-    ending = _Ending("", 0, text)
-    return _told(ending) if "message" in ending.document else None
+    ending = _TerminatedContainer("", 0, text)
+    return _reported_error(ending) if "message" in ending.parsed_message else None
 
 
 def to_keep(error: FirstError) -> str:
     """An error as the annotation holds it: JSON, its stack cut in the middle, so that objects stay small."""
     document = {name: value for name, value in asdict(error).items() if value not in {None, ""}}
-    document |= {"message": _shortened(error.message), "stack": _shortened(error.stack)}
+    document |= {"message": _truncate(error.message), "stack": _truncate(error.stack)}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
-def _shortened(text: str) -> str:
+def _truncate(text: str) -> str:
     half = (KEPT_CHARACTERS - 1) // 2
     return text if len(text) <= KEPT_CHARACTERS else f"{text[:half]}…{text[-half:]}"
 
 
-def explaining(job: Object, pods: Iterable[Object]) -> FirstError | None:
+def resolve_first_error(job: Object, pods: Iterable[Object]) -> FirstError | None:
     """The first error that is known of: what pods tell, or what was kept of pods that told more.
 
     A rank's own words go before what is only known of a pod; of two ranks' words those of the later worker group do,
     since a run that went on had recovered from the earlier.
     """
-    told, before = first_error(pods), kept(job)
+    told, before = first_error(pods), load_first_error(job)
     if told is None or before is None:
         return told or before
     if told.rank is None and before.rank is not None:
@@ -219,8 +225,8 @@ def _clean(text: str) -> str:
     return clean_text(text) if text else text
 
 
-def _told(ending: _Ending) -> FirstError:
-    document = ending.document
+def _reported_error(ending: _TerminatedContainer) -> FirstError:
+    document = ending.parsed_message
     rank, code, moment, generation = (document.get(key) for key in ("rank", "exit_code", "timestamp", "generation"))
     pod_code = document.get("pod_exit_code") if not ending.pod else ending.exit_code
     return FirstError(
@@ -238,23 +244,23 @@ def _told(ending: _Ending) -> FirstError:
     )
 
 
-def _untold(ending: _Ending) -> FirstError:
+def _inferred_error(ending: _TerminatedContainer) -> FirstError:
     lines = [line for line in _clean(ending.message).splitlines() if line.strip()]
     # The last line of a program that a signal ended is not about its end.
     is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
     return FirstError(
         pod=ending.pod,
-        message=lines[-1].strip() if is_told else how_it_ended(ending.exit_code),
+        message=lines[-1].strip() if is_told else describe_exit_code(ending.exit_code),
         exit_code=ending.exit_code,
         pod_exit_code=ending.exit_code,
         stack="\n".join(lines) if len(lines) > 1 else "",
     )
 
 
-def how_it_ended(exit_code: int) -> str:
+def describe_exit_code(exit_code: int) -> str:
     """An exit code in words.
 
-    >>> how_it_ended(137), how_it_ended(3)
+    >>> describe_exit_code(137), describe_exit_code(3)
     ('killed by SIGKILL', 'exited with code 3')
     """
     words = {
@@ -275,7 +281,7 @@ def how_it_ended(exit_code: int) -> str:
 
 def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
     """What the run came to, from the pod that knows most about it."""
-    told = [dict(ending.document) for ending in _endings(pods) if ending.is_success and ending.document]
+    told = [dict(ending.parsed_message) for ending in _endings(pods) if ending.is_success and ending.parsed_message]
     return max(told, key=len, default=None)
 
 
@@ -285,7 +291,7 @@ def account(pods: Iterable[Object]) -> dict[str, Any] | None:
     A pod that came late may not know that steps were taken before it; one that took some, and kept no account, says so
     by telling nothing of its time. Then the steps alone are known.
     """
-    told = [ending.document for ending in _endings(pods) if ending.is_error and "result" in ending.document]
+    told = [ending.parsed_message for ending in _endings(pods) if ending.is_error and "result" in ending.parsed_message]
     known = [document for document in told if isinstance(document.get("seconds"), int | float)]
     most = max(known, key=seconds_of, default={})
     if not most.get("steps") and len(known) < len(told):
@@ -310,17 +316,19 @@ def restarts(pods: Iterable[Object]) -> dict[str, int]:
     """Restarts by cause, as ended pods count them: each counts the whole run."""
     counts: dict[str, int] = {}
     for ending in _endings(pods):
-        told = ending.document.get("restarts")
+        told = ending.parsed_message.get("restarts")
         for cause, count in told.items() if isinstance(told, dict) else ():
             if isinstance(count, int):
                 counts[cause] = max(counts.get(cause, 0), count)
     return counts
 
 
-def _endings(pods: Iterable[Object]) -> Iterator[_Ending]:
+def _endings(pods: Iterable[Object]) -> Iterator[_TerminatedContainer]:
     for pod in workers(pods):
         for status in pod.get("status", {}).get("containerStatuses") or ():
             for state in (status.get("lastState") or {}, status.get("state") or {}):
                 ended = state.get("terminated")
                 if ended:
-                    yield _Ending(pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or "")
+                    yield _TerminatedContainer(
+                        pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or ""
+                    )

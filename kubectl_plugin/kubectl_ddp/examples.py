@@ -19,9 +19,9 @@ from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.render.text import to_yaml
 from kubectl_ddp.script import read_script
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.engine import Engine
-from kubectl_ddp.spec.jobfile import read
+from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import resolve
@@ -45,7 +45,7 @@ def targets(job_file: Path) -> dict[Engine, Path]:
     return {engine: job_file.parent / RENDERED[engine] / f"{stem}.yaml" for engine in engines}
 
 
-def rendered(job_file: Path, engine: Engine) -> str:
+def render_objects(job_file: Path, engine: Engine) -> str:
     """The objects of a job file, under a comment that says where they come from. Raises DdpError."""
     spec = dataclasses.replace(_job(job_file), engine=engine)
     code = None
@@ -64,7 +64,7 @@ def rendered(job_file: Path, engine: Engine) -> str:
 
 
 def _job(job_file: Path) -> JobSpec:
-    return resolve([read(str(job_file))], Surroundings(image=default_image())).spec
+    return resolve([read(str(job_file))], DefaultingContext(image=default_image())).spec
 
 
 def main(arguments: list[str]) -> int:
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     for job_file in sorted(Path(arguments[0]).glob(f"*{JOB_FILE}")):
         for engine, target in targets(job_file).items():
             target.parent.mkdir(exist_ok=True)
-            target.write_text(rendered(job_file, engine), encoding="utf-8")
+            target.write_text(render_objects(job_file, engine), encoding="utf-8")
     return 0
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubectl_ddp.follow import PREFIX, Line
-from kubectl_ddp.moments import epoch
+from kubectl_ddp.log_stream import PREFIX, Line
+from kubectl_ddp.timestamps import epoch
 
 WINDOW_SECONDS: Final = 1.0
 """Equal lines so close to each other are one."""
@@ -36,13 +36,13 @@ class Folded:
             return self.first.text
         if self.first.rank is None:
             return f"[{len(self.lines)} pods] {self.first.text}"
-        return f"[rank{spans(self.ranks)} x{len(self.lines)}] {PREFIX.sub('', self.first.text)}"
+        return f"[rank{format_ranges(self.ranks)} x{len(self.lines)}] {PREFIX.sub('', self.first.text)}"
 
 
-def spans(numbers: Sequence[int]) -> str:
+def format_ranges(numbers: Sequence[int]) -> str:
     """Numbers in order, what follows upon each other as a span.
 
-    >>> spans([0, 1, 2, 5, 7, 8])
+    >>> format_ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'
     """
     parts: list[list[int]] = []
@@ -62,27 +62,27 @@ def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
     number = 0
     for line in lines:
         if line is None:
-            yield from _taken(waiting)
+            yield from _pop_pending(waiting)
             continue
         key = (line.rank is None, PREFIX.sub("", line.text))
-        now = moment(line.time)
-        while waiting and now - moment(next(iter(waiting.values())).first.time) > WINDOW_SECONDS:
+        now = parse_timestamp(line.time)
+        while waiting and now - parse_timestamp(next(iter(waiting.values())).first.time) > WINDOW_SECONDS:
             yield waiting.pop(next(iter(waiting)))
         found = waiting.get(key)
         who = (line.pod, line.rank)
         if found is not None and said_last.get(who, 0) >= found.number:
             # Who wrote it has written this before, or something that comes after it.
-            yield from _taken(waiting, through=key)
+            yield from _pop_pending(waiting, through=key)
             found = None
         if found is None:
             number += 1
             found = waiting[key] = Folded(line, number=number)
         found.lines.append(line)
         said_last[who] = found.number
-    yield from _taken(waiting)
+    yield from _pop_pending(waiting)
 
 
-def _taken(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, str] | None = None) -> Iterator[Folded]:
+def _pop_pending(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, str] | None = None) -> Iterator[Folded]:
     """Take out what waits, up to a key, or all."""
     for key in list(waiting):
         yield waiting.pop(key)
@@ -90,17 +90,17 @@ def _taken(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, str] | 
             return
 
 
-def moment(time: str) -> float:
+def parse_timestamp(time: str) -> float:
     """Unix time of a line, fractions included.
 
-    >>> moment("1970-01-01T00:01:00.25Z")
+    >>> parse_timestamp("1970-01-01T00:01:00.25Z")
     60.25
     """
     fraction = time[19:].rstrip("Z").partition("+")[0]
     return (epoch(time) or 0.0) + (float(f"0{fraction}") if fraction[:1] == "." else 0.0)
 
 
-def with_pauses(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) -> Iterator[Line | None]:
+def iter_with_timeout(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) -> Iterator[Line | None]:
     """Lines as they come, and ``None`` after each pause of so many seconds; raises what reading them raises."""
     arrivals: queue.Queue[Line | BaseException | None] = queue.Queue(maxsize=10_000)
     threading.Thread(target=_read, args=(lines, arrivals), daemon=True).start()

@@ -13,8 +13,8 @@ from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.evidence import how_it_ended
-from kubectl_ddp.moments import epoch
+from kubectl_ddp.evidence import describe_exit_code
+from kubectl_ddp.timestamps import epoch
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -24,7 +24,7 @@ _AS_TOLD: Final = frozenset({Exit.SUCCESS, Exit.TERMINATED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class TimelineEvent:
     """One thing that happened."""
 
     time: str
@@ -40,24 +40,28 @@ class Happening:
     """How often, up to then."""
 
     @property
-    def moment(self) -> float:
+    def timestamp(self) -> float:
         """Unix time; 0 where it is not known."""
         return epoch(self.time) or 0.0
 
 
-def history(snapshot: Snapshot, events: Iterable[Object]) -> list[Happening]:
+def history(snapshot: Snapshot, events: Iterable[Object]) -> list[TimelineEvent]:
     """All that is known, oldest first."""
     told = [_event(event) for event in events]
     known = {(one.about, one.reason) for one in told}
-    seen = [one for one in (*_states(snapshot.job), *_ends(snapshot.pods)) if (one.about, one.reason) not in known]
+    seen = [
+        one
+        for one in (*_states(snapshot.job), *_container_exits(snapshot.pods))
+        if (one.about, one.reason) not in known
+    ]
     return sorted(dict.fromkeys([*told, *seen]), key=lambda one: one.time)
 
 
-def _event(event: Object) -> Happening:
+def _event(event: Object) -> TimelineEvent:
     about = event.get("involvedObject") or {}
     times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("metadata") or {}).get("creationTimestamp"))
     series = event.get("series") or {}
-    return Happening(
+    return TimelineEvent(
         time=_second(series.get("lastObservedTime") or next((time for time in times if time), "")),
         type=str(event.get("type") or NORMAL),
         reason=str(event.get("reason") or ""),
@@ -67,13 +71,13 @@ def _event(event: Object) -> Happening:
     )
 
 
-def _states(job: Object) -> Iterator[Happening]:
+def _states(job: Object) -> Iterator[TimelineEvent]:
     """Conditions of the root object; of those that are over, too."""
     kind = roots.kind_of(job) or roots.PYTORCHJOB
     for condition in (job.get("status") or {}).get("conditions") or ():
         word = kind.conditions.get(condition["type"])
         if word is not None and condition.get("lastTransitionTime"):
-            yield Happening(
+            yield TimelineEvent(
                 time=_second(condition["lastTransitionTime"]),
                 type=WARNING if word == "Failed" else NORMAL,
                 reason=str(condition.get("reason") or word),
@@ -82,7 +86,7 @@ def _states(job: Object) -> Iterator[Happening]:
             )
 
 
-def _ends(pods: Sequence[Object]) -> Iterator[Happening]:
+def _container_exits(pods: Sequence[Object]) -> Iterator[TimelineEvent]:
     for pod in pods:
         for status in pod.get("status", {}).get("containerStatuses") or ():
             for state in (status.get("lastState") or {}, status.get("state") or {}):
@@ -90,11 +94,11 @@ def _ends(pods: Sequence[Object]) -> Iterator[Happening]:
                     yield _end(str(pod["metadata"]["name"]), status, ended)
 
 
-def _end(pod: str, status: Object, ended: dict[str, Any]) -> Happening:
+def _end(pod: str, status: Object, ended: dict[str, Any]) -> TimelineEvent:
     code = int(ended.get("exitCode", 0))
-    how = "ended well" if code == 0 else how_it_ended(code)
+    how = "ended well" if code == 0 else describe_exit_code(code)
     exit_code = "" if how.endswith(f" {code}") else f" (exit code {code})"
-    return Happening(
+    return TimelineEvent(
         time=_second(ended.get("finishedAt") or ""),
         type=NORMAL if code in _AS_TOLD else WARNING,
         reason=str(ended.get("reason") or "Terminated"),

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def suggest_close_match(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return a question with the nearest of the known names; empty where none is near.
 
-    >>> did_you_mean("trian.py", ["train.py", "data.py"]), did_you_mean("x", ["train.py"])
+    >>> suggest_close_match("trian.py", ["train.py", "data.py"]), suggest_close_match("x", ["train.py"])
     ("Did you mean 'train.py'?", '')
     """
     import difflib  # noqa: PLC0415 - needed on errors alone
@@ -18,11 +18,11 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     return f"Did you mean '{close[0]}'?" if close else ""
 
 
-def file_meant(path: str) -> str:
+def suggest_file(path: str) -> str:
     """Return a question with the file beside a missing one whose name is nearest; empty where none is near."""
     missing = Path(path)
     try:
         beside = [each.name for each in missing.parent.iterdir() if each.is_file()]
     except OSError:
         return ""
-    return did_you_mean(path, [str(missing.with_name(name)) for name in beside])
+    return suggest_close_match(path, [str(missing.with_name(name)) for name in beside])

@@ -21,9 +21,9 @@ def outcome(job: Object, workers: Iterable[Object], *, has_succeeded: bool) -> S
     """
     pods = [*workers]
     told = evidence.summary(pods) if has_succeeded else evidence.account(pods)
-    known = [each for each in (told, _kept(job, _result(has_succeeded=has_succeeded))) if each is not None]
+    known = [each for each in (told, _stored_summary(job, _result(has_succeeded=has_succeeded))) if each is not None]
     most = max(known, key=len if has_succeeded else evidence.seconds_of, default=None)
-    return _redacted(most) if most is not None else None
+    return _redact_summary(most) if most is not None else None
 
 
 def restarts_of(summary: Mapping[str, Any]) -> dict[str, int]:
@@ -45,15 +45,15 @@ def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, An
 
 def text_to_keep(summary: Mapping[str, Any], *, has_succeeded: bool) -> str:
     """The annotation of a summary: JSON, as small as the termination message that it comes from, without secrets."""
-    told = _redacted({**summary, "result": _result(has_succeeded=has_succeeded)})
+    told = _redact_summary({**summary, "result": _result(has_succeeded=has_succeeded)})
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
 
 
-def _redacted(summary: Summary) -> Summary:
+def _redact_summary(summary: Summary) -> Summary:
     return dict(redact_object(summary))
 
 
-def _kept(job: Object, result: str) -> Summary | None:
+def _stored_summary(job: Object, result: str) -> Summary | None:
     """That of another end is not of this run: a job that failed may have been let run again."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.SUMMARY)
     if text is None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final, TypeVar, overload
 
-from kubectl_ddp.aside import Aside
+from kubectl_ddp.future import Future
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -19,25 +19,25 @@ AT_ONCE: Final = 16
 
 
 @overload
-def together(first: Callable[[], A], second: Callable[[], B], /) -> tuple[A, B]: ...
+def run_concurrently(first: Callable[[], A], second: Callable[[], B], /) -> tuple[A, B]: ...
 @overload
-def together(*calls: Callable[[], T]) -> tuple[T, ...]: ...
-def together(*calls: Callable[[], T]) -> tuple[T, ...]:
+def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]: ...
+def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]:
     """What each call returns, in order. Raises what the first of them raised that did, once all are done.
 
     Ctrl-C waits for none of them, as a pool of threads would: a server may be silent for a minute.
     """
     turns = threading.BoundedSemaphore(AT_ONCE)
 
-    def in_turn(call: Callable[[], T]) -> T:
+    def run_with_limit(call: Callable[[], T]) -> T:
         with turns:
             return call()
 
     with ExitStack() as stack:
-        asides = [stack.enter_context(Aside(partial(in_turn, call))) for call in calls]
+        asides = [stack.enter_context(Future(partial(run_with_limit, call))) for call in calls]
         return tuple(aside.result() for aside in asides)
 
 
 def each(ask: Callable[[T], A], items: Sequence[T]) -> list[A]:
     """What ``ask`` returns for each item, in order."""
-    return list(together(*(lambda item=item: ask(item) for item in items)))
+    return list(run_concurrently(*(lambda item=item: ask(item) for item in items)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.common.safe_text.controls import escape_controls
+from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backend import Queued
 from kubectl_ddp.ranks import RankActivity, RankState
 from kubectl_ddp.state import JobState, Nodes, State
@@ -59,9 +59,9 @@ class Style:
     unicode: bool = True
     """Whether it has letters beyond ASCII, such as blocks and the ellipsis."""
 
-    def paint(self, text: str, color: str) -> str:
+    def apply_color(self, text: str, color: str) -> str:
         """Text in a color, if colors are wanted; the words alone must say the same."""
-        text = escape_controls(text)
+        text = escape_control_chars(text)
         return f"\033[{_COLORS[color]}m{text}\033[0m" if self.color and text and color in _COLORS else text
 
 
@@ -76,13 +76,13 @@ class Cell:
 
     def __post_init__(self) -> None:
         """Text of a job must not reach the terminal as controls, nor be wider than it is counted."""
-        object.__setattr__(self, "text", escape_controls(self.text))
+        object.__setattr__(self, "text", escape_control_chars(self.text))
 
-    def painted(self, style: Style, width: int) -> str:
+    def styled(self, style: Style, width: int) -> str:
         """The text in its colors, in so many columns at most."""
         if len(self.text) > width:
-            return style.paint(self.text[: width - 1] + ("…" if style.unicode else "~"), self.color)
-        return "".join(style.paint(span.text, span.color) for span in self.spans or (self,))
+            return style.apply_color(self.text[: width - 1] + ("…" if style.unicode else "~"), self.color)
+        return "".join(style.apply_color(span.text, span.color) for span in self.spans or (self,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ class Table:
         columns = range(len(self.header))
         widths = [max([len(self.header[at]), *(len(row[at].text) for row in self.rows)]) for at in columns]
         if style.width is not None:
-            widths = _fitted(widths, self.header, style.width)
+            widths = _fit_widths(widths, self.header, style.width)
         lines = [_line([Cell(word, "bold") for word in self.header], widths, style)]
         lines += [_line(row, widths, style) for row in self.rows]
         return "\n".join(lines)
 
 
-def _fitted(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
+def _fit_widths(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
     widths = list(widths)
     least = [max(len(word), min(_NARROWEST, width)) for word, width in zip(header, widths, strict=True)]
     while sum(widths) + _GAP * (len(widths) - 1) > limit:
@@ -117,7 +117,7 @@ def _fitted(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
 def _line(cells: Sequence[Cell], widths: Sequence[int], style: Style) -> str:
     parts = []
     for cell, width in zip(cells, widths, strict=True):
-        parts.append(cell.painted(style, width) + " " * max(0, width - len(cell.text)))
+        parts.append(cell.styled(style, width) + " " * max(0, width - len(cell.text)))
     return (" " * _GAP).join(parts).rstrip()
 
 
@@ -151,10 +151,10 @@ def count(value: int | None) -> str:
     return NOTHING if value is None else str(value)
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def pluralize(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun.
 
-    >>> counted(1, "rank"), counted(2, "rank"), counted(2, "process", "processes")
+    >>> pluralize(1, "rank"), pluralize(2, "rank"), pluralize(2, "process", "processes")
     ('1 rank', '2 ranks', '2 processes')
     """
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
@@ -238,7 +238,7 @@ def _job_row(state: JobState, now: float) -> list[str]:
         NOTHING if state.throughput is None else f"{number(state.throughput)}/s",
         str(sum(state.restarts.values())),
         duration(state.duration(now)),
-        duration(state.age(now)),
+        duration(state.age_seconds(now)),
         state.where,
     ]
 
@@ -277,12 +277,12 @@ def _rank_row(rank: RankState, now: float, *, has_places: bool) -> list[Cell]:
         Cell(rank.state, RANK_COLORS[rank.state]),
         Cell(count(rank.step)),
         Cell(number(rank.samples_per_second)),
-        Cell(phases(rank) or NOTHING),
+        Cell(format_phases(rank) or NOTHING),
         Cell(NOTHING if rank.last_step is None else f"{duration(max(0.0, now - rank.last_step))} ago"),
     ]
 
 
-def phases(rank: RankState, *, most: int = 3) -> str:
+def format_phases(rank: RankState, *, most: int = 3) -> str:
     """The parts of a step that take longest, with their shares."""
     by_share = sorted(rank.phases.items(), key=lambda item: -item[1])[:most]
     return " ".join(f"{phase} {percent(share)}" for phase, share in by_share if share >= 0.01)

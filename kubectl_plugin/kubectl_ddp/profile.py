@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Profile
-from kubectl_ddp.backend import Entry, Handover
+from kubectl_ddp.backend import Entry, ExecCommand
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut
 
 _RUN: Final = """\
@@ -36,7 +36,7 @@ def entry(
     return Entry(words=("sh", "-c", _RUN, "profile", python, *flags), variables=variables)
 
 
-def bring(handover: Handover, file: Path, seconds: float) -> int:
+def fetch_trace(handover: ExecCommand, file: Path, seconds: float) -> int:
     """Write the trace to ``file``; its size in bytes. Nothing is left of one that did not come as a whole.
 
     Raises:
@@ -56,7 +56,7 @@ def bring(handover: Handover, file: Path, seconds: float) -> int:
     return file.stat().st_size
 
 
-def _run(handover: Handover, out: int, seconds: float) -> None:
+def _run(handover: ExecCommand, out: int, seconds: float) -> None:
     try:
         process = subprocess.Popen(
             handover.words,

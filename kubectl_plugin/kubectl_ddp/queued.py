@@ -34,7 +34,7 @@ def queued(
     name = (job["metadata"].get("labels") or {}).get(KUEUE_QUEUE)
     if not name:
         return None
-    waits = roots.is_to_be_suspended(job) and not OVER & roots.conditions(job).keys()
+    waits = roots.is_suspend_requested(job) and not OVER & roots.conditions(job).keys()
     uid = str(job["metadata"].get("uid"))
     position = (positions or {}).get(uid) if waits else None
     return Queued(str(name), is_admitted=not waits, position=position, is_held=waits and uid in held)
@@ -46,7 +46,7 @@ def queues_of(jobs: Iterable[Object]) -> list[Place]:
     return list(dict.fromkeys((str(namespace), at.name) for namespace, at in found))
 
 
-def told(summary: Object) -> dict[str, int]:
+def positions_from_api(summary: Object) -> dict[str, int]:
     """Places in line as Kueue's visibility API tells them: those in the ClusterQueue, which decides who is next."""
     return {
         uid: int(item.get("positionInClusterQueue", 0)) + 1
@@ -55,7 +55,7 @@ def told(summary: Object) -> dict[str, int]:
     }
 
 
-def reckoned(workloads: Sequence[Object], queue: str) -> dict[str, int]:
+def estimate_positions(workloads: Sequence[Object], queue: str) -> dict[str, int]:
     """The same for one LocalQueue without that API."""
     waiting = in_line(each for each in workloads if each["spec"].get("queueName") == queue)
     return {uid: number for number, each in enumerate(waiting, 1) if (uid := owner_of(each))}

@@ -92,11 +92,13 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
     info = next((labels for labels, _ in said.all(Metric.RANK_INFO)), {})
     local = info.get(MetricLabel.LOCAL_RANK, "")
     step = said.value(Metric.STEP)
-    phases = _grown(said, before, Metric.PHASE_SECONDS)
+    phases = _counter_increase(said, before, Metric.PHASE_SECONDS)
     seconds = sum(phases.values())
-    steps = _grown(said, before, Metric.STEPS).get("", 0.0)
-    sampled, busy = (_grown(said, before, each).get("", 0.0) for each in (Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY))
-    computed = _grown(said, before, Metric.SAMPLES).get("", 0.0)
+    steps = _counter_increase(said, before, Metric.STEPS).get("", 0.0)
+    sampled, busy = (
+        _counter_increase(said, before, each).get("", 0.0) for each in (Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY)
+    )
+    computed = _counter_increase(said, before, Metric.SAMPLES).get("", 0.0)
     return RankState(
         rank=rank,
         local_rank=int(local) if local.isdigit() else None,
@@ -106,14 +108,14 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
         step=int(step) if step is not None else None,
         samples_per_second=computed / seconds if seconds > 0 and steps > 0 else None,
         seconds_per_step=seconds / steps if steps > 0 else None,
-        busy_seconds=busy / sampled if sampled > 0 else _apart(phases, steps),
+        busy_seconds=busy / sampled if sampled > 0 else _step_seconds_without_comm(phases, steps),
         phases={phase: value / seconds for phase, value in phases.items() if value > 0} if seconds > 0 else {},
         last_step=said.value(Metric.LAST_STEP_TIMESTAMP),
         place=" ".join(f"{label[0]}{info[label]}" for label in PLACE_LABELS if info.get(label)),
     )
 
 
-def _apart(phases: Mapping[str, float], steps: float) -> float | None:
+def _step_seconds_without_comm(phases: Mapping[str, float], steps: float) -> float | None:
     """Seconds of a step without waiting for others, of a loop that times its own communication."""
     waited = phases.get(Phase.COMM_EXPOSED, 0.0)
     return (sum(phases.values()) - waited) / steps if steps > 0 and waited > 0 else None
@@ -125,7 +127,7 @@ def _activity(said: Samples) -> RankActivity:
     return RankActivity.STOPPED if said.value(RANK_STOPPED) else RankActivity.UP
 
 
-def _grown(said: Samples, before: Samples, family: str) -> dict[str, float]:
+def _counter_increase(said: Samples, before: Samples, family: str) -> dict[str, float]:
     """What a counter grew by, by phase where it has phases; one that fell was begun anew."""
     now = _by_phase(said, family)
     then = _by_phase(before, family) if before is not _NOTHING else {}

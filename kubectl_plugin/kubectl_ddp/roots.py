@@ -144,7 +144,7 @@ def running(status: Mapping[str, Any], path: tuple[str, ...]) -> int:
     return sum(item for item in found if isinstance(item, int))
 
 
-def is_to_be_suspended(job: Object) -> bool:
+def is_suspend_requested(job: Object) -> bool:
     """Whether the job is told to hold its pods back."""
     return bool(at(job, (kind_of(job) or PYTORCHJOB).suspend))
 
@@ -160,13 +160,13 @@ def bounds(job: Object) -> tuple[int, int]:
     if elastic:
         desired = desired_nodes(job)
         return int(elastic.get("minReplicas") or desired), int(elastic.get("maxReplicas") or desired)
-    least, _, most = str(said(job).get("nnodes") or desired_nodes(job)).partition(":")
+    least, _, most = str(submitted_spec(job).get("nnodes") or desired_nodes(job)).partition(":")
     return int(least), int(most or least)
 
 
 def processes_per_node(job: Object) -> int:
     """Training processes per pod; the operator takes words too (``auto``), which we never write and count as one."""
-    text = str((job.get("spec") or {}).get("nprocPerNode") or said(job).get("nproc") or 1)
+    text = str((job.get("spec") or {}).get("nprocPerNode") or submitted_spec(job).get("nproc") or 1)
     return int(text) if text.isdecimal() else 1
 
 
@@ -195,7 +195,7 @@ def put(item: Object, path: Path, value: Any) -> None:
     place[last] = value
 
 
-def said(job: Object) -> Mapping[str, Any]:
+def submitted_spec(job: Object) -> Mapping[str, Any]:
     """The specification that the job was submitted with."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.SPEC, "")
     try:

@@ -29,7 +29,7 @@ _SLOW_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
+class ScrapeLimit:
     """How many pods are asked at most."""
 
     of_each: int
@@ -43,7 +43,7 @@ def scrape(backend: Backend, snapshot: Snapshot) -> dict[str, Samples]:
 
 
 def scrape_all(
-    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: Most | None = None
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
 ) -> list[dict[str, Samples]]:
     """The same for many jobs, in one go.
 
@@ -61,13 +61,13 @@ def scrape_all(
     turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
     asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
     told: list[dict[str, Samples]] = [{} for _ in snapshots]
-    for index, name, samples in _Questions(backend, asked).answers(patience):
+    for index, name, samples in _ScrapePool(backend, asked).iter_results(patience):
         if samples is not None:
             told[index][name] = samples
     return told
 
 
-class _Questions:
+class _ScrapePool:
     """Pods that are to be asked, each with the index of its job, and those who ask them."""
 
     def __init__(self, backend: Backend, asked: Iterable[tuple[int, Object]]) -> None:
@@ -76,36 +76,36 @@ class _Questions:
         self._told: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
         self._asking = 0
 
-    def answers(self, patience: float | None) -> Iterator[tuple[int, str, Samples | None]]:
+    def iter_results(self, patience: float | None) -> Iterator[tuple[int, str, Samples | None]]:
         """Index of the job, name of the pod, and what it said, as it comes; the rest is left out after the patience."""
         end = math.inf if patience is None else time.monotonic() + patience
         left = len(self._waiting)
         for _ in range(_AT_FIRST):
-            self._ask_one_more()
+            self._start_thread()
         while left and (remaining := end - time.monotonic()) > 0:
             may_ask = bool(self._waiting) and self._asking < _AT_MOST
             try:
                 yield self._told.get(timeout=min(remaining, _SLOW_SECONDS if may_ask else threading.TIMEOUT_MAX))
             except queue.Empty:
                 if may_ask:
-                    self._ask_one_more()
+                    self._start_thread()
             else:
                 left -= 1
 
-    def _ask_one_more(self) -> None:
+    def _start_thread(self) -> None:
         if self._waiting:
             self._asking += 1
             # A daemon: a pod that does not answer must not hold up the end of the command.
-            threading.Thread(target=self._ask_all, daemon=True).start()
+            threading.Thread(target=self._scrape_queued_pods, daemon=True).start()
 
-    def _ask_all(self) -> None:
+    def _scrape_queued_pods(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
                 index, pod = self._waiting.popleft()
-                self._told.put((index, str(pod["metadata"]["name"]), _ask(self._backend, pod)))
+                self._told.put((index, str(pod["metadata"]["name"]), _scrape_pod(self._backend, pod)))
 
 
-def _ask(backend: Backend, pod: Object) -> Samples | None:
+def _scrape_pod(backend: Backend, pod: Object) -> Samples | None:
     try:
         return parse(backend.metrics(pod, LIVE))
     except DdpError:  # it starts, it ends, or a network policy is in the way: the job is told of without it
@@ -118,7 +118,7 @@ def observe(backend: Backend, snapshot: Snapshot, before: Mapping[str, Samples] 
 
 
 def observe_all(
-    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: Most | None = None
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
 ) -> list[JobState]:
     """The same for many jobs, in one go; ``patience`` and ``most`` as in :func:`scrape_all`."""
     told = scrape_all(backend, snapshots, patience=patience, most=most)

@@ -8,10 +8,10 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kubectl_ddp.code import ignore
-from kubectl_ddp.code.credentials import holds_credentials, refuse
+from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
 from kubectl_ddp.errors import NotFound, UsageError
-from kubectl_ddp.nearest import file_meant
-from kubectl_ddp.program import program, there
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.nearest import suggest_file
 from kubectl_ddp.render import Code
 
 NOTEBOOK: Final = ".ipynb"
@@ -49,7 +49,7 @@ def check_is_python(script: Path) -> None:
         raise UsageError(
             f"'{script}' is no Python script.",
             hint=f"Send its directory and run it as a program: '{program()} submit --code {script.parent} "
-            f'--command "{_interpreter(kind, first)} {script.name}"{there()}\'.',
+            f'--command "{_interpreter(kind, first)} {script.name}"{location_flags()}\'.',
         )
 
 
@@ -64,7 +64,7 @@ def read_script(path: str) -> Code:
     """A script alone as it travels to a cluster. Raises UsageError when it cannot."""
     check_script(path)
     script, data = Path(path), _read(Path(path))
-    _refuse_credentials(script, data)
+    _reject_credentials(script, data)
     elsewhere = "Put it into the image and run it with --module or --command."
     if len(data) > LARGEST_BYTES:
         raise UsageError(
@@ -81,12 +81,12 @@ def read_script(path: str) -> Code:
         raise UsageError(f"'{path}' is no UTF-8 text: byte {error.start} is wrong.", hint=elsewhere) from None
 
 
-def _refuse_credentials(script: Path, data: bytes) -> None:
+def _reject_credentials(script: Path, data: bytes) -> None:
     """Unless a ``.ddpignore`` beside the script allows it."""
     beside = script.with_name(ignore.OURS)
     text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
     if not ignore.allows(ignore.read(text, is_ours=True), script.name) and holds_credentials(str(script), data):
-        refuse("The script", [str(script)])
+        reject_credentials("The script", [str(script)])
 
 
 def _read(script: Path) -> bytes:
@@ -95,8 +95,9 @@ def _read(script: Path) -> bytes:
     except FileNotFoundError:
         raise NotFound(
             f"There is no script '{script}'.",
-            hint=file_meant(str(script))
-            or f"What lies in the image is run with '{program()} submit --command \"python {script}\"{there()}'.",
+            hint=suggest_file(str(script))
+            or f"What lies in the image is run with '{program()} submit "
+            f'--command "python {script}"{location_flags()}\'.',
         ) from None
     except OSError as error:
         raise UsageError(

@@ -15,10 +15,10 @@ from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.exposition import Samples
 from kubectl_ddp.goodput import goodput
-from kubectl_ddp.moments import epoch
-from kubectl_ddp.program import program, there
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.ranks import RankActivity, RankState, rank_states
-from kubectl_ddp.stall import Stall, stall_of
+from kubectl_ddp.stalled_group import StalledGroup, find_stalled_group
+from kubectl_ddp.timestamps import epoch
 
 __all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
 
@@ -93,7 +93,7 @@ class JobState:
     started: float | None = None
     finished: float | None = None
     ranks: tuple[RankState, ...] = ()
-    stall: Stall | None = None
+    stall: StalledGroup | None = None
     silent: tuple[str, ...] = ()
     """Running worker pods that told nothing about themselves."""
     first_error: FirstError | None = None
@@ -116,16 +116,16 @@ class JobState:
         return min(1.0, self.step / self.steps_planned)
 
     @property
-    def is_mute(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether pods run, and none tells anything: they have just started, or cannot be asked."""
         return bool(self.silent) and self.world_size is None
 
     @property
-    def most_ranks(self) -> int:
+    def max_ranks(self) -> int:
         """Ranks that it can have at its largest."""
         return max(self.nodes.maximum, self.nodes.desired) * self.processes_per_node
 
-    def age(self, now: float) -> float | None:
+    def age_seconds(self, now: float) -> float | None:
         """Seconds since it was created."""
         return max(0.0, now - self.created) if self.created is not None else None
 
@@ -152,7 +152,7 @@ class _Facts:
     def is_lost(self) -> bool:
         return self.conditions.get("Failed", {}).get("reason") == ENGINE_LOST
 
-    def is_forming(self) -> bool:
+    def is_in_rendezvous(self) -> bool:
         """Whether the pods tell of their groups, and none trains."""
         return bool(self.group_states) and not self.group_states & {GroupState.RUNNING, GroupState.SUCCEEDED}
 
@@ -166,10 +166,10 @@ _DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
     (State.SUSPENDED, lambda facts: facts.is_held_in_queue),
     # A job that was told to go on is not suspended, even if the operator has not heard of it yet.
     (State.SUSPENDED, lambda facts: "Suspended" in facts.conditions and facts.is_to_be_suspended),
-    (State.RESTARTING, lambda facts: facts.is_forming() and facts.has_restarted),
+    (State.RESTARTING, lambda facts: facts.is_in_rendezvous() and facts.has_restarted),
     (State.RESTARTING, lambda facts: "Restarting" in facts.conditions),
     (State.PENDING, lambda facts: facts.running_pods == 0),
-    (State.STARTING, lambda facts: facts.is_forming() or "Running" not in facts.conditions),
+    (State.STARTING, lambda facts: facts.is_in_rendezvous() or "Running" not in facts.conditions),
     (State.RUNNING, lambda _: True),
 )
 """The first that holds is the state."""
@@ -197,7 +197,7 @@ def job_state(
     facts = _facts(snapshot, workers, told, counted)
     state = next(state for state, holds in _DECISION if holds(facts))
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
-    stall = stall_of(told) if state in {State.RUNNING, State.STARTING, State.RESTARTING} else None
+    stall = find_stalled_group(told) if state in {State.RUNNING, State.STARTING, State.RESTARTING} else None
     ranks = rank_states(told, nodes_of, before, awaited=stall.rank if stall else None)
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
@@ -233,7 +233,7 @@ def _first_error(state: State, job: Object, workers: list[Object]) -> FirstError
     """What failed first. Of a job that runs, what was kept of pods that are gone is what it has recovered from."""
     if state is State.SUCCEEDED:
         return None
-    return evidence.first_error(workers) if state is State.RUNNING else evidence.explaining(job, workers)
+    return evidence.first_error(workers) if state is State.RUNNING else evidence.resolve_first_error(job, workers)
 
 
 def _facts(
@@ -243,7 +243,7 @@ def _facts(
     return _Facts(
         conditions=roots.conditions(job),
         is_deleting="deletionTimestamp" in job["metadata"],
-        is_to_be_suspended=roots.is_to_be_suspended(job),
+        is_to_be_suspended=roots.is_suspend_requested(job),
         waits_in_queue=queue is not None and not queue.is_admitted and not queue.is_held,
         is_held_in_queue=queue is not None and queue.is_held,
         running_pods=sum(_runs(pod) for pod in workers),
@@ -299,21 +299,21 @@ def _progress_of(told: Mapping[str, Samples], ranks: Sequence[RankState]) -> dic
     planned = latest.value(Metric.STEPS_PLANNED)
     pace = [rank.seconds_per_step for rank in alive if rank.seconds_per_step is not None]
     rates = [rank.samples_per_second for rank in alive if rank.samples_per_second is not None]
-    world = _whole(latest.value(Metric.WORLD_SIZE))
+    world = _optional_int(latest.value(Metric.WORLD_SIZE))
     eta = None
     if step is not None and planned is not None and pace:
         eta = max(0.0, planned - step) * sum(pace) / len(pace)
     return {
         "step": step,
-        "steps_planned": _whole(planned),
-        "epoch": _whole(latest.value(Metric.EPOCH)),
+        "steps_planned": _optional_int(planned),
+        "epoch": _optional_int(latest.value(Metric.EPOCH)),
         "loss": latest.value(Metric.LOSS),
         "learning_rate": latest.value(Metric.LEARNING_RATE),
         "throughput": sum(rates) * max(1.0, (world or 0) / len(ranks)) if rates else None,
         "eta_seconds": eta,
         "goodput": goodput(told.values()),
         "world_size": world,
-        "generation": _whole(latest.value(Metric.RENDEZVOUS_ROUND)),
+        "generation": _optional_int(latest.value(Metric.RENDEZVOUS_ROUND)),
     }
 
 
@@ -334,7 +334,7 @@ class _Latest:
         return max(values)[-1] if values else None
 
 
-def _whole(number: float | None) -> int | None:
+def _optional_int(number: float | None) -> int | None:
     return int(number) if number is not None else None
 
 
@@ -370,7 +370,7 @@ def _waits_for(pod: Object) -> str:
     for condition in pod.get("status", {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _clean(condition.get("message") or condition.get("reason")).rstrip(".")
-    if how := evidence.how_it_crashed(pod):
+    if how := evidence.crash_message(pod):
         return how.rstrip(".")
     waiting = (_status(pod).get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
@@ -396,18 +396,18 @@ def failure(state: JobState) -> DdpError:
     """
     error = state.first_error
     if error is None:
-        return InfrastructureFailed(f"Job '{state.name}' failed: {_sentence(state.reason)}", hint=_hint(state))
+        return InfrastructureFailed(f"Job '{state.name}' failed: {_last_line(state.reason)}", hint=_hint(state))
     kind = JobFailed if error.is_users else InfrastructureFailed
-    return kind(f"Job '{state.name}' failed: {error.who}: {_sentence(error.message)}", hint=_hint(state))
+    return kind(f"Job '{state.name}' failed: {error.location}: {_last_line(error.message)}", hint=_hint(state))
 
 
-def _sentence(text: str) -> str:
+def _last_line(text: str) -> str:
     line = text.strip().splitlines()[-1] if text.strip() else "nobody said why"
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
 def _hint(state: JobState) -> str:
     if state.state is State.LOST:
-        return f"'{program()} resume {state.name}{there()}' goes on from its last checkpoint."
+        return f"'{program()} resume {state.name}{location_flags()}' goes on from its last checkpoint."
     flag = "--first-error" if state.first_error is not None and state.first_error.stack else "--rank all"
-    return f"'{program()} logs {state.name} {flag}{there()}' shows more."
+    return f"'{program()} logs {state.name} {flag}{location_flags()}' shows more."

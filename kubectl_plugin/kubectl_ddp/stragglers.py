@@ -19,15 +19,15 @@ FEWEST: Final = 3
 """Of two ranks nobody can say which one is the odd one."""
 
 
-def slowness(ranks: Iterable[RankState]) -> Mapping[int, float]:
+def slowdown_by_rank(ranks: Iterable[RankState]) -> Mapping[int, float]:
     """Rank → how many times as long as the median it is busy in a step; empty where that cannot be judged.
 
     >>> def busy(rank: int, seconds: float) -> RankState:
     ...     return RankState(rank=rank, local_rank=0, pod="p", node="n", state=RankActivity.UP, step=1,
     ...                      samples_per_second=1.0, seconds_per_step=1.0, busy_seconds=seconds)
-    >>> slowness([busy(0, 0.2), busy(1, 0.2), busy(2, 0.7)])
+    >>> slowdown_by_rank([busy(0, 0.2), busy(1, 0.2), busy(2, 0.7)])
     {0: 1.0, 1: 1.0, 2: 3.5}
-    >>> slowness([busy(0, 0.2), busy(1, 0.7)])
+    >>> slowdown_by_rank([busy(0, 0.2), busy(1, 0.7)])
     {}
     """
     told = {one.rank: one.busy_seconds for one in ranks if one.busy_seconds and one.state is not RankActivity.DOWN}

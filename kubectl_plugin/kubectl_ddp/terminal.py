@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from ddp_trainer.common.safe_text.controls import escape_controls, escape_log_line
-from kubectl_ddp.follow import PREFIX
+from ddp_trainer.common.safe_text.control_chars import escape_control_chars, escape_log_line
+from kubectl_ddp.log_stream import PREFIX
 from kubectl_ddp.present import COLOR_CODES
 
 _OWN_COLOR: Final = re.compile(rf"(\x1b\[(?:0|{'|'.join(sorted(COLOR_CODES))})m)")
@@ -27,9 +27,9 @@ def escape_text(text: str) -> str:
     '\x1b[32mRunning\x1b[0m \\x1b[8mhidden\\x1b]0;title\\x07'
     """
     if "\x1b" not in text:
-        return escape_controls(text)
+        return escape_control_chars(text)
     pieces = _OWN_COLOR.split(text)
-    return "".join(piece if at % 2 else escape_controls(piece) for at, piece in enumerate(pieces))
+    return "".join(piece if at % 2 else escape_control_chars(piece) for at, piece in enumerate(pieces))
 
 
 class EscapingStream:

@@ -15,8 +15,8 @@ from typing import Final
 
 from kubectl_ddp.backend import Backend, Snapshot
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
-from kubectl_ddp.keeping import keep_last_words
-from kubectl_ddp.program import program, there
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.result_annotations import persist_result
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.state import JobState, State, failure, job_state
 
@@ -42,7 +42,7 @@ _COUNTED: Final[dict[str, Callable[[JobState], int | None]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class WaitCondition:
     """What is waited for."""
 
     text: str
@@ -56,7 +56,7 @@ class Goal:
         """Whether only the pods know. ``running`` means that ranks train, which objects do not show."""
         return self.count is not None or self.state is State.RUNNING
 
-    def is_reached(self, state: JobState) -> bool:
+    def is_met(self, state: JobState) -> bool:
         """Whether the job has done it."""
         if self.count is None:
             return self.state is not None and self._is_in(state)
@@ -73,29 +73,29 @@ class Goal:
             case State.SUSPENDED:  # and its pods have ended, which is what one waits for
                 return state.state in {State.SUSPENDED, State.QUEUED} and state.nodes.ready == 0
             case State.RUNNING:  # a short job may be through before we look
-                return state.state is State.SUCCEEDED or (state.state is State.RUNNING and not state.is_mute)
+                return state.state is State.SUCCEEDED or (state.state is State.RUNNING and not state.is_unresponsive)
         return state.state is self.state
 
 
-DELETED: Final = Goal("deleted")
+DELETED: Final = WaitCondition("deleted")
 
 
-def parse_goal(text: str) -> Goal:
+def parse_wait_condition(text: str) -> WaitCondition:
     """Read ``complete``, ``step=100`` … Raises UsageError."""
     name, _, number = text.partition("=")
     if not number and name in _NAMED:
-        return Goal(text, _NAMED[name])
+        return WaitCondition(text, _NAMED[name])
     if text == DELETED.text:
         return DELETED
     if name in _COUNTED and number.isdecimal() and int(number) > 0:
-        return Goal(text, count=int(number))
+        return WaitCondition(text, count=int(number))
     raise UsageError(f"A job cannot be waited for to be '{text}'.", hint=f"Choose one of {', '.join(GOALS)}.")
 
 
 def wait_for(
     backend: Backend,
     name: str,
-    goal: Goal,
+    goal: WaitCondition,
     *,
     timeout: float | None = None,
     seen: Callable[[JobState], None] = lambda _: None,
@@ -124,12 +124,12 @@ def wait_for(
         for snapshot in _changes(backend, name, timeout, asks=goal.needs_metrics):
             last = observe(backend, snapshot) if goal.needs_metrics else job_state(snapshot, {}, where=backend.where)
             seen(last)
-            keep_last_words(backend, snapshot.job, last)
-            heard = heard if last.is_mute else time.monotonic()
+            persist_result(backend, snapshot.job, last)
+            heard = heard if last.is_unresponsive else time.monotonic()
             is_believed = goal.state is last.state is State.RUNNING and time.monotonic() - heard > _MUTE_SECONDS
-            if goal.is_reached(last) or is_believed:
+            if goal.is_met(last) or is_believed:
                 return last
-            _raise_if_hopeless(last, goal)
+            _raise_if_impossible(last, goal)
     except _TimeIsUpError as end:
         raise _timed_out(name, goal, timeout, last) from end
     raise Cancelled(f"Job '{name}' was deleted before it was {goal.text}.")
@@ -147,7 +147,7 @@ def wait_until_deleted(backend: Backend, name: str, *, timeout: float | None = N
         raise _timed_out(name, DELETED, timeout, last) from end
 
 
-def _raise_if_hopeless(state: JobState, goal: Goal) -> None:
+def _raise_if_impossible(state: JobState, goal: WaitCondition) -> None:
     """Whether what is waited for cannot come any more."""
     if state.state in {State.FAILED, State.LOST}:
         raise failure(state)
@@ -156,7 +156,7 @@ def _raise_if_hopeless(state: JobState, goal: Goal) -> None:
     if state.state is State.SUSPENDED and goal.state not in {State.RUNNING, State.SUSPENDED}:
         raise Cancelled(
             f"Job '{state.name}' was suspended before it was {goal.text}.",
-            hint=f"'{program()} resume {state.name}{there()}' lets it go on.",
+            hint=f"'{program()} resume {state.name}{location_flags()}' lets it go on.",
         )
 
 
@@ -164,11 +164,11 @@ class _TimeIsUpError(Exception):
     """The timeout is over."""
 
 
-def _timed_out(name: str, goal: Goal, timeout: float | None, last: JobState | None) -> TimedOut:
+def _timed_out(name: str, goal: WaitCondition, timeout: float | None, last: JobState | None) -> TimedOut:
     now = f" It is {last.state}{_where_it_is(last)}." if last is not None else ""
     return TimedOut(
         f"Job '{name}' was not {goal.text} within {timeout or 0:g} s.{now}",
-        hint=f"'{program()} status {name}{there()}' says more.",
+        hint=f"'{program()} status {name}{location_flags()}' says more.",
     )
 
 

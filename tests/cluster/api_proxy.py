@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.is_dropped:
                 self.close_connection = True
             elif fault.status:
-                self._refuse(asked, fault)
+                self._reject_unknown_args(asked, fault)
             else:
                 answer = self.proxy.pass_on(self.command, self.path, dict(self.headers), body)
                 self.proxy.answered[asked.number] = answer.status
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, HTTPError):
             self.close_connection = True
 
-    def _refuse(self, asked: Asked, fault: Fault) -> None:
+    def _reject_unknown_args(self, asked: Asked, fault: Fault) -> None:
         name = asked.path.rpartition("/")[2]
         status = {
             "kind": "Status",

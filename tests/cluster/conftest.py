@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench._hands import Hands, hands
+from bench._node_access import NodeAccess, node_access
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.errors import DdpError
@@ -41,9 +41,9 @@ def image() -> str:
 
 
 @pytest.fixture(scope="session")
-def reach(api: Api, image: str) -> Iterator[Hands]:
+def reach(api: Api, image: str) -> Iterator[NodeAccess]:
     """A pod on every machine that kills processes of others."""
-    with hands(api, image) as them:
+    with node_access(api, image) as them:
         yield them
 
 

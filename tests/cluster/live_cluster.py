@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.cluster.kubeconfig import read_context
-from kubectl_ddp.cluster.refusals import NotServed
 from kubectl_ddp.cluster.resources import collection
 
 Json = dict[str, Any]

@@ -146,7 +146,7 @@ def outdo(staging: Staging, name: str) -> None:
     """Another job of higher priority wants the whole quota, once this one has it."""
 
     def is_admitted() -> bool:
-        return not roots.is_to_be_suspended(staging.backend.job(name).job)
+        return not roots.is_suspend_requested(staging.backend.job(name).job)
 
     until(f"quota for {name}", is_admitted)
     words = ("--engine", "job", "--queue", "unfair", "--priority", f"{staging.tag}-high", *NOWHERE, "--cpu", "20m")

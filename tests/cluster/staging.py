@@ -22,7 +22,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.access import Access
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cluster import ClusterBackend
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.why.model import Cause
@@ -174,15 +174,15 @@ class Staging:
         labels = {"kubernetes.io/hostname": f"{self.tag}-{name}", "stage": f"{self.tag}-{name}"}
         path = "/api/v1/nodes"
         self.make(path, {"metadata": {"name": f"{self.tag}-{name}", "labels": labels}, "spec": {"taints": taints}})
-        self._beat(name)
+        self._send_heartbeats(name)
 
     def keep_alive(self, is_over: threading.Event) -> None:
         """Speak for the nodes that live, as their kubelets would."""
         while not is_over.wait(HEARTBEAT_SECONDS):
             for node in tuple(self.living):
-                self._beat(node)
+                self._send_heartbeats(node)
 
-    def _beat(self, node: str) -> None:
+    def _send_heartbeats(self, node: str) -> None:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": moment}
         room = {"cpu": "30m", "memory": "1Gi", "pods": "10"}
@@ -197,7 +197,7 @@ class Staging:
             path.write_text(stage.script)
             words = [str(path), *(word for word in words if word not in IDLE)]
         image = () if "--image" in words else ("--image", self.space.image)
-        objects = self.rendered("--name", name, *image, *words)
+        objects = self.render_objects("--name", name, *image, *words)
         dropped = NOT_NEEDED if stage.runs else NO_STORE
         objects = [item for item in objects if item["kind"] not in dropped]
         _make_thrifty(objects)
@@ -236,7 +236,7 @@ class Staging:
     def backend(self) -> ClusterBackend:
         return ClusterBackend(Access(namespace=self.space.name), notice=lambda _: None)
 
-    def rendered(self, *words: str) -> list[Json]:
+    def render_objects(self, *words: str) -> list[Json]:
         """What ``kubectl ddp render`` prints."""
         done = CliRunner().invoke(root(), ["render", "-n", self.space.name, *words, "-o", "json"])
         assert done.exit_code == 0, (words, done.output, done.exception)

@@ -23,10 +23,10 @@ from ddp_trainer.launch.protocol.messages import (
     Over,
     Part,
     Policy,
-    Refused,
-    Standing,
+    Rejected,
     Succeeded,
     Verdict,
+    WorkerState,
     encode,
 )
 from ddp_trainer.net.handshake import ClientHandshake
@@ -124,7 +124,7 @@ def _says() -> list[bytes]:
     """What the stranger sends, a connection each."""
     node = Node(token="stranger", name="digits-worker-0", index=0, local_world_size=1, address="127.0.0.1")
     policy = Policy(min_nodes=1, max_nodes=1, max_restarts=0)
-    hello = _old(Hello(version=VERSION, run_id="", node=node, policy=policy, standing=Standing.IDLE))
+    hello = _old(Hello(version=VERSION, run_id="", node=node, policy=policy, standing=WorkerState.IDLE))
     failure = Failure(
         generation=1, rank=0, local_rank=0, node="stranger", exit_code=1, reason="error", message="ended", timestamp=0.0
     )
@@ -143,7 +143,7 @@ def _says() -> list[bytes]:
 def _answers() -> list[bytes]:
     """What the stranger sends to an agent that takes it for the store; nothing to each fourth."""
     over = encode(Over(verdict=Verdict.SUCCEEDED, exit_code=0)) + encode(Part())
-    return [b"", over, encode(Refused(why="ended", exit_code=170)), b"\xff" * 300 + b"\n"]
+    return [b"", over, encode(Rejected(why="ended", exit_code=170)), b"\xff" * 300 + b"\n"]
 
 
 def start_stranger(space: Namespace, job: str, role: Role, machine: str) -> str:

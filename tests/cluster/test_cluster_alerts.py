@@ -63,8 +63,8 @@ def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(
     doors = {"metrics": (address, int(Port.METRICS))}
     assert knock(platform.space, "stranger", doors) == {"metrics": False}
     late = set(LATE.items())
-    until("an alert for each rank that is late", lambda: watched.fired("DdpStraggler") >= late, seconds=150)
-    assert watched.fired("DdpStraggler") == late, "a rank that is not late, or the job in which nobody is"
+    until("an alert for each rank that is late", lambda: watched.on_timer("DdpStraggler") >= late, seconds=150)
+    assert watched.on_timer("DdpStraggler") == late, "a rank that is not late, or the job in which nobody is"
 
     user.ddp("exec", CONTROL, "--rank", "1", "--", "sh", "-c", "kill -STOP $RANK_PID").ok()
     until("an alert for the job that stands", lambda: watched.firing("DdpTrainingStalled") == {(CONTROL, "")})
@@ -106,7 +106,7 @@ class _Alerts:
         """Job and rank, as far as an alert names them, of all that fire now."""
         return self._named(self._series(alert))
 
-    def fired(self, alert: str) -> set[tuple[str, str]]:
+    def on_timer(self, alert: str) -> set[tuple[str, str]]:
         """As above, of all that fired within ten minutes."""
         return self._named(f"last_over_time({self._series(alert)}[10m])")
 

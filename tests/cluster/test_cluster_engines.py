@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp import roots
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from tests.cluster.live_cluster import Namespace, until
 from tests.rendered import templates
 

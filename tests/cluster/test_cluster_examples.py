@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.examples import targets
 from kubectl_ddp.roots import ROOTS
 from tests.cluster.live_cluster import Namespace, until

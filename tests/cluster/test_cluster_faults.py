@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench._hands import NODE_COMMAND, Hands, node_command, without
+from bench._node_access import NODE_COMMAND, NodeAccess, node_command, without
 from ddp_trainer.common.constants import Role
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_engines import need
@@ -34,7 +34,7 @@ class Job:
     """A job that trains, and what befalls it."""
 
     space: Namespace
-    reach: Hands
+    reach: NodeAccess
     befell: list[str] = field(default_factory=list)
 
     def submit(self, engine: str, nnodes: str, epochs: int, *more: str) -> None:
@@ -127,7 +127,7 @@ class Job:
     ],
 )
 def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
-    space: Namespace, reach: Hands, engine: str, nnodes: str, faults: tuple[str, ...], epochs: int
+    space: Namespace, reach: NodeAccess, engine: str, nnodes: str, faults: tuple[str, ...], epochs: int
 ) -> None:
     need(space, engine)
     job = Job(space, reach)
@@ -144,7 +144,7 @@ def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
 @pytest.mark.alone
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("by", ["kill", "cut"])
-def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: Hands, by: str) -> None:
+def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: NodeAccess, by: str) -> None:
     if node_command() is None:
         pytest.skip(f"{NODE_COMMAND} names no command that takes machines down.")
     job = Job(space, reach)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.fabrics.registry import FABRICS
 from tests.cluster.live_cluster import Json, Namespace, until
 
 pytestmark = pytest.mark.alone

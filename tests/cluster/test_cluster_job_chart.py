@@ -10,7 +10,7 @@ import pytest
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp import roots
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from tests.cluster.live_cluster import Namespace, until
 from tests.helm import CHARTS, Done, Helm
 

@@ -13,13 +13,13 @@ import pytest
 from kubectl_ddp import roots
 from kubectl_ddp.access import Access
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.connection import connection_to
-from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.errors import Forbidden
-from kubectl_ddp.rights.granting import rules
+from kubectl_ddp.rights.role_builder import rules
 from kubectl_ddp.rights.roles import ROLES
-from kubectl_ddp.spec.readers import NAMESPACE_NAME
+from kubectl_ddp.spec.metrics_ingress import NAMESPACE_NAME
 from tests.cluster.live_cluster import Json, Namespace, Result, until
 from tests.policy_cases import PATCHES, Patch, a_workload, policies
 
@@ -35,7 +35,7 @@ def submitter(space: Namespace) -> Iterator[str]:
     """A user with the role ``ddp-submit`` in the namespace, to which the platform's policy for Workloads applies."""
     user, tenant = f"{space.name}:ada", space.name
     [role] = [each for each in ROLES if each.name == "ddp-submit"]
-    space.api.create(space.path(RBAC, "roles"), {"metadata": {"name": "submit"}, "rules": rules(role.rights())})
+    space.api.create(space.path(RBAC, "roles"), {"metadata": {"name": "submit"}, "rules": rules(role.permissions())})
     bound = {
         "metadata": {"name": "submit"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submit"},

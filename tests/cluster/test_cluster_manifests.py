@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.examples import RENDERED
 from kubectl_ddp.spec.engine import Engine
-from release.manifests import MANIFESTS, OVERLAYS, Object, kustomized
+from release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
 from tests.cluster.live_cluster import Namespace
 from tests.helm import HOW, program
 
@@ -61,7 +61,7 @@ def skip_unless_served(space: Namespace, *paths: str) -> None:
 def test_the_api_server_takes_every_object_of_an_overlay(space: Namespace, kubectl: str, name: str) -> None:
     overlay = OVERLAYS[name]
     skip_unless_served(space, *{api.rpartition("/")[0] for api in overlay.served})
-    objects = kustomized(kubectl, Path(overlay.path)).values()
+    objects = kustomize_build(kubectl, Path(overlay.path)).values()
     assert len(apply(kubectl, space, objects, "--dry-run=server")) == len(objects)
 
 

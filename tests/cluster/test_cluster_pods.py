@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench._hands import Hands, workers
+from bench._node_access import NodeAccess, workers
 from ddp_trainer.common.constants import Exit
 from tests.cluster.live_cluster import Namespace, until
 
@@ -69,12 +69,12 @@ def test_the_first_process_of_a_pod_reaps_orphans_and_tells_every_rank_to_stop(
 
 PACED = """
 import os, pathlib, time
-from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 
 BEGUN = pathlib.Path(os.environ["DDP_CHECKPOINT_DIR"], "begun")
 IS_FIRST = not BEGUN.exists()
 
-class Slow(LabelledImages):
+class Slow(LabeledImages):
     def batch(self, ids):
         if IS_FIRST:
             BEGUN.touch()
@@ -89,7 +89,7 @@ class Paced(Digits):
 
 
 @pytest.fixture
-def claim(space: Namespace, reach: Hands) -> Iterator[tuple[str, str]]:
+def claim(space: Namespace, reach: NodeAccess) -> Iterator[tuple[str, str]]:
     """A claim of a volume that outlives pods, and the machine that has it."""
     node = workers(space.api)[0]
     volume = {
@@ -111,7 +111,7 @@ def claim(space: Namespace, reach: Hands) -> Iterator[tuple[str, str]]:
     }
     space.api.create(space.path("v1", "persistentvolumeclaims"), {"metadata": {"name": "kept"}, "spec": wanted})
     yield "kept", node
-    reach.forget(node, space.name)
+    reach.delete_folder(node, space.name)
     space.api.delete(f"/api/v1/persistentvolumes/{space.name}", uid=made["metadata"]["uid"])
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from kubectl_ddp import roots
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
+from kubectl_ddp.cluster.api_errors import AgainstPolicy, NotServed
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
 
@@ -109,7 +109,7 @@ def refusal(space: Namespace, kind: Kind, case: Case) -> str:
 def warnings(space: Namespace, item: Json, plural: str = "jobs") -> list[str]:
     """What the API server warns of when it takes an object."""
     told: list[str] = []
-    space.api.telling(told.append).create(space.path(item["apiVersion"], plural), item, dryRun="All")
+    space.api.with_warning_handler(told.append).create(space.path(item["apiVersion"], plural), item, dryRun="All")
     return [each for each in told if "ValidatingAdmissionPolicy" in each]
 
 

@@ -21,11 +21,11 @@ import pytest
 
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import call
+from kubectl_ddp.cluster.api_errors import call
 from kubectl_ddp.cluster.resources import Discovery
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.rights.granting import roles
 from kubectl_ddp.rights.model import EVERYWHERE, OWN, Right
+from kubectl_ddp.rights.role_builder import build_roles
 from kubectl_ddp.rights.table import JOBS, KINDS, REACHING, SECTIONS, needs
 from kubectl_ddp.roots import PYTORCHJOB
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
@@ -137,9 +137,9 @@ def submit(space: Namespace, script: Path, name: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
     """A user who may do what the table says of a command."""
-    rights = [right for need_, right in needs(Discovery(api).those_served(KINDS), commands=(command,))]
+    rights = [right for need_, right in needs(Discovery(api).filter_served(KINDS), commands=(command,))]
     made = []
-    for item in roles(dict.fromkeys(rights), namespace=stage_name, user=f"{stage_name}:{command}"):
+    for item in build_roles(dict.fromkeys(rights), namespace=stage_name, user=f"{stage_name}:{command}"):
         about = item["metadata"]
         about["name"] = f"{stage_name}-{command}"
         if "roleRef" in item:

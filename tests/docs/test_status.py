@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench._gpu.catalogue import CHECKS
+from bench._gpu.registry import CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
 STATUS = ROOT / "docs" / "status.md"

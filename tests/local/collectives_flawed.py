@@ -51,7 +51,7 @@ def open_barrier(cell: Cell) -> Call:
 
     def trial() -> Tensor:
         cell.exchange.enter(str(cell.pattern.salt))
-        return torch.tensor([cell.exchange.entered(str(cell.pattern.salt))])
+        return torch.tensor([cell.exchange.num_entered(str(cell.pattern.salt))])
 
     return replace(OPERATIONS["barrier"].prepare(cell), trial=trial)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench._gpu.catalogue import CHECKS, check_of
-from bench._gpu.supervision import ROOT, command_of, environment, run_check
+from bench._gpu.check_runner import ROOT, command_of, environment, run_check
+from bench._gpu.registry import CHECKS, check_of
 
 SECONDS = 900.0
 """The limit of a check: no bar, only patience with a busy machine."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench._reading import account, read_epoch, server
-from bench._samplers import ours
+from bench._elastic_epoch import account, read_epoch, server
+from bench._samplers import reference_trainer
 from bench.samples import COLUMNS
 
 
 def test_an_epoch_of_three_worlds_with_a_batch_that_three_ranks_cannot_share(tmp_path: Path) -> None:
     context = server(["torch", "ddp_trainer.train.elastic_loop"])
-    assert account(read_epoch(context, ours, COLUMNS["uneven"], tmp_path, dies=True)) == (0, 0)
+    assert account(read_epoch(context, reference_trainer, COLUMNS["uneven"], tmp_path, dies=True)) == (0, 0)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.capacity.machines import rooms
 from kubectl_ddp.capacity.model import GPU
-from kubectl_ddp.checks.machines import machines_of, occupants_of
-from kubectl_ddp.local import stock
+from kubectl_ddp.capacity.node_capacity import node_capacities
+from kubectl_ddp.checks.nodes import parse_nodes, scheduled_pods
+from kubectl_ddp.local import capacity_reader
 
 
 def test_this_machine_is_told_with_its_cores_and_memory() -> None:
@@ -34,7 +34,7 @@ def test_this_machine_is_told_with_its_cores_and_memory() -> None:
 
 
 def test_the_memory_is_what_the_kernel_says_and_the_rest_is_taken() -> None:
-    found = stock.read()
+    found = capacity_reader.read()
     assert isinstance(found.nodes, list)
     whole = int(found.nodes[0]["status"]["allocatable"]["memory"])
     assert whole == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -55,10 +55,10 @@ def test_gpus_on_which_a_program_computes_are_taken(tmp_path: Path, monkeypatch:
     program.write_text(SMI)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = stock.read()
+    found = capacity_reader.read()
     assert isinstance(found.nodes, list)
     assert isinstance(found.pods, list)
-    [machine] = rooms(machines_of(found.nodes), occupants_of(found.pods))
+    [machine] = node_capacities(parse_nodes(found.nodes), scheduled_pods(found.pods))
     assert (machine.gpu_type, machine.whole[GPU]) == ("NVIDIA-H100-80GB-HBM3", 2000)
     assert machine.free is not None
     assert machine.free[GPU] == 1000
@@ -69,6 +69,6 @@ def test_a_program_that_does_not_answer_with_gpus_means_none(tmp_path: Path, mon
     program.write_text("#!/bin/sh\necho 'Failed to initialize NVML'\nexit 9\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = stock.read()
+    found = capacity_reader.read()
     assert isinstance(found.nodes, list)
     assert GPU not in found.nodes[0]["status"]["allocatable"]

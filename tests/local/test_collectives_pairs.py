@@ -42,7 +42,7 @@ class Group:
             text=True,
         )
 
-    def begun(self) -> None:
+    def empty(self) -> None:
         """Return when all ranks have met, and the first round is about to begin."""
         stdout = self.ranks[0].stdout
         assert stdout
@@ -95,7 +95,7 @@ def test_a_node_that_stops_or_dies_is_named_and_no_other(
     started: list[Group], tmp_path: Path, signal_number: signal.Signals
 ) -> None:
     ranks = group(started, tmp_path, "--slow-below=1%", "--pair-timeout=15")
-    ranks.begun()
+    ranks.empty()
     ranks.ranks[BAD].send_signal(signal_number)
     code, out, sentence = ranks.outcome()
     assert code == 1, out
@@ -106,7 +106,7 @@ def test_a_node_that_stops_or_dies_is_named_and_no_other(
 
 def test_a_node_that_is_slow_is_named_and_no_other(started: list[Group], tmp_path: Path) -> None:
     ranks = group(started, tmp_path, "--slow-below=30%", "--pair-timeout=60")
-    ranks.begun()
+    ranks.empty()
     over = threading.Event()
     slow = threading.Thread(target=slowed_down, args=(ranks.ranks[BAD], over))
     slow.start()

@@ -12,7 +12,7 @@ import pytest
 
 from ddp_trainer.common.constants import Port
 from kubectl_ddp import evidence
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 from tests.dashboards import Question, filled, questions
 from tests.local.engine_place import Place, a_place
 from tests.local.metrics_processes import DEADLINE_SECONDS
@@ -59,7 +59,7 @@ def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, tmp_path:
     shape = ["--name", "digits", "--nnodes", "2", "--nproc", "2", "--module", "ddp_trainer"]
     program = str(Path(sys.executable).with_name("kubectl-ddp"))
     subprocess.run([program, "submit", "--local", *shape, *TRAIN], env=place.environ, check=True, capture_output=True)
-    wait_for(place, "digits", parse_goal("step=1"), timeout=120)
+    wait_for(place, "digits", parse_wait_condition("step=1"), timeout=120)
     targets = {
         f"{pod['status']['podIP']}:{Port.METRICS.value}": {"namespace": "training", "pod": pod["metadata"]["name"]}
         for pod in evidence.workers(place.job("digits").pods)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.errors import DdpError, NameTaken, NotFound, UsageError
-from kubectl_ddp.local.liveness import engine_of, sweep, wait_until_gone
+from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
+from kubectl_ddp.local.liveness import engine_of, remove_orphans, wait_until_gone
 from tests.local.engine_place import Place, a_place, all_run, condition, seen_in_log, workers
 
 POLITE = "trap 'echo bye; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
@@ -94,7 +94,9 @@ def test_watching_ends_with_the_job(place: Place) -> None:
 def test_a_name_is_taken_until_its_job_is_deleted(place: Place) -> None:
     place.run("exit 0", replicas=1)
     place.ended()
-    with pytest.raises(NameTaken, match=r"a job 'digits' on this machine already.*kubectl-ddp delete digits.*--name"):
+    with pytest.raises(
+        AlreadyExists, match=r"a job 'digits' on this machine already.*kubectl-ddp delete digits.*--name"
+    ):
         place.run("exit 0", replicas=1)
     place.delete("digits")
     place.run("exit 0", replicas=1)
@@ -123,7 +125,7 @@ def test_an_engine_does_not_need_the_command_that_started_it(place: Place) -> No
     assert engine is not None
     engine.identity.signal(signal.SIGKILL)
     wait_until_gone(engine.identity)
-    sweep(place.files())
+    remove_orphans(place.files())
     reading, nobody_reads = os.pipe()
     os.close(reading)
     command = [sys.executable, "-P", "-m", "kubectl_ddp.local.engine", place.files().path]

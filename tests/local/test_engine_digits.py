@@ -16,7 +16,7 @@ import pytest
 from ddp_trainer.common.constants import Label, Metric, Role
 from kubectl_ddp.exposition import parse
 from kubectl_ddp.scrape import observe
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 from tests.local.engine_place import Place, a_place
 
 
@@ -55,11 +55,11 @@ def worker_of_rank(place: Place, rank: int) -> int:
 def test_digits_on_two_nodes_survives_a_killed_worker_and_loses_no_sample(place: Place) -> None:
     training = ["train", "--task", "digits", "--epochs", "30", "--global-batch", "64", "--seed", "0"]
     submit(place, "--nnodes", "2", "--nproc", "2", "--", *training)
-    state = wait_for(place, "digits", parse_goal("step=50"), timeout=120)
+    state = wait_for(place, "digits", parse_wait_condition("step=50"), timeout=120)
     assert state.world_size == 4
     assert [rank.rank for rank in observe(place, place.job("digits")).ranks] == [0, 1, 2, 3]
     os.kill(worker_of_rank(place, 3), signal.SIGKILL)
-    done = wait_for(place, "digits", parse_goal("complete"), timeout=180)
+    done = wait_for(place, "digits", parse_wait_condition("complete"), timeout=180)
     assert done.summary is not None
     assert done.restarts == {"failure": 1}
     assert (done.summary["samples_lost"], done.summary["samples_repeated"]) == (0, 0)

@@ -21,7 +21,7 @@ from kubectl_ddp import evidence
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.exposition import Samples, parse
 from kubectl_ddp.scrape import observe, scrape
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 from tests.local.engine_place import Place, a_place, all_run, condition, workers
 
 TRAIN = ("train", "--task", "digits", "--epochs", "4000", "--global-batch", "64", "--shards", "4", "--checkpoint-steps")
@@ -127,7 +127,7 @@ def test_the_states_of_a_jobs_time_add_up_over_three_kills_a_suspension_and_a_re
     submitted = time.time()
     person(place, "submit", "--module", "ddp_trainer", "--name", "digits", "--nnodes", "1:3", "--nproc", "1", "--",
            *TRAIN, "100")  # fmt: skip
-    wait_for(place, "digits", parse_goal("step=50"), timeout=120)
+    wait_for(place, "digits", parse_wait_condition("step=50"), timeout=120)
     watched, trained = Watched(place), time.time()
 
     generation = watched.generation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.follow import follow, rank_filter, read
+from kubectl_ddp.log_stream import follow_logs, rank_filter, read
 from tests.local.engine_place import Place, a_place, workers
 
 
@@ -29,7 +29,7 @@ def test_following_goes_on_through_restarts_and_no_line_comes_twice_or_is_lost(
     place: Place, policy: str, ending: str
 ) -> None:
     place.run(counting(place, 3, ending), replicas=2, bounds=None, policy=policy)
-    lines = [line.text for line in follow(place, "digits", ranks=rank_filter("all", None))]
+    lines = [line.text for line in follow_logs(place, "digits", ranks=rank_filter("all", None))]
     for pod in ("digits-worker-0", "digits-worker-1"):
         assert [line for line in lines if pod in line] == [f"[rank0] {pod} {number}" for number in range(30)]
 
@@ -42,7 +42,7 @@ def test_following_begins_with_the_last_lines_and_goes_on(place: Place) -> None:
     for pod in pods:
         stream = place.logs(pod, follow=True)
         assert [next(stream), next(stream)] == ["old", "new"]
-    following = follow(place, "digits", ranks=rank_filter("all", None), tail=1)
+    following = follow_logs(place, "digits", ranks=rank_filter("all", None), tail=1)
     assert next(following).text == "new"
     (place.state / "said").unlink()
     assert "end" in [line.text for line in following]

@@ -12,7 +12,7 @@ import pytest
 
 from ddp_trainer.common.constants import Port
 from kubectl_ddp import evidence
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 from tests.local.engine_place import Place, a_place
 from tests.local.prometheus_server import answers, prometheus
 
@@ -30,7 +30,7 @@ def test_a_prometheus_finds_every_rank_of_a_running_job(place: Place, tmp_path: 
     shape = ["--name", "digits", "--nnodes", "2", "--nproc", "2", "--module", "ddp_trainer"]
     program = str(Path(sys.executable).with_name("kubectl-ddp"))
     subprocess.run([program, "submit", "--local", *shape, *TRAIN], env=place.environ, check=True, capture_output=True)
-    wait_for(place, "digits", parse_goal("step=1"), timeout=120)
+    wait_for(place, "digits", parse_wait_condition("step=1"), timeout=120)
     pods = evidence.workers(place.job("digits").pods)
     targets = [f"{pod['status']['podIP']}:{Port.METRICS.value}" for pod in pods]
     assert len(targets) == 2

@@ -19,9 +19,9 @@ meter = attach.meter()
 slow = os.environ["RANK"] == "2"
 while True:
     time.sleep(0.06 if slow else 0.02)
-    meter.reached("forward")
+    meter.end_phase("forward")
     time.sleep(0.02 if slow else 0.06)
-    meter.reached("comm_exposed")
+    meter.end_phase("comm_exposed")
     meter.step(samples=8)
 """
 LEFT = "\x1b[?25h\x1b[?1049l"

@@ -55,7 +55,7 @@ def test_hanging_ranks_are_named_and_killed_and_the_group_goes_on(stage: Stage) 
     run = launch(stage, *ACT, "--nproc-per-node", "2", "--max-restarts", "3", "--log-dir", str(stage.folder / "logs"))
     for generation, kind, said in (
         (1, "stop", r"is stopped by a signal \(state T\)"),
-        (2, "loop", r"did not enter (all_reduce|collective) #\d+; at trouble.py:\d+ in spin"),
+        (2, "loop", r"did not enter (all_reduce|collective) #\d+; at hang_faults.py:\d+ in busy_loop"),
         (3, "skip", r"entered all_reduce\[\[650\]\] where barrier\[\] was due"),
     ):
         run.line(f"generation {generation}: 2 workers")

@@ -23,7 +23,7 @@ from ddp_trainer.launch.protocol.messages import (
     Leave,
     Node,
     Policy,
-    Standing,
+    WorkerState,
     encode,
 )
 from ddp_trainer.net.handshake import ClientHandshake
@@ -38,7 +38,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def hello(name: str = "worker-0", token: str = "stranger") -> Hello:
     node = Node(token=token, name=name, index=0, local_world_size=1, address="127.0.0.1")
     policy = Policy(min_nodes=1, max_nodes=2, max_restarts=0)
-    return Hello(version=VERSION, run_id="run", node=node, policy=policy, standing=Standing.IDLE)
+    return Hello(version=VERSION, run_id="run", node=node, policy=policy, standing=WorkerState.IDLE)
 
 
 OPEN: list[Stranger] = []
@@ -69,7 +69,7 @@ class Stranger:
     def authenticate(self, secret: RunSecret) -> None:
         handshake = ClientHandshake(secret.key(KEY_PURPOSE), VERSION)
         self.send(handshake.knock)
-        self.send(handshake.answer(self.lines.readline()))
+        self.send(handshake.respond(self.lines.readline()))
 
     def is_closed(self) -> bool:
         """Whether the store hangs up without another word; waits for it."""
@@ -125,7 +125,7 @@ def test_a_launcher_of_before_the_handshake_gets_one_sentence(stage: Stage) -> N
     line = json.loads(encode(hello()))
     old.send(json.dumps({**line, "version": 4}).encode() + b"\n")
     answer = json.loads(old.lines.readline())
-    assert (answer["is"], answer["exit_code"]) == ("refused", 170)
+    assert (answer["is"], answer["exit_code"]) == ("rejected", 170)
     assert "Use one image for all pods of a job" in answer["why"]
     assert old.is_closed()
 

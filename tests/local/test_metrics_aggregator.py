@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.metrics.serve.server import LINES_PER_MINUTE, MOST_CONNECTIONS
-from ddp_trainer.net.network_interfaces import interfaces
+from ddp_trainer.net.network_interfaces import list_interfaces
 from tests.local.metrics_processes import (
     DEADLINE_SECONDS,
     Aggregator,
@@ -157,7 +157,9 @@ def test_1500_clients_hold_64_connections_under_256_descriptors_and_128_mib(tmp_
 
 def own_address() -> str:
     """An address of this machine that is not the loopback."""
-    found = [each for one in interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each]
+    found = [
+        each for one in list_interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each
+    ]
     if not found:
         pytest.skip("this machine has no address but the loopback")
     return found[0]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import FailureReason, Metric
-from kubectl_ddp.hang.judge import Answer, Verdict, judge
-from kubectl_ddp.hang.sight import PodSight, Sight, read
+from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
+from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from tests.local.launch_harness import Running, Stage, stage_of, wait_until, worker_pid
 from tests.local.metrics_processes import Scrape
 
@@ -60,7 +60,7 @@ class Pod:
         unread.write_text(kind)
         unread.replace(self.folder / "rank-1")
 
-    def strike(self, kind: str) -> None:
+    def inject_fault(self, kind: str) -> None:
         """Have rank 1 get into trouble."""
         self.order(kind)
         self.run.line(f"trouble: rank=1 kind={kind}")
@@ -78,8 +78,8 @@ def is_behind(scrape: Scrape) -> bool:
 
 def verdict_of(page: str) -> Verdict | None:
     shown = read("worker-0", page)
-    assert isinstance(shown, PodSight), shown
-    return judge(Sight(pods=(shown,)))
+    assert isinstance(shown, PodReport), shown
+    return analyze(HangSnapshot(pods=(shown,)))
 
 
 def test_the_metrics_port_names_a_rank_that_hangs_and_shows_neither_code_nor_processes(stage: Stage) -> None:
@@ -89,13 +89,13 @@ def test_the_metrics_port_names_a_rank_that_hangs_and_shows_neither_code_nor_pro
     finally:
         os.umask(before)
     pod.until(lambda seen: (begun(seen, 0) or 0) > 5, "it trains")
-    pod.strike("loop")
+    pod.inject_fault("loop")
     pages = [pod.hang_page()]
 
     def is_named() -> bool:
         pages.append(pod.hang_page())
         verdict = verdict_of(pages[-1])
-        return verdict is not None and verdict.answer is Answer.HANGS
+        return verdict is not None and verdict.answer is HangState.HANGS
 
     wait_until(is_named, "it is named")
     verdict = verdict_of(pages[-1])
@@ -119,7 +119,7 @@ def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
     pod.until(lambda seen: (begun(seen, 0) or 0) > 5 and (seen.value(Metric.STEP, rank="1") or 0) > 5, "it trains")
 
     # Rank 1 in a loop of Python, rank 0 blocked in the collective with the GIL free.
-    pod.strike("loop")
+    pod.inject_fault("loop")
     looping = pod.until(is_behind, "rank 0 waits for rank 1")
     stood = looping.value(Metric.LAST_STEP_TIMESTAMP, rank="0")
     again = pod.until(is_behind, "it stays so")
@@ -140,7 +140,7 @@ def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
     assert going.value("ddp_rank_stopped", rank="1") == 0
 
     # The GIL is held inside a collective that the rank has entered: only torch's own threads can know.
-    pod.strike("gil")
+    pod.inject_fault("gil")
     held = pod.until(lambda seen: begun(seen, 0) == (begun(seen, 1) or 0) + 1, "rank 1 is where its recorder says")
     assert held.value(Metric.RANK_UP, rank="1") == 1
     steps = held.value(Metric.STEPS, rank="1")
@@ -154,7 +154,7 @@ def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
     assert {series for series in held.series() if "process_group" not in dict(series[1])} <= back.series()
 
     # C code that holds the GIL without a system call.
-    pod.strike("regex")
+    pod.inject_fault("regex")
     matching = pod.until(is_behind, "it is in a regular expression")
     assert matching.value("ddp_rank_stopped", rank="1") == 0
     assert (matching.value("ddp_rank_cpu_seconds_total", rank="1") or 0) > 0

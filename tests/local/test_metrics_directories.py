@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.storage.mmap_directory import rank_board
+from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import Layout
 from tests.local.launch_harness import LAUNCH, Running, Stage, stage_of, wait_until
 from tests.local.metrics_processes import Aggregator, Rank, Scrape, aggregator
@@ -153,8 +153,10 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
 def test_a_board_of_another_version_is_left_out_and_named_once(stage: Stage) -> None:
     boards = stage.folder / "boards"
     boards.mkdir()
-    rank_board(boards, 1).write_bytes(Layout({"ddp_steps_total": 0.0, "ddp_of_tomorrow_total": 0.0}).blank())
-    rank_board(boards, 2).write_bytes(b"torn")
+    rank_board_path(boards, 1).write_bytes(
+        Layout({"ddp_steps_total": 0.0, "ddp_of_tomorrow_total": 0.0}).initial_bytes()
+    )
+    rank_board_path(boards, 2).write_bytes(b"torn")
     env = {"DDP_METRICS_DIR": str(boards), "DDP_METRICS_ADDRESS": "127.0.0.1", "DDP_METRICS_PORT": "0"}
     running = stage.launch(stage.script(STEPS), "4", stage.done(), **env, DDP_JOB="digits")
     running.line(r"rank-1.board is left out, as ddp_exporter_stale_boards counts: another version of kubectl-ddp has ")

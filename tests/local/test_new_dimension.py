@@ -66,7 +66,7 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
             "ranks": all(layout.rank(layout.place(rank)) == rank for rank in range(layout.world)),
             "data": [layout.place(rank).data_rank for rank in range(layout.world)],
             "counts": [rank for rank in range(layout.world) if layout.place(rank).has_losses],
-            "told": layout.told(3),
+            "told": layout.describe(3),
             "chosen": str(LayoutRange.parse("replicate=1:4,cp=1:2").choose(5)),
             "labels": PLACE_LABELS,
             "refused": refused,
@@ -142,7 +142,7 @@ def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -
         for rank in range(4):
             dist.init_process_group("fake", rank=rank, world_size=layout.world, store=FakeStore())
             group = Group(rank, layout.world, "fake", torch.device("cpu"))
-            group.lay(layout)
+            group.set_layout(layout)
             mesh = Mesh.of(layout, group, timeout_seconds=60)
             model = torch.nn.Linear(2, 2, bias=False)
             model.weight = torch.nn.Parameter(
@@ -154,10 +154,10 @@ def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -
                 "names": list(mesh.names),
                 "cp": dist.get_process_group_ranks(mesh.along("cp").get_group()),
                 "data": group.data_rank,
-                "holders": state._holders(model.weight),
+                "holders": state._num_replicas(model.weight),
                 "written": {name: [offset for offset, _ in each["chunks"]] for name, each in written.items()},
             })
-            mesh.let_go()
+            mesh.release_groups()
             dist.destroy_process_group()
         print(json.dumps(found))
         """,

@@ -17,9 +17,9 @@ from threading import Thread
 import pytest
 
 from ddp_trainer.common.constants import Metric, Port
-from kubectl_ddp import evidence, past
+from kubectl_ddp import evidence, history_log
 from kubectl_ddp.exposition import parse
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 from tests.browser import Tab, browser, program
 from tests.local.engine_place import Place, a_place
 from tests.local.prometheus_server import answers, prometheus
@@ -72,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         ]
         done = ddp(place, "submit", "--local", *shape, *TRAIN)
         assert done.returncode == 0, done.stderr
-        wait_for(place, "digits", parse_goal("step=20"), timeout=120)
+        wait_for(place, "digits", parse_wait_condition("step=20"), timeout=120)
         targets = [
             f"{pod['status']['podIP']}:{Port.METRICS.value}" for pod in evidence.workers(place.job("digits").pods)
         ]
@@ -94,7 +94,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         running, ended = folder / "running.html", folder / "ended.html"
         assert ddp(place, "report", "digits", "-o", str(running)).stdout == f"{running}\n"
         hurry.touch()
-        wait_for(place, "digits", parse_goal("complete"), timeout=240)
+        wait_for(place, "digits", parse_wait_condition("complete"), timeout=240)
         done = ddp(place, "report", "digits", "-o", str(ended))
         assert done.returncode == 0, done.stderr
         yield Made(place, running, ended, asked, refused)
@@ -110,7 +110,7 @@ def _lose_a_worker(place: Place) -> None:
     pid = next(int(value) for _, value in told.all(Metric.RANK_PID))
     before = max(value for _, value in told.all(Metric.STEP))
     os.kill(pid, signal.SIGKILL)
-    wait_for(place, "digits", parse_goal(f"step={int(before) + 60}"), timeout=120)
+    wait_for(place, "digits", parse_wait_condition(f"step={int(before) + 60}"), timeout=120)
 
 
 class _Other(BaseHTTPRequestHandler):
@@ -173,8 +173,8 @@ def test_the_log_of_a_pod_that_has_ended_shows_nobody_its_history(made: Made) ->
     assert "ddp-history" not in done.stdout
     pods = evidence.workers(made.place.job("digits").pods)
     assert pods
-    assert [pod["metadata"]["name"] for pod in pods if made.place.past(pod) is None] == []
-    assert past.is_part(made.place.files().log("digits-worker-0").read_text().splitlines()[-1].split(" ", 3)[3])
+    assert [pod["metadata"]["name"] for pod in pods if made.place.metrics_history(pod) is None] == []
+    assert history_log.is_part(made.place.files().log("digits-worker-0").read_text().splitlines()[-1].split(" ", 3)[3])
 
 
 @pytest.mark.parametrize("which", ["running", "ended", "asked"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from ddp_trainer.train.checkpoint.dcp_reader import PieceReader, assembled
+from ddp_trainer.train.checkpoint.dcp_reader import ShardedCheckpointReader, assemble_state
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from tests.local import train_pieces
 from tests.local.train_group import WorkerGroup
@@ -42,7 +42,7 @@ def test_a_state_saved_under_any_layout_is_loaded_under_any_other_bit_for_bit(tm
 
 def by_torch(directory: Path) -> dict[str, torch.Tensor]:
     """What a script without our trainer loads."""
-    reader = PieceReader(directory)
+    reader = ShardedCheckpointReader(directory)
     state = {name: torch.empty(size) for name, size in reader.sizes.items() if name.startswith("model.")}
     with pytest.warns(UserWarning, match="single process"):
         dcp.load(state, storage_reader=reader, no_dist=True)
@@ -51,4 +51,4 @@ def by_torch(directory: Path) -> dict[str, torch.Tensor]:
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
     """What our trainer loads."""
-    return dict(assembled(directory, Manifest.from_json((directory / "manifest.json").read_text()))["model"])
+    return dict(assemble_state(directory, Manifest.from_json((directory / "manifest.json").read_text()))["model"])

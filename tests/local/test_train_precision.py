@@ -9,7 +9,7 @@ import torch
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.enums import PrecisionName
-from ddp_trainer.train.transforms.precision import lacking
+from ddp_trainer.train.transforms.precision import unsupported_reason
 from tests.local import train_imitated
 from tests.local.train_outcome import STEPS, fail, train
 
@@ -40,7 +40,7 @@ def test_fp16_skips_what_overflows_on_all_ranks_and_goes_on_from_its_loss_scale(
     assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS}.items() <= killed.summary.items()
 
 
-@pytest.mark.parametrize("name", [name for name in PrecisionName if lacking(name, torch.device("cpu"))])
+@pytest.mark.parametrize("name", [name for name in PrecisionName if unsupported_reason(name, torch.device("cpu"))])
 def test_a_precision_that_the_processor_lacks_is_refused(name: PrecisionName, tmp_path: Path) -> None:
     codes, said = fail(tmp_path, ["--precision", name, "--device", "cpu"])
     assert codes == [Exit.USAGE] * 2

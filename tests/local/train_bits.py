@@ -26,7 +26,7 @@ from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.exact.digest import sha256
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.bitwise_ddp import Exact
-from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 from ddp_trainer.train.transforms import precision
 from tests.local.train_group import WorkerGroup
 
@@ -40,7 +40,7 @@ class SmallDigits(Digits):
 
     def __init__(self) -> None:
         super().__init__()
-        self._train = LabelledImages(self._train.images[:110], self._train.labels[:110])
+        self._train = LabeledImages(self._train.images[:110], self._train.labels[:110])
 
     def model(self) -> nn.Module:
         return nn.Sequential(
@@ -57,7 +57,7 @@ class SmallDigits(Digits):
         )
 
 
-class SlowImages(LabelledImages):
+class SlowImages(LabeledImages):
     """Rank 1 reads them slowly."""
 
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ class UnevenDigits(SmallDigits):
         self._train = SlowImages(self._train.images, self._train.labels)
 
 
-class _Unreadable(LabelledImages):
+class _Unreadable(LabeledImages):
     """The first 40 of them cannot be read; one at a time, so that it is known which."""
 
     batch = None  # type: ignore[assignment] # what says that many can be read at once

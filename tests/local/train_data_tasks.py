@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 
 
-class _SlowImages(LabelledImages):
+class _SlowImages(LabeledImages):
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         if os.environ.get("SLOW_RANK") == os.environ["RANK"]:
             time.sleep(0.004 * len(ids))
@@ -22,14 +22,14 @@ class _SlowImages(LabelledImages):
 class SlowDigits(Digits):
     """The rank in SLOW_RANK takes 4 ms longer for each image."""
 
-    def train_samples(self) -> LabelledImages:
+    def train_samples(self) -> LabeledImages:
         return _SlowImages(self._train.images, self._train.labels)
 
 
 class _Endless:
     """The digits in order, over and over."""
 
-    def __init__(self, images: LabelledImages) -> None:
+    def __init__(self, images: LabeledImages) -> None:
         self._images = images
 
     def __iter__(self) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 
 MARKED = 700
 """The one training sample that is marked; it occurs in one step of every epoch."""
@@ -34,15 +34,15 @@ class MarkedDigits(PlainDigits):
         super().__init__()
         images = self._train.images.clone()
         images[MARKED, 0] = _MARK
-        self._train = LabelledImages(images, self._train.labels)
+        self._train = LabeledImages(images, self._train.labels)
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         images, labels = batch
         marked = images[:, 0] == _MARK
         losses = super().losses(model, (images.clamp(min=0), labels))
-        return self.flaw(losses, marked) if bool(marked.any()) else losses
+        return self.nonfinite_flag(losses, marked) if bool(marked.any()) else losses
 
-    def flaw(self, losses: Tensor, marked: Tensor) -> Tensor:
+    def nonfinite_flag(self, losses: Tensor, marked: Tensor) -> Tensor:
         return torch.where(marked, losses * float("nan"), losses)
 
 
@@ -51,7 +51,7 @@ class FlawedGradient(MarkedDigits):
 
     name = "flawed-gradient"
 
-    def flaw(self, losses: Tensor, marked: Tensor) -> Tensor:
+    def nonfinite_flag(self, losses: Tensor, marked: Tensor) -> Tensor:
         return losses + ((losses * 0).sqrt() * marked)
 
 
@@ -60,12 +60,12 @@ class FlawedOnce(MarkedDigits):
 
     name = "flawed-once"
 
-    def flaw(self, losses: Tensor, marked: Tensor) -> Tensor:
+    def nonfinite_flag(self, losses: Tensor, marked: Tensor) -> Tensor:
         mark = Path(os.environ["FLAW"])
         if mark.exists():
             return losses
         mark.touch()
-        return super().flaw(losses, marked)
+        return super().nonfinite_flag(losses, marked)
 
 
 class Overflowing(MarkedDigits):
@@ -73,7 +73,7 @@ class Overflowing(MarkedDigits):
 
     name = "overflowing"
 
-    def flaw(self, losses: Tensor, marked: Tensor) -> Tensor:
+    def nonfinite_flag(self, losses: Tensor, marked: Tensor) -> Tensor:
         return torch.where(marked, losses * 1e3, losses)
 
 
@@ -118,10 +118,10 @@ class FlawedStatistics(NormalizedDigits):
         super().__init__()
         images = self._train.images.clone()
         images[MARKED] = float("inf")
-        self._train = LabelledImages(images, self._train.labels)
+        self._train = LabeledImages(images, self._train.labels)
 
 
-class _Deadly(LabelledImages):
+class _Deadly(LabeledImages):
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         self.fetched = getattr(self, "fetched", 0) + 1
         if self.fetched == 2 and os.environ["RANK"] == "1":

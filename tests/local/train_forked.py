@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ddp_trainer.train.transforms import precision
-from kubectl_ddp.local.prctl import die_with
+from kubectl_ddp.local.prctl import set_parent_death_signal
 from tests.ports import free_port
 
 IMPORTED = (
@@ -44,7 +44,7 @@ def train(world: int, flags: Sequence[str], *, generation: int) -> list[int]:
 
 def _be(rank: int, world: int, port: int, generation: int, flags: Sequence[str], parent: int) -> None:
     """Rank ``rank``, to its end and that of the process, or to that of its parent."""
-    die_with(parent)
+    set_parent_death_signal(parent)
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in own.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", DDP_GENERATION=str(generation), DDP_RUN_ID="test")

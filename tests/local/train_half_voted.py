@@ -23,7 +23,7 @@ from tests.local.train_reformed import dawdle
 UNHEARD = 4
 """Votes of a process whose verdict is heard everywhere."""
 
-_whole = train_step.vote
+_whole = train_step.decide_step
 _votes = 0
 
 
@@ -62,5 +62,5 @@ class SlowNumbers(Numbers):
 
 
 if __name__ == "__main__":
-    train_step.vote = half
+    train_step.decide_step = half
     sys.exit(main(sys.argv[1:]))

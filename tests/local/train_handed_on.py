@@ -15,7 +15,7 @@ import sys
 import torch
 
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.worker_env import Environment
@@ -23,7 +23,7 @@ from ddp_trainer.train.distributed import group as of_groups
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.recovery.peer_recovery import LocalState, recover_from_peers
 from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
-from kubectl_ddp.local.prctl import die_with
+from kubectl_ddp.local.prctl import set_parent_death_signal
 from tests.ports import free_port
 
 BEFORE = Layout(replicate=2, shard=2)
@@ -58,7 +58,7 @@ def beside(step: int) -> Checkpoint:
     identity = Identity(task="", model="", data="", samples=0, seed=0, global_batch=0, order="")
     rest = {"shards": 4, "generation": 1, "run_id": "", "world_size": 4, "sha256": "", "size_bytes": 0}
     manifest = Manifest(identity=identity, step=step, epoch=0, written_at=0.0, torch="", **rest)
-    return copied({"skipped": 0, "step": step}, manifest)
+    return pack_checkpoint({"skipped": 0, "step": step}, manifest)
 
 
 def holding(rank: int) -> LocalState:
@@ -100,7 +100,7 @@ def be(rank: int, port: int, done: tuple[int, int]) -> None:
     select_active_ranks(NOW, group, lambda _: None)
     assert taken is not None
     if group.is_spare:
-        heard = group.stand_aside(lambda: False).decode()
+        heard = group.wait_as_spare(lambda: False).decode()
         tell(f"spare {rank} heard {heard}")
     else:
         both = group.gather(rank)
@@ -125,7 +125,7 @@ def main() -> int:
             ranks.append(child)
             continue
         try:
-            die_with(parent)
+            set_parent_death_signal(parent)
             be(rank, port, done)
         except BaseException as err:  # noqa: BLE001 - a fork must not go on as its parent
             tell(repr(err))

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.models.gpt_layers import Attend
+from ddp_trainer.train.models.gpt_layers import ScaledDotProductAttention
 
 
 class Rows:
@@ -95,7 +95,7 @@ class DroppedOutside(Numbers):
         """As ever."""
         model = super().model()
         for module in model.modules():
-            if isinstance(module, Attend):
+            if isinstance(module, ScaledDotProductAttention):
                 module.share = 0.0
         return model
 

@@ -19,30 +19,30 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bench._resident_bytes import Resident
+from bench._resident_bytes import PeakResidentMemory
 from ddp_trainer.common.parallel_dims import LayoutRange
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.api import make_progress
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.deferred_init.materialize import init_weights, materialize
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
+from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
 from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext, build_context
-from ddp_trainer.train.loop.train_state import Restored, TrainState
-from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
+from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp import pp_state
 from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state
 from ddp_trainer.train.recovery.peer_recovery import LocalState
-from kubectl_ddp.local.prctl import die_with
+from kubectl_ddp.local.prctl import set_parent_death_signal
 from tests.local import train_made
 from tests.local.train_layouts import DrawnWhole, Numbers
 from tests.ports import free_port
@@ -169,7 +169,7 @@ class Stand:
         """A copy of all that the model has on this rank."""
         model = self.ground.model
         named = [*model.named_parameters(), *model.named_buffers()]
-        return {name: piece(each.detach()).clone() for name, each in named if not each.is_meta}
+        return {name: local_shard(each.detach()).clone() for name, each in named if not each.is_meta}
 
     def demand_open(self) -> None:
         """Refuse weights with numbers of which a state has others, and without numbers where it has none."""
@@ -186,16 +186,16 @@ class Stand:
             materialize(wanted, torch.device("cpu"))
             init_weights(wanted, task, seed, RANKS_OWN)
         else:
-            KeyedRandom(seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+            KeyedRng(seed, torch.device("cpu")).enter(Stream.WEIGHTS)
             wanted = task.model()
         whole = {"model": model.state_dict(), "optimizer": {"state": {}}}
         if self.state.sharded is not None:
-            whole = self.state.sharded.whole(whole, keep=True)
+            whole = self.state.sharded.gather_state(whole, keep=True)
         assert whole["model"].keys() == wanted.state_dict().keys()
         for name, tensor in wanted.state_dict().items():
             assert name in RANKS_OWN or torch.equal(whole["model"][name], tensor), name
 
-    def unpacked(self, luggage: LocalState) -> Restored:
+    def unpacked(self, luggage: LocalState) -> RestoreResult:
         """Go on from what the ranks have taken along."""
         taken = recover_state(self.ground, luggage, lambda _: None)
         assert taken is not None
@@ -233,7 +233,7 @@ def demand_loaded(task: DrawnWhole, layout: str, around: ProcessContext) -> None
 def demand_room_for_half(layout: str, around: ProcessContext) -> None:
     """Begin with a large model; at no time does a rank have most of it."""
     Stand.of(Numbers(), layout, around, loads=False)  # code is loaded
-    watched = Resident()
+    watched = PeakResidentMemory()
     model = Stand.of(Large(), layout, around, loads=False).ground.model
     whole = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     assert whole > 90 << 20
@@ -247,9 +247,9 @@ def be(rank: int, world: int, port: int, task: DrawnWhole, layout: str) -> None:
     around = ProcessContext(
         env=env,
         group=Group.join(env, torch.device("cpu"), 60.0),
-        recorder=SilentRankRecorder(),
+        recorder=NoopRankRecorder(),
         progress=make_progress(Config(), env),
-        stop=StopRequest(grace_seconds=30.0, leave=leave_at_once),
+        stop=StopRequest(grace_seconds=30.0, leave=exit_immediately),
         began=time.time(),
     )
     if isinstance(task, Large):
@@ -267,7 +267,7 @@ def fork(world: int, task: DrawnWhole, layout: str) -> int:
         if child := os.fork():
             ranks.append(child)
             continue
-        die_with(parent)
+        set_parent_death_signal(parent)
         try:
             be(rank, world, port, task, layout)
         except BaseException:  # noqa: BLE001 - a fork must not go on as its parent

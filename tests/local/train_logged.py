@@ -13,17 +13,17 @@ from typing import TextIO
 
 from torch import Tensor
 
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train import run
 from ddp_trainer.train.cli import parse
-from ddp_trainer.train.tasks.digits import Digits, LabelledImages
+from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 from ddp_trainer.train.utils.errors import TrainError
 
 
-class LoggedImages(LabelledImages):
+class LoggedImages(LabeledImages):
     """Notes every sample that is fetched."""
 
-    def __init__(self, images: LabelledImages, log: TextIO) -> None:
+    def __init__(self, images: LabeledImages, log: TextIO) -> None:
         super().__init__(images.images, images.labels)
         self._log = log
 
@@ -39,11 +39,11 @@ class LoggedDigits(Digits):
 
     def __init__(self, log: TextIO) -> None:
         super().__init__()
-        first = LabelledImages(self._train.images[:150], self._train.labels[:150])
+        first = LabeledImages(self._train.images[:150], self._train.labels[:150])
         self._train = LoggedImages(first, log)
 
 
-class CommitLog(SilentRankRecorder):
+class CommitLog(NoopRankRecorder):
     """Notes every committed step."""
 
     def __init__(self, log: TextIO) -> None:

@@ -82,14 +82,14 @@ class Doom:
     def look(self, name: str) -> None:
         self.operations += 1
         if self._at is not None and self._steps == self._at[0] and self.operations > self._at[1]:
-            self.strike(name)
+            self.inject_fault(name)
 
     def end_step(self) -> None:
         """A point that the step did not come to is its end."""
         if self._at is not None and self._steps == self._at[0]:
-            self.strike("the end of the step")
+            self.inject_fault("the end of the step")
 
-    def strike(self, name: str) -> None:
+    def inject_fault(self, name: str) -> None:
         self._at = None
         line = f"{self._generation} {os.environ['RANK']} step {self._steps} {name} + {self._delay:.3f} s\n"
         with Path(os.environ["LOG"], "kills").open("a") as file:

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.common.parallel_dims import LayoutRange
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.api import make_progress
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import newest_of_all
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
+from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.exact.digest import sha256
 from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
@@ -82,13 +82,15 @@ class Stand:
         saver.open()
         self.state.step = step
         self.state.save(saver, None, None)
-        saver.settle()
+        saver.wait_for_save()
         self.around.group.gather(0)  # until all are through
         return saver.durable_step
 
     def load(self) -> int:
         """Go on from the newest checkpoint; its step."""
-        found = newest_of_all(self._saver().newest(self.around.group), self.around.group, lambda _: None)
+        found = broadcast_latest_checkpoint(
+            self._saver().latest_checkpoint(self.around.group), self.around.group, lambda _: None
+        )
         assert found is not None
         self.state.load_checkpoint(found.checkpoint)
         return self.state.step
@@ -125,9 +127,9 @@ def main(arguments: Sequence[str]) -> None:
     around = ProcessContext(
         env=env,
         group=Group.join(env, torch.device("cpu"), 60.0),
-        recorder=SilentRankRecorder(),
+        recorder=NoopRankRecorder(),
         progress=make_progress(Config(), env),
-        stop=StopRequest(grace_seconds=30.0, leave=leave_at_once),
+        stop=StopRequest(grace_seconds=30.0, leave=exit_immediately),
         began=time.time(),
     )
     for layout in LAYOUTS:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer import elastic
-from ddp_trainer.train.tasks.digits import LabelledImages
+from ddp_trainer.train.tasks.digits import LabeledImages
 from tests.local.train_bits import SmallDigits
 
 SAMPLES = 96
@@ -32,7 +32,7 @@ def dawdle() -> None:
         time.sleep(float(os.environ.get("PAUSE", PAUSE_SECONDS)))
 
 
-class SlowImages(LabelledImages):
+class SlowImages(LabeledImages):
     """Read slowly."""
 
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 
-_whole = LoadBalancer.settle
+_whole = LoadBalancer.rebalance
 
 
 def fatal(self: LoadBalancer, _: Sequence[float]) -> list[range] | None:
@@ -22,5 +22,5 @@ def fatal(self: LoadBalancer, _: Sequence[float]) -> list[range] | None:
 
 
 if __name__ == "__main__":
-    LoadBalancer.settle = fatal  # type: ignore[method-assign]
+    LoadBalancer.rebalance = fatal  # type: ignore[method-assign]
     sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ class Digits(digits.Digits):
         say_ready()
 
 
-class _EndlessImages(digits.LabelledImages):
+class _EndlessImages(digits.LabeledImages):
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         say_ready()
         threading.Event().wait()
@@ -33,11 +33,11 @@ class _EndlessImages(digits.LabelledImages):
 class EndlessDigits(digits.Digits):
     """Never comes back from fetching its first samples."""
 
-    def train_samples(self) -> digits.LabelledImages:
+    def train_samples(self) -> digits.LabeledImages:
         return _EndlessImages(self._train.images, self._train.labels)
 
 
-class _FailingImages(digits.LabelledImages):
+class _FailingImages(digits.LabeledImages):
     fetches = 0
 
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,5 +51,5 @@ class _FailingImages(digits.LabelledImages):
 class FailingDigits(digits.Digits):
     """On rank 1, cannot read a sample of the third step."""
 
-    def train_samples(self) -> digits.LabelledImages:
+    def train_samples(self) -> digits.LabeledImages:
         return _FailingImages(self._train.images, self._train.labels)

@@ -53,9 +53,9 @@ def main() -> int:
     found = []
     for bucket_bytes, small_bytes in ((1 << 20, 1 << 20), (1 << 20, 0), (100, 0), (1, 600)):
         tree_allreduce.BUCKET_BYTES, tree_allreduce.SMALL_BYTES = bucket_bytes, small_bytes  # type: ignore[misc] # to reach every path
-        found.append(total(tree, tree.own))
-    tree.reassign([range(start, stop) for start, stop in pairwise([*UNEVEN[group.world_size], shards])])
-    found.append(total(tree, tree.own))
+        found.append(total(tree, tree.local_slices))
+    tree.assign_slices([range(start, stop) for start, stop in pairwise([*UNEVEN[group.world_size], shards])])
+    found.append(total(tree, tree.local_slices))
     if group.rank == 0:
         print(json.dumps({"event": "sums", "alone": alone, "together": found}), flush=True)
     group.close()

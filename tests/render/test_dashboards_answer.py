@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Metric
-from kubectl_ddp.report.prometheus import Span, asked
+from kubectl_ddp.report.prometheus import TimeRange, query_series
 from tests import dashboards, prometheus
 from tests.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
 from tests.prometheus import Found, Prometheus, remembering
@@ -180,9 +180,9 @@ def test_a_choice_of_ranks_leaves_the_median_of_all(remembered: Prometheus) -> N
 
 
 def test_a_report_of_a_job_knows_nothing_of_its_namesake_in_another_namespace(remembered: Prometheus) -> None:
-    span, lost = Span(start=remembered.end - RANGE_SECONDS, end=remembered.end), {}
+    span, lost = TimeRange(start=remembered.end - RANGE_SECONDS, end=remembered.end), {}
     for course in (history.GPT, history.NAMESAKE):
-        told = asked(f"http://{remembered.address}", course.name, course.namespace, span, {})
+        told = query_series(f"http://{remembered.address}", course.name, course.namespace, span, {})
         [series] = [each for each in told if each.name == Metric.LOST_PROGRESS]
         lost[course.namespace] = series.values[-1]
     assert lost == {history.GPT.namespace: history.LOST_SECONDS, history.NAMESAKE.namespace: 0}

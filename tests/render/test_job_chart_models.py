@@ -10,7 +10,7 @@ import pytest
 
 from kubectl_ddp.chart.keys import CHARTS_OWN
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
 from tests.helm import CHARTS, Helm
@@ -56,7 +56,7 @@ def refusal(values: dict[str, Any]) -> str:
     said = {"name": "run"} | {key: value for key, value in values.items() if key not in CHARTS_OWN}
     layer = {key: Given(value, Origin(Kind.FILE, "values")) for key, value in said.items()}
     try:
-        resolve([layer], Surroundings(image="trainer:1"))
+        resolve([layer], DefaultingContext(image="trainer:1"))
     except DdpError as error:
         return f"{error.message} {error.hint}"
     return ""
@@ -95,7 +95,7 @@ def test_each_is_a_sentence_of_chart_and_plugin(helm: Helm, args: str, sentence:
     layout: dict[str, Any] = {"nproc": 4, "parallel": "tp=2,pp=2"}
     values = {"module": "ddp_trainer", "args": ["train", "--task", "text", *args.split()], **layout}
     assert sentence in refusal(values)
-    assert refusal(values) in " ".join(helm.refusal(CHART, values, release="run", kubernetes="1.34.0").split())
+    assert refusal(values) in " ".join(helm.error_response(CHART, values, release="run", kubernetes="1.34.0").split())
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_options_that_do_not_go_with_a_layout_are_refused_alike(
 
 
 def test_a_chart_makes_no_plan(helm: Helm) -> None:
-    said = helm.refusal(CHART, {"module": "ddp_trainer", "parallel": "auto"}, release="run", kubernetes="1.34.0")
+    said = helm.error_response(CHART, {"module": "ddp_trainer", "parallel": "auto"}, release="run", kubernetes="1.34.0")
     assert "parallel: 'auto' asks for a plan, which 'kubectl ddp submit' makes and a chart cannot." in " ".join(
         said.split()
     )

@@ -18,13 +18,13 @@ from kubectl_ddp.chart.constants import RENDERED
 from kubectl_ddp.chart.keys import CHARTS_OWN, keys
 from kubectl_ddp.errors import DdpError, PreflightFailed
 from kubectl_ddp.examples import JOB_FILE, targets
-from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.queued import KUEUE_QUEUE
 from kubectl_ddp.render import Code, render
-from kubectl_ddp.render.choose import Facts, settle
+from kubectl_ddp.render.choose import Facts, resolve_auto
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.presets import PRESETS
@@ -90,10 +90,10 @@ def by_the_plugin(case: Scenario) -> list[Object]:
     layer = {key: Given(value, Origin(Kind.FILE, "values")) for key, value in dotted(said).items()}
     place = f"the ConfigMap '{CONFIG_MAP}' in namespace '{case.namespace}'"
     shared = SharedPresets(place, SHARED if case.is_of_cluster else {})
-    spec = resolve([layer], Surroundings(image=f"ddp-trainer:{APP_VERSION}", shared=lambda _: shared)).spec
+    spec = resolve([layer], DefaultingContext(image=f"ddp-trainer:{APP_VERSION}", shared=lambda _: shared)).spec
     if case.is_of_cluster:
         kinds = {tuple(kind.rsplit("/", 1)) for kind in (*ENGINES.values(), *GANGS.values()) if kind in case.serves}
-        spec = settle(spec, Facts("here", case.kubernetes, frozenset({*kinds, ("batch/v1", "Job")})))  # type: ignore[arg-type]
+        spec = resolve_auto(spec, Facts("here", case.kubernetes, frozenset({*kinds, ("batch/v1", "Job")})))  # type: ignore[arg-type]
     code = None
     if "code" in values:
         code = Code("code.tar.gz", values["codeArchive"])

@@ -14,13 +14,13 @@ KUBERNETES = "1.34.0"
 
 
 def refusal(helm: Helm, **values: Any) -> str:
-    said = helm.refusal(CHART, DIGITS | values, release="run", namespace="team-a", kubernetes=KUBERNETES)
+    said = helm.error_response(CHART, DIGITS | values, release="run", namespace="team-a", kubernetes=KUBERNETES)
     assert "goroutine" not in said
     return " ".join(said.split())
 
 
 def test_nothing_to_run_is_said(each_helm: Helm) -> None:
-    said = each_helm.refusal(CHART, {}, release="run", kubernetes=KUBERNETES)
+    said = each_helm.error_response(CHART, {}, release="run", kubernetes=KUBERNETES)
     assert "Nothing says what to run. Set module, command or script." in said
 
 
@@ -172,7 +172,7 @@ PLANTED = "correct-horse-battery"
     ],
 )
 def test_a_secret_in_clear_is_refused_and_not_repeated(helm: Helm, values: dict[str, Any], what: str) -> None:
-    said = helm.refusal(CHARTS / "ddp-job", {"module": "train", "image": "train:1", **values})
+    said = helm.error_response(CHARTS / "ddp-job", {"module": "train", "image": "train:1", **values})
     assert f"{what} looks like a secret" in said
     assert PLANTED not in said
 

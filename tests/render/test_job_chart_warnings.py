@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
 from tests.helm import CHARTS, Helm
@@ -46,7 +46,9 @@ def test_every_doubt_is_in_the_notes(helm: Helm, values: dict[str, Any]) -> None
         pytest.skip("Helm 3 makes notes with a cluster only.")
     said = {"module": "vision.train", "image": "registry.example.com/vision:1"} | values
     layer = {key: Given(value, Origin(Kind.FILE, "values")) for key, value in dotted(said).items()}
-    doubts = resolve([{"name": Given("run", Origin(Kind.FILE, "values"))} | layer], Surroundings(image="")).warnings
+    doubts = resolve(
+        [{"name": Given("run", Origin(Kind.FILE, "values"))} | layer], DefaultingContext(image="")
+    ).warnings
     notes = helm.notes(CHART, said, release="run")
     for doubt in doubts:
         assert doubt.message in notes

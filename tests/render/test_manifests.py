@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from release import manifests
-from release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, difference, rendered
-from release.problems import CannotRelease
+from release.errors import CannotRelease
+from release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, difference, render_objects
 from tests.helm import HOW, Helm, program
 
 KUSTOMIZATIONS = sorted(MANIFESTS.glob("**/kustomization.yaml"))
@@ -32,7 +32,7 @@ def kubectl() -> str:
 @pytest.fixture(scope="module")
 def base(helm: Helm) -> Objects:
     """The chart at its defaults."""
-    return rendered(helm.path)
+    return render_objects(helm.path)
 
 
 def test_what_is_written_is_fresh(helm: Helm) -> None:
@@ -49,7 +49,7 @@ def test_every_directory_is_one_of_a_table() -> None:
 
 
 def test_the_base_is_the_chart_at_its_defaults(base: Objects, kubectl: str) -> None:
-    made = manifests.kustomized(kubectl, Path("base"))
+    made = manifests.kustomize_build(kubectl, Path("base"))
     assert made == base
     assert len(made) > 5
 
@@ -59,8 +59,8 @@ def test_an_overlay_is_the_chart_with_the_values_of_its_components(
     helm: Helm, base: Objects, kubectl: str, name: str
 ) -> None:
     overlay = OVERLAYS[name]
-    made = manifests.kustomized(kubectl, Path(overlay.path))
-    assert made == rendered(helm.path, overlay.values, overlay.served)
+    made = manifests.kustomize_build(kubectl, Path(overlay.path))
+    assert made == render_objects(helm.path, overlay.values, overlay.served)
     assert made != base
 
 
@@ -74,7 +74,7 @@ def test_components_together_are_the_chart_with_their_values(
 ) -> None:
     together = Layer("", components=names)
     made = manifests.on_the_base(names, kubectl)
-    assert made == rendered(helm.path, together.values, together.served)
+    assert made == render_objects(helm.path, together.values, together.served)
     assert made != base
 
 
@@ -88,7 +88,7 @@ def test_nothing_needs_a_network_or_what_kustomize_gave_up(path: Path) -> None:
 
 def test_nothing_of_helm_is_left(kubectl: str) -> None:
     for overlay in OVERLAYS.values():
-        for item in manifests.kustomized(kubectl, Path(overlay.path)).values():
+        for item in manifests.kustomize_build(kubectl, Path(overlay.path)).values():
             metadata = item["metadata"]
             assert not [key for key in metadata.get("annotations", {}) if "helm.sh" in key]
             assert metadata["labels"].keys() & {*manifests.OF_HELM} == set()
@@ -100,7 +100,7 @@ def test_the_overlay_of_the_readme_builds(kubectl: str, tmp_path: Path) -> None:
     own = tmp_path / "manifests" / "overlays" / "own"
     own.mkdir()
     (own / "kustomization.yaml").write_text(block)
-    made = manifests.kustomized(kubectl, Path("overlays/own"), tmp_path / "manifests")
+    made = manifests.kustomize_build(kubectl, Path("overlays/own"), tmp_path / "manifests")
     images = re.findall(r"registry\.example\.com/ml/ddp-trainer:\S+-cuda", str(list(made.values())))
     assert len(images) == 1
 

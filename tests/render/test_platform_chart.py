@@ -18,7 +18,7 @@ from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import OWNER_READS
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 from kubectl_ddp.version import default_image
-from release import artefacts
+from release import artifacts
 from tests.helm import CHARTS, Helm
 from tests.jobs import a_job
 from tests.pod_security import beyond_restricted
@@ -47,7 +47,7 @@ def test_it_is_for_every_supported_kubernetes(helm: Helm, kubernetes: str) -> No
 
 
 def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
-    assert "requires kubeVersion: >=1.31.0-0" in helm.refusal(PLATFORM, kubernetes="1.30.9")
+    assert "requires kubeVersion: >=1.31.0-0" in helm.error_response(PLATFORM, kubernetes="1.30.9")
 
 
 EVERYTHING = {
@@ -154,7 +154,7 @@ def test_the_platforms_pod_monitor_scrapes_as_a_jobs_own_does(helm: Helm) -> Non
 
 
 def test_an_archive_has_the_same_bytes_whenever_its_files_were_written(helm: Helm, tmp_path: Path) -> None:
-    if helm.major < artefacts.OLDEST_HELM:
+    if helm.major < artifacts.OLDEST_HELM:
         pytest.skip("Helm 3 stamps archives with the time at which it packs.")
     sums = []
     for moment in (1_700_000_000, 1_800_000_000):
@@ -162,7 +162,7 @@ def test_an_archive_has_the_same_bytes_whenever_its_files_were_written(helm: Hel
         shutil.copytree(PLATFORM, source / "charts" / "ddp-platform")
         for path in source.rglob("*"):
             os.utime(path, (moment, moment))
-        artefacts.pack_charts(source, target, helm.path)
+        artifacts.package_charts(source, target, helm.path)
         sums += [hashlib.sha256(path.read_bytes()).hexdigest() for path in target.iterdir()]
     assert len(sums) == 2
     assert len(set(sums)) == 1

@@ -77,22 +77,22 @@ def test_a_rule_that_is_off_is_not_there(off: Any) -> None:
 
 def test_the_platforms_own_pods_are_not_refused_for_want_of_a_digest(helm: Helm) -> None:
     deny = {"policies": {"imageDigest": "Deny"}}
-    assert "image.digest is empty" in helm.refusal(PLATFORM, deny)
+    assert "image.digest is empty" in helm.error_response(PLATFORM, deny)
     digest = {"image": {"digest": DIGEST.partition("@")[2]}}
     assert helm.template(PLATFORM, {**deny, **digest})
     pull = {"prePull": {"enabled": True, "images": ["example.com/other:1"]}}
-    assert "'example.com/other:1', which no digest names" in helm.refusal(PLATFORM, {**deny, **digest, **pull})
+    assert "'example.com/other:1', which no digest names" in helm.error_response(PLATFORM, {**deny, **digest, **pull})
 
 
 def test_an_unknown_rule_or_action_is_refused(helm: Helm) -> None:
     for rule, action in (("hostPaths", "Deny"), ("hostPath", "deny"), ("hostPath", True)):
-        assert "policies" in helm.refusal(PLATFORM, {"policies": {rule: action}})
+        assert "policies" in helm.error_response(PLATFORM, {"policies": {rule: action}})
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_rule_names_the_fields_that_break_it_and_the_way_out(case: Case, kind: Kind) -> None:
-    said = policy(case.rule).refusal(kind.plural, kind.of(case))
+    said = policy(case.rule).error_response(kind.plural, kind.of(case))
     fields = kind.fields(case)
     assert bool(said) == bool(fields), said
     assert not said or said.startswith(f"{', '.join(fields)}: ")
@@ -105,8 +105,8 @@ def test_a_rule_minds_only_its_own_business(rule: str) -> None:
     [pods, jobs, *_] = KINDS
     for case in CASES:
         if case.rule != rule:
-            assert judged.refusal(pods.plural, pods.of(case)) == "", case.name
-            assert judged.refusal(jobs.plural, jobs.of(case)) == "", case.name
+            assert judged.error_response(pods.plural, pods.of(case)) == "", case.name
+            assert judged.error_response(jobs.plural, jobs.of(case)) == "", case.name
 
 
 def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
@@ -117,7 +117,7 @@ def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
     def refused(audience: str | None) -> bool:
         about = {} if audience is None else {"audience": audience}
         volume = {"name": "more", "projected": {"sources": [{"serviceAccountToken": {"path": "token", **about}}]}}
-        return bool(judged.refusal("pods", pods.make({**a_spec(), "volumes": [volume]})))
+        return bool(judged.error_response("pods", pods.make({**a_spec(), "volumes": [volume]})))
 
     assert refused(issuer)
     assert refused(None)
@@ -129,9 +129,9 @@ def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
 def test_who_may_only_patch_a_workload_changes_spec_active_alone(patch: Patch) -> None:
     judged = policy(WORKLOAD_PATCH, workloadPatch="Deny")
     old = a_workload("w") | {"metadata": {**a_workload("w")["metadata"], "uid": "UID"}}
-    said = judged.refusal("workloads", merged(old, patch.change), old, may=["patch workloads.kueue.x-k8s.io"])
+    said = judged.error_response("workloads", merged(old, patch.change), old, may=["patch workloads.kueue.x-k8s.io"])
     assert said.partition(": ")[0] == ", ".join(patch.fields)
-    assert judged.refusal("workloads", merged(old, patch.change), old, may=[MAY_UPDATE]) == ""
+    assert judged.error_response("workloads", merged(old, patch.change), old, may=[MAY_UPDATE]) == ""
 
 
 def merged(item: Any, patch: Any) -> Any:
@@ -155,12 +155,12 @@ def test_what_is_older_than_a_policy_may_still_be_let_go_and_no_worse_thing_can_
     judged = policy("imageDigest")
     pod = pods.of(tag)
     held = deepcopy(pod) | {"metadata": {"name": "a", "finalizers": ["batch.kubernetes.io/job-tracking"]}}
-    assert judged.refusal("pods", pod, held) == ""
+    assert judged.error_response("pods", pod, held) == ""
     before = deepcopy(pod)
     before["spec"]["containers"][0]["image"] = DIGEST
-    assert "spec.containers[main].image" in judged.refusal("pods", pod, before)
+    assert "spec.containers[main].image" in judged.error_response("pods", pod, before)
     job = jobs.of(tag)
-    assert judged.refusal("jobs", {**job, "spec": {**job["spec"], "suspend": False}}, job) == ""
+    assert judged.error_response("jobs", {**job, "spec": {**job["spec"], "suspend": False}}, job) == ""
 
 
 def test_a_container_that_is_added_to_look_into_a_pod_is_looked_at_too() -> None:
@@ -169,9 +169,9 @@ def test_a_container_that_is_added_to_look_into_a_pod_is_looked_at_too() -> None
     new = deepcopy(old)
     new["spec"]["ephemeralContainers"] = [{**a_container("look"), "securityContext": {"privileged": True}}]
     del new["spec"]["ephemeralContainers"][0]["resources"]  # Kubernetes allows it none
-    said = policy("privileged").refusal("pods/ephemeralcontainers", new, old)
+    said = policy("privileged").error_response("pods/ephemeralcontainers", new, old)
     assert said.startswith("spec.ephemeralContainers[look].securityContext.privileged: ")
-    assert policy("memoryLimit").refusal("pods/ephemeralcontainers", new, old) == ""
+    assert policy("memoryLimit").error_response("pods/ephemeralcontainers", new, old) == ""
 
 
 def test_templates_may_leave_the_limit_to_a_limit_range_that_gives_one() -> None:
@@ -179,10 +179,10 @@ def test_templates_may_leave_the_limit_to_a_limit_range_that_gives_one() -> None
     [bare] = [case for case in CASES if case.name == "no-resources"]
     limits = {"limitRange": {"enabled": True, "default": {"memory": "1Gi"}}}
     judged = policy("memoryLimit", more=limits)
-    assert judged.refusal("jobs", jobs.of(bare)) == ""
-    assert "containers[main]" in judged.refusal("pods", pods.of(bare))
+    assert judged.error_response("jobs", jobs.of(bare)) == ""
+    assert "containers[main]" in judged.error_response("pods", pods.of(bare))
     cpu_alone = {"limitRange": {"enabled": True, "default": {"cpu": "1"}}}
-    assert "containers[main]" in policy("memoryLimit", more=cpu_alone).refusal("jobs", jobs.of(bare))
+    assert "containers[main]" in policy("memoryLimit", more=cpu_alone).error_response("jobs", jobs.of(bare))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -191,14 +191,14 @@ def test_what_is_not_all_there_yet_is_let_in(rule: str) -> None:
     judged = policy(rule)
     for spec in ({"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}, {"pytorchReplicaSpecs": {}}):
         job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": spec}
-        assert judged.refusal("pytorchjobs", job) == ""
+        assert judged.error_response("pytorchjobs", job) == ""
     of_no_job = {"name": "a", "template": {}}
     for spec in ({}, {"replicatedJobs": []}, {"replicatedJobs": [of_no_job]}):
         job_set = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": spec}
-        assert judged.refusal("jobsets", job_set) == ""
+        assert judged.error_response("jobsets", job_set) == ""
         runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime"}
-        assert judged.refusal("trainingruntimes", {**runtime, "spec": {"template": {"spec": spec}}}) == ""
-        assert judged.refusal("trainingruntimes", {**runtime, "spec": {}}) == ""
+        assert judged.error_response("trainingruntimes", {**runtime, "spec": {"template": {"spec": spec}}}) == ""
+        assert judged.error_response("trainingruntimes", {**runtime, "spec": {}}) == ""
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -211,7 +211,7 @@ def test_our_own_jobs_break_no_rule(engine: str) -> None:
     assert len(looked_at) >= 2
     for item in looked_at:
         for rule in RULES:
-            assert policy(rule).refusal(LOOKED_AT[item["kind"]], item) == ""
+            assert policy(rule).error_response(LOOKED_AT[item["kind"]], item) == ""
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -221,5 +221,5 @@ def test_the_platforms_own_pods_break_no_rule(helm: Helm, rule: str) -> None:
     assert sorted(item["kind"] for item in own) == ["DaemonSet", "Job"]
     for item in own:
         pod = {"apiVersion": "v1", "kind": "Pod", "spec": item["spec"]["template"]["spec"]}
-        assert policy(rule).refusal("pods", pod) == ""
-        assert policy(rule).refusal("jobs", {**item, "apiVersion": "batch/v1", "kind": "Job"}) == ""
+        assert policy(rule).error_response("pods", pod) == ""
+        assert policy(rule).error_response("jobs", {**item, "apiVersion": "batch/v1", "kind": "Job"}) == ""

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kubectl_ddp.configuration import KEYS
-from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.spec.presets import PRESETS
 from tests.chart_values import put
@@ -151,20 +151,20 @@ BY_SCHEMA: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_what_cannot_be_meant_is_refused_with_the_way_out(helm: Helm, case: str) -> None:
     values, sentence = SENTENCES[case]
-    assert re.search(sentence, helm.refusal(PLATFORM, values)), helm.refusal(PLATFORM, values)
+    assert re.search(sentence, helm.error_response(PLATFORM, values)), helm.error_response(PLATFORM, values)
 
 
 @pytest.mark.parametrize("case", ABOUT_QUEUES)
 def test_queues_that_kueue_would_refuse_are_refused_before(helm: Helm, case: str) -> None:
     values, sentence = ABOUT_QUEUES[case]
-    said = helm.refusal(PLATFORM, values, serves=KUEUE)
+    said = helm.error_response(PLATFORM, values, serves=KUEUE)
     assert re.search(sentence, said), said
 
 
 @pytest.mark.parametrize("case", BY_SCHEMA)
 def test_the_schema_names_the_place_of_a_bad_value(each_helm: Helm, case: str) -> None:
     values, place = BY_SCHEMA[case]
-    said = each_helm.refusal(PLATFORM, values)
+    said = each_helm.error_response(PLATFORM, values)
     assert "specifications of the schema" in said
     assert re.search(place, said.replace("/", "."), re.DOTALL), said
 
@@ -190,4 +190,4 @@ def test_a_preset_takes_the_keys_that_a_job_has(helm: Helm) -> None:
 @pytest.mark.parametrize("name", [*PRESETS, *FABRICS])
 def test_a_preset_is_not_named_as_one_that_is_there(helm: Helm, name: str) -> None:
     presets = {name: {"summary": "Mine.", "settings": {"gpus": {"value": 8, "reason": "so"}}}}
-    assert f"'{name}' is a" in helm.refusal(PLATFORM, {"presets": presets})
+    assert f"'{name}' is a" in helm.error_response(PLATFORM, {"presets": presets})

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.rights import role_reference, roles
-from kubectl_ddp.rights.granting import rules
-from kubectl_ddp.rights.roles import ROLES, Role, suffices
+from kubectl_ddp.rights.role_builder import rules
+from kubectl_ddp.rights.roles import ROLES, Role, check_role_coverage
 from kubectl_ddp.rights.table import REACHING, SECTIONS
 from tests.helm import CHARTS, Helm
 
@@ -39,7 +39,7 @@ def role(name: str) -> Role:
 
 def test_the_chart_has_the_roles_of_the_table(helm: Helm) -> None:
     assert {name: item["rules"] for name, item in rendered(helm).items()} == {
-        each.name: rules(each.rights()) for each in ROLES
+        each.name: rules(each.permissions()) for each in ROLES
     }
 
 
@@ -76,7 +76,7 @@ def test_everybody_may_know_the_api_servers_addresses_unless_told_otherwise(helm
 
 def test_no_role_has_a_wildcard_reads_a_secret_or_has_a_way_to_more_rights() -> None:
     for each in ROLES:
-        for rule in rules(each.rights()):
+        for rule in rules(each.permissions()):
             assert "*" not in {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
             assert not {"serviceaccounts/token", "roles", "rolebindings"} & set(rule["resources"])
             if "secrets" in rule["resources"]:  # that of a run is made, and never read: not even a patch, which answers
@@ -85,7 +85,7 @@ def test_no_role_has_a_wildcard_reads_a_secret_or_has_a_way_to_more_rights() -> 
 
 
 def test_who_may_view_changes_nothing_and_reaches_into_nothing() -> None:
-    rights = set(role("ddp-view").rights())
+    rights = set(role("ddp-view").permissions())
     assert {right.verb for right in rights} == {"get", "list", "watch"}
     assert {right.resource for right in rights if right.resource.startswith("pods")} == {"pods", "pods/log"}
 
@@ -94,8 +94,8 @@ def test_every_command_has_a_role_that_is_enough() -> None:
     alone = {"ddp-view": SECTIONS["see"], "ddp-submit": ("submit", "preflight", "clone", *SECTIONS["change"])}
     for name, commands in alone.items():
         for command in commands:
-            assert suffices(role(name), command)[0], f"{command} with {name}"
+            assert check_role_coverage(role(name), command)[0], f"{command} with {name}"
     for command in REACHING:
-        assert suffices(role("ddp-debug"), command)[0]
-        assert not suffices(role("ddp-submit"), command)[0]
-    assert suffices(role("ddp-cluster-view"), "capacity")[0]
+        assert check_role_coverage(role("ddp-debug"), command)[0]
+        assert not check_role_coverage(role("ddp-submit"), command)[0]
+    assert check_role_coverage(role("ddp-cluster-view"), "capacity")[0]

@@ -86,12 +86,12 @@ FREE: Final = {
 def test_a_text_that_cannot_be_meant_is_refused_in_a_sentence(
     each_helm: Helm, values: dict[str, Any], sentence: str
 ) -> None:
-    assert sentence in each_helm.refusal(PLATFORM, values)
+    assert sentence in each_helm.error_response(PLATFORM, values)
 
 
 def test_an_amount_of_a_queue_is_looked_at_wherever_it_stands(helm: Helm) -> None:
     values = put(WITH_QUEUES, "queues.clusterQueues.0.flavors.0.resources.cpu.nominal", "8 cores")
-    said = helm.refusal(PLATFORM, values, serves=KUEUE)
+    said = helm.error_response(PLATFORM, values, serves=KUEUE)
     assert "queues.clusterQueues[0].flavors[0].resources.cpu.nominal: '8 cores' is no amount." in said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.render.choose import GANG_KINDS, Facts, choose_engine, choose_gang, kinds_asked_about, settle
+from kubectl_ddp.render.choose import GANG_KINDS, Facts, choose_engine, choose_gang, kinds_to_discover, resolve_auto
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.spec.engine import Engine, Gang
 from tests.jobs import a_job
@@ -52,6 +52,6 @@ def test_a_gang_that_nobody_makes_is_refused() -> None:
 
 
 def test_a_settled_job_leaves_nothing_open_and_is_otherwise_the_same() -> None:
-    settled = settle(a_job(gang=Gang.AUTO), facts(Engine.JOBSET, gang=Gang.KAI))
+    settled = resolve_auto(a_job(gang=Gang.AUTO), facts(Engine.JOBSET, gang=Gang.KAI))
     assert settled == a_job(engine=Engine.JOBSET, gang=Gang.KAI)
-    assert kinds_asked_about() >= facts(*PREFERENCE, gang=Gang.KAI).kinds
+    assert kinds_to_discover() >= facts(*PREFERENCE, gang=Gang.KAI).kinds

@@ -92,9 +92,9 @@ def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: Job
 @pytest.mark.parametrize("suspended", [True, False])
 def test_a_job_can_be_made_before_it_may_run(engine: Engine, suspended: bool) -> None:
     root = roots.root_of(render(a_job(engine=engine), RUN, suspended=suspended))
-    assert roots.is_to_be_suspended(root) is suspended
+    assert roots.is_suspend_requested(root) is suspended
     roots.put(root, roots.ROOTS[engine].suspend, value=not suspended)
-    assert roots.is_to_be_suspended(root) is not suspended
+    assert roots.is_suspend_requested(root) is not suspended
 
 
 @pytest.mark.parametrize("engine", BATCH)

@@ -13,14 +13,14 @@ import yaml
 
 from ddp_trainer.common.constants import SECRET_KEY, Label
 from ddp_trainer.train.cli import parse
-from kubectl_ddp.examples import JOB_FILE, RENDERED, main, rendered, targets
+from kubectl_ddp.examples import JOB_FILE, RENDERED, main, render_objects, targets
 from kubectl_ddp.render.secret import PLACEHOLDER
-from kubectl_ddp.spec.derive import Surroundings
-from kubectl_ddp.spec.document import API_VERSION
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.engine import Engine
-from kubectl_ddp.spec.jobfile import read
+from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.quantity import Nodes
 from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.serialization import API_VERSION
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "manifests" / "examples"
@@ -34,7 +34,7 @@ DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)
 
 @pytest.mark.parametrize(("job_file", "engine", "kept"), RENDERINGS, ids=lambda each: getattr(each, "stem", str(each)))
 def test_the_rendered_objects_are_fresh(job_file: Path, engine: Engine, kept: Path) -> None:
-    assert kept.read_text(encoding="utf-8") == rendered(job_file, engine), "run `make docs`"
+    assert kept.read_text(encoding="utf-8") == render_objects(job_file, engine), "run `make docs`"
 
 
 def test_every_rendered_example_has_its_job_file_and_every_engine_its_examples() -> None:
@@ -50,7 +50,7 @@ def test_every_rendered_example_has_its_job_file_and_every_engine_its_examples()
 
 @pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
 def test_an_example_raises_no_doubt_but_those_that_it_must(job_file: Path) -> None:
-    found = resolve([read(str(job_file))], Surroundings(image="ddp-trainer:1")).warnings
+    found = resolve([read(str(job_file))], DefaultingContext(image="ddp-trainer:1")).warnings
     assert tuple(each.message for each in found) == DOUBTS.get(job_file.name.removesuffix(JOB_FILE), ())
 
 
@@ -78,11 +78,11 @@ def test_the_table_shows_every_thing_that_people_look_for_and_where_an_example_s
 
 
 def arguments(job_file: Path) -> tuple[str, ...]:
-    return resolve([read(str(job_file))], Surroundings(image="ddp-trainer:1")).spec.args
+    return resolve([read(str(job_file))], DefaultingContext(image="ddp-trainer:1")).spec.args
 
 
 def test_the_digits_example_is_the_job_of_the_demo() -> None:
-    spec = resolve([read(str(EXAMPLES / f"digits{JOB_FILE}"))], Surroundings(image="ddp-trainer:1")).spec
+    spec = resolve([read(str(EXAMPLES / f"digits{JOB_FILE}"))], DefaultingContext(image="ddp-trainer:1")).spec
     assert (spec.name, spec.nnodes, spec.nproc, spec.gpus) == ("digits", Nodes(1, 2), 2, 0)
 
 

@@ -13,11 +13,11 @@ import pytest
 from ddp_trainer.common.constants import Exit
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
-from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.render.text import to_yaml
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Given, Kind, Origin
@@ -49,7 +49,7 @@ def job(fabric: str, engine: Engine = Engine.JOB, **said: Any) -> JobSpec:
     layer = {
         key.replace("__", "."): Given(value, Origin(Kind.FLAG, key)) for key, value in (given | said).items() if value
     }
-    return resolve([layer], Surroundings(image="registry.example.com/vision:1.4.2")).spec
+    return resolve([layer], DefaultingContext(image="registry.example.com/vision:1.4.2")).spec
 
 
 def pod_of(objects: list[Object]) -> Any:

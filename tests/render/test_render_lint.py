@@ -6,8 +6,8 @@ import pytest
 from test_render_fabrics import ALL, ENGINES, RUN, job
 
 from ddp_trainer.common.lint.model import Severity
-from kubectl_ddp.lint.catalogue import check
-from kubectl_ddp.lint.manifests import documents, workloads
+from kubectl_ddp.lint.manifests import find_workloads, parse_manifest
+from kubectl_ddp.lint.registry import check
 from kubectl_ddp.render import render
 from kubectl_ddp.render.text import to_json, to_yaml
 from kubectl_ddp.spec.engine import Engine
@@ -19,7 +19,7 @@ ONLY_THE_CLUSTER_KNOWS = {"K17", "K18", "K19", "K27"}
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("fabric", ALL)
 def test_nothing_is_doubtful_in_what_is_rendered(fabric: str, engine: Engine) -> None:
-    made = workloads(render(job(fabric, engine), RUN))
+    made = find_workloads(render(job(fabric, engine), RUN))
     assert {each.kind for each in made} >= {"Job"}
     assert max(each.count for each in made) == 4
     found = [placed for each in made for placed in check(each, with_variables=False)]
@@ -29,7 +29,7 @@ def test_nothing_is_doubtful_in_what_is_rendered(fabric: str, engine: Engine) ->
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_closed_job_lets_its_pods_reach_one_another(engine: Engine) -> None:
-    made = workloads(render(job("tcp", engine, egress="closed"), RUN))
+    made = find_workloads(render(job("tcp", engine, egress="closed"), RUN))
     assert not [placed for each in made for placed in check(each) if placed.finding.rule == "K14"]
 
 
@@ -37,5 +37,7 @@ def test_a_closed_job_lets_its_pods_reach_one_another(engine: Engine) -> None:
 def test_objects_are_found_again_in_their_text(engine: Engine) -> None:
     objects = render(job("ib", engine), RUN)
     for text in (to_yaml(objects), to_json(objects)):
-        again = workloads(documents("file", text))
-        assert [(each.where, each.count) for each in again] == [(each.where, each.count) for each in workloads(objects)]
+        again = find_workloads(parse_manifest("file", text))
+        assert [(each.where, each.count) for each in again] == [
+            (each.where, each.count) for each in find_workloads(objects)
+        ]

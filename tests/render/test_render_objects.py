@@ -26,12 +26,12 @@ from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.roots import root_of
 from kubectl_ddp.spec.dns import DnsServer
-from kubectl_ddp.spec.document import digest, from_document
+from kubectl_ddp.spec.metrics_ingress import Reader
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.program import Command, Script
 from kubectl_ddp.spec.quantity import Nodes
-from kubectl_ddp.spec.readers import Reader
 from kubectl_ddp.spec.rules import longest_suffix
+from kubectl_ddp.spec.serialization import digest, spec_from_dict
 from kubectl_ddp.spec.values import Egress
 from tests.jobs import a_job, jobs
 from tests.rendered import RUN, container, environment, expanded, templates
@@ -55,7 +55,7 @@ def test_any_valid_job_renders_and_its_texts_arrive_as_they_were(spec: JobSpec) 
     if isinstance(spec.program, Command):
         start = len(arguments) - len(spec.args) - len(spec.program.words)
         assert arguments[start - 1 : start + len(spec.program.words)] == ["--no-python", *spec.program.words]
-    assert from_document(json.loads(root_of(objects)["metadata"]["annotations"][Annotation.SPEC])) == spec
+    assert spec_from_dict(json.loads(root_of(objects)["metadata"]["annotations"][Annotation.SPEC])) == spec
 
 
 @given(jobs())
@@ -132,7 +132,7 @@ def test_owner_references_are_left_to_who_creates_the_objects() -> None:
 def test_the_root_says_which_job_it_is() -> None:
     annotations = by_kind(a_job())["PyTorchJob"]["metadata"]["annotations"]
     assert annotations[Annotation.DIGEST] == digest(a_job())
-    assert from_document(json.loads(annotations[Annotation.SPEC])) == a_job()
+    assert spec_from_dict(json.loads(annotations[Annotation.SPEC])) == a_job()
 
 
 def test_the_elastic_policy_points_at_the_store_and_names_the_run() -> None:

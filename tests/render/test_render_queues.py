@@ -14,8 +14,8 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.machines import Rdma, Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
+from kubectl_ddp.spec.node_requirements import Rdma, Topology
 from kubectl_ddp.spec.quantity import BadValue, Nodes
 from tests.helm import CHARTS, Helm
 from tests.jobs import a_job
@@ -39,10 +39,10 @@ def test_a_job_in_kueues_queue_begins_suspended_since_kueue_lets_it_go(engine: E
     objects = rendered(engine=engine, queue="team")
     root = roots.root_of(objects)
     assert root["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-    assert roots.is_to_be_suspended(root)
+    assert roots.is_suspend_requested(root)
     assert "schedulerName" not in worker_template(objects)["spec"]
     assert "kueue.x-k8s.io/queue-name" not in store_job(objects)["metadata"]["labels"]
-    assert not roots.is_to_be_suspended(roots.root_of(rendered(engine=engine)))
+    assert not roots.is_suspend_requested(roots.root_of(rendered(engine=engine)))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -152,7 +152,7 @@ def test_replicas_that_cannot_be_kept_together_are_refused(
     spec = {**fixed, "parallel": layout, **changes}
     values = {key: str(value) for key, value in spec.items() if value is not None}
     values = {"module": "ddp_trainer", **values, "nproc": spec["nproc"], "topology": wishes.split()}
-    said = helm.refusal(CHARTS / "ddp-job", values, release="run", kubernetes="1.34.0")
+    said = helm.error_response(CHARTS / "ddp-job", values, release="run", kubernetes="1.34.0")
     assert f"{caught.value.message} {caught.value.hint}" in " ".join(said.split())
 
 

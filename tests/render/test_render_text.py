@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_ddp.render.templating import TEMPLATES, block, environment, fill, quoted
+from kubectl_ddp.render.jinja_env import TEMPLATES, block, environment, fill, to_flow_yaml
 from kubectl_ddp.render.text import to_json, to_yaml
 from tests.jobs import TEXT
 
@@ -38,7 +38,7 @@ TRICKY = [
 @pytest.mark.parametrize("loader", LOADERS, ids=lambda loader: loader.__name__)
 @given(value=VALUE)
 def test_a_quoted_value_is_read_as_itself(loader: Any, value: Any) -> None:
-    assert yaml.load(f"key: {quoted(value)}\n", Loader=loader) == {"key": value}
+    assert yaml.load(f"key: {to_flow_yaml(value)}\n", Loader=loader) == {"key": value}
 
 
 @given(st.dictionaries(TEXT, TEXT, min_size=1, max_size=4))
@@ -49,13 +49,13 @@ def test_a_block_is_read_as_itself_also_when_indented(value: dict[str, str]) -> 
 
 @pytest.mark.parametrize("text", TRICKY, ids=ascii)
 def test_tricky_text_survives_both_directions(text: str) -> None:
-    assert yaml.safe_load(quoted(text)) == text
+    assert yaml.safe_load(to_flow_yaml(text)) == text
     assert yaml.safe_load(to_yaml([{"key": text, text: "value"}])) == {"key": text, text: "value"}
 
 
 def test_what_is_no_json_has_no_place_in_a_template() -> None:
     with pytest.raises(TypeError, match="object has no place in a template"):
-        quoted(object())
+        to_flow_yaml(object())
 
 
 def test_every_value_enters_a_template_through_a_filter_that_quotes() -> None:

@@ -64,7 +64,7 @@ def test_what_is_recorded_is_recorded_once_and_before_it_is_read(helm: Helm) -> 
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm: Helm, alerts: dict[str, object], sentence: str) -> None:
-    assert sentence in helm.refusal(PLATFORM, {"monitoring": {"rules": {"alerts": alerts}}}, serves=SERVES)
+    assert sentence in helm.error_response(PLATFORM, {"monitoring": {"rules": {"alerts": alerts}}}, serves=SERVES)
 
 
 def test_every_alert_has_a_runbook_and_the_index_names_it() -> None:

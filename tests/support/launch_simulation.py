@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
-    Aside,
     Assignment,
     Failed,
     Failure,
@@ -16,23 +15,24 @@ from ddp_trainer.launch.protocol.messages import (
     Identity,
     Join,
     Leave,
-    Meet,
-    Met,
     Node,
-    Outlive,
     Over,
     Policy,
-    Refused,
-    Standing,
+    PreflightResult,
+    Rejected,
+    ReusableWorkers,
+    RunPreflight,
+    StandBy,
     Start,
     Stop,
     Succeeded,
     Waiting,
+    WorkerState,
 )
-from ddp_trainer.launch.protocol.timeouts import Patience
+from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.state_machine import Membership
 
-PATIENCE = Patience(reconnect=0.5, adopt=10, ended=3, first=3)
+PATIENCE = Timeouts(reconnect=0.5, adopt=10, ended=3, first=3)
 
 
 def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> Policy:
@@ -71,7 +71,7 @@ class SimulatedAgent:
     peer: int
     token: str
     generation: Assignment | None = None
-    standing: Standing = Standing.IDLE
+    standing: WorkerState = WorkerState.IDLE
     asked_to_stop: Stop | None = None
     heard: list[FromStore] = field(default_factory=list)
     connected: bool = False
@@ -97,7 +97,7 @@ class SimulatedAgent:
     @property
     def runs(self) -> int | None:
         """Number of the generation its workers run for."""
-        return self.generation.number if self.generation and self.standing is Standing.RUNNING else None
+        return self.generation.number if self.generation and self.standing is WorkerState.RUNNING else None
 
     def connect(self, run_id: str = "run") -> SimulatedAgent:
         self.connected = True
@@ -112,53 +112,53 @@ class SimulatedAgent:
             identity=self.identity,
             looks=self.looks,
         )
-        self.run.membership.receive(self.peer, hello)
+        self.run.membership.handle_and_tick(self.peer, hello)
         return self
 
     def join(self) -> SimulatedAgent:
-        self.standing, self.asked_to_stop = Standing.IDLE, None
-        self.run.membership.receive(self.peer, Join(port=30000 + self.index))
+        self.standing, self.asked_to_stop = WorkerState.IDLE, None
+        self.run.membership.handle_and_tick(self.peer, Join(port=30000 + self.index))
         return self
 
     def outlive(self) -> SimulatedAgent:
         """Its workers could stay when their group ends."""
-        self.run.membership.receive(self.peer, Outlive())
+        self.run.membership.handle_and_tick(self.peer, ReusableWorkers())
         return self
 
     def step_aside(self) -> SimulatedAgent:
         """Its workers have stopped, and one is being replaced."""
-        self.standing, self.asked_to_stop = Standing.IDLE, None
-        self.run.membership.receive(self.peer, Aside(generation=self.generation.number))
+        self.standing, self.asked_to_stop = WorkerState.IDLE, None
+        self.run.membership.handle_and_tick(self.peer, StandBy(generation=self.generation.number))
         return self
 
     def join_prepared(self) -> SimulatedAgent:
         """As :meth:`join`, with workers that wait for their group."""
-        self.run.membership.receive(self.peer, Join(port=30000 + self.index, is_prepared=True))
+        self.run.membership.handle_and_tick(self.peer, Join(port=30000 + self.index, is_prepared=True))
         return self
 
     def fail(self, *, agreed: bool = False, **details: object) -> SimulatedAgent:
         """A worker failed; the others are stopped when the test calls :meth:`join`."""
         details.setdefault("rank", self.generation.first_rank)
         failure = a_failure(self.generation.number, **details)
-        self.run.membership.receive(self.peer, Failed(failure=failure, agreed=agreed))
+        self.run.membership.handle_and_tick(self.peer, Failed(failure=failure, agreed=agreed))
         return self
 
     def succeed(self) -> SimulatedAgent:
-        self.standing = Standing.SUCCEEDED
-        self.run.membership.receive(self.peer, Succeeded(generation=self.generation.number))
+        self.standing = WorkerState.SUCCEEDED
+        self.run.membership.handle_and_tick(self.peer, Succeeded(generation=self.generation.number))
         return self
 
-    def met(self, *, fit: bool) -> SimulatedAgent:
+    def record_result(self, *, fit: bool) -> SimulatedAgent:
         """The preflight that it was asked for last is over."""
-        number = next(heard.number for heard in reversed(self.heard) if isinstance(heard, Meet))
-        self.run.membership.receive(self.peer, Met(number=number, fit=fit))
+        number = next(heard.number for heard in reversed(self.heard) if isinstance(heard, RunPreflight))
+        self.run.membership.handle_and_tick(self.peer, PreflightResult(number=number, fit=fit))
         return self
 
     def leave(self) -> SimulatedAgent:
-        self.run.membership.receive(self.peer, Leave())
+        self.run.membership.handle_and_tick(self.peer, Leave())
         return self
 
-    def disconnect(self) -> SimulatedAgent:
+    def mark_disconnected(self) -> SimulatedAgent:
         self.connected = False
         self.run.membership.lost(self.peer)
         return self
@@ -167,11 +167,11 @@ class SimulatedAgent:
         self.heard.append(message)
         match message:
             case Start():
-                self.generation, self.standing = message.assignment, Standing.RUNNING
+                self.generation, self.standing = message.assignment, WorkerState.RUNNING
             case Stop():
                 self.asked_to_stop = message
-            case Over() | Refused():
-                self.standing = Standing.IDLE
+            case Over() | Rejected():
+                self.standing = WorkerState.IDLE
             case Waiting():
                 pass
 
@@ -179,7 +179,7 @@ class SimulatedAgent:
 class SimulatedRun:
     """Agents by peer number around one Membership."""
 
-    def __init__(self, policy: Policy | None = None, *, patience: Patience = PATIENCE) -> None:
+    def __init__(self, policy: Policy | None = None, *, patience: Timeouts = PATIENCE) -> None:
         self.policy = policy or a_policy()
         self.patience = patience
         self.now = 0.0
@@ -192,7 +192,7 @@ class SimulatedRun:
         """A store that remembers nothing; every agent's connection is gone."""
         for agent in self.agents.values():
             agent.connected = False
-        self.membership = Membership(self._deliver, lambda: self.now, patience=self.patience)
+        self.membership = Membership(self._write_report, lambda: self.now, patience=self.patience)
 
     def agent(self, index: int) -> SimulatedAgent:
         """A pod that has just been made."""
@@ -224,7 +224,7 @@ class SimulatedRun:
         self.now = end
         self.membership.tick()
 
-    def _deliver(self, peer: int, message: FromStore) -> None:
+    def _write_report(self, peer: int, message: FromStore) -> None:
         if isinstance(message, Start) and message.assignment.fence not in {each.fence for each in self.starts}:
             self.starts.append(self.membership.roster.generation)
         if peer in self.agents and self.agents[peer].connected:

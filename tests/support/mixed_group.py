@@ -48,7 +48,7 @@ class Launcher:
     def __init__(self) -> None:
         self.call_off: Callable[[], None] = lambda: None
 
-    def entering(self, call_off: Callable[[], None]) -> None:
+    def mark_joining(self, call_off: Callable[[], None]) -> None:
         """How the group is ended from outside."""
         self.call_off = call_off
 
@@ -71,7 +71,7 @@ def main() -> int:
         group.sum(torch.ones(2))
     except PeerLost:
         group.free_device(agreed=False)
-        group.abandon()
+        group.abort()
         group = join(1, second, 2, Launcher())
         group.sum(torch.ones(2))
         group.close()

@@ -9,10 +9,10 @@ from ddp_trainer.preflight.schema import (
     Gpu,
     Interface,
     Limits,
-    Listening,
+    ListenPorts,
     Outcome,
     Probe,
-    Purpose,
+    ProbeKind,
     Rdma,
     Report,
     Resolution,
@@ -68,7 +68,7 @@ def a_report(rank: int = 0, **changed: Any) -> Report:
         interfaces=(LOOPBACK, ethernet(address)),
         gloo=Choice(interface="eth0", address=address, why="the host name"),
         nccl=Choice(interface="eth0", address=address, why="its default"),
-        listening=Listening(random=40000 + rank, rendezvous=29400),
+        listening=ListenPorts(random=40000 + rank, rendezvous=29400),
         software=Software(versions={"python": "3.12.4", "torch": "2.13.0"}, packages="p", script="s", environment={}),
         limits=Limits(shared_memory_bytes=1 << 33, shared_memory_free_bytes=1 << 33, open_files=1 << 20),
         gpus=(),
@@ -84,7 +84,7 @@ def facts_of(*reports: Report, **changed: Any) -> Facts:
     return replace(Facts(reports=reports, expected=len(reports), least=len(reports)), **changed)
 
 
-def a_probe(source: int, target: int, purpose: Purpose, outcome: Outcome = Outcome.OK, **changed: Any) -> Probe:
+def a_probe(source: int, target: int, purpose: ProbeKind, outcome: Outcome = Outcome.OK, **changed: Any) -> Probe:
     probe = Probe(
         source=f"token-{source}",
         target=f"token-{target}",

@@ -337,7 +337,7 @@ class ModelMark:
 class ModelStreams(Streams):
     """Of the model."""
 
-    def leave_errors_to_launcher(self, environ: MutableMapping[str, str]) -> bool:
+    def disable_watchdog(self, environ: MutableMapping[str, str]) -> bool:
         return True
 
     def mark(self) -> ModelMark:

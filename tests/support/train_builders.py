@@ -14,7 +14,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from ddp_trainer.train.config.metric_goal import Goal
+from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 
@@ -60,7 +60,7 @@ def a_directory(
     path: Path, *, keep: int = 3, generation: int = 0, token: str = "a", best: str | None = None
 ) -> CheckpointDirectory:
     claim = WriteLease(path, generation=generation, fence=generation, run_id="run", token=token)
-    directory = CheckpointDirectory(path, keep=keep, claim=claim, best=None if best is None else Goal(best))
+    directory = CheckpointDirectory(path, keep=keep, claim=claim, best=None if best is None else TargetMetric(best))
     directory.open()
     return directory
 

@@ -30,10 +30,10 @@ def _start_launcher(argv: Sequence[str]) -> int:
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
-    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_our_trainer)
+    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_reference_trainer)
 
 
-def _is_our_trainer(program: Program) -> bool:
+def _is_reference_trainer(program: Program) -> bool:
     """Return whether the program is the reference trainer, which can import and read samples before it has a rank."""
     return (program.kind, program.target, program.arguments[:1]) == ("module", "ddp_trainer", ("train",))
 
@@ -82,10 +82,10 @@ def _preflight(argv: Sequence[str]) -> int:
 
 
 def _collectives(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.flags import unclaimed  # noqa: PLC0415
+    from ddp_trainer.launch.flags import remaining_args  # noqa: PLC0415
     from ddp_trainer.preflight.collectives.cli import main  # noqa: PLC0415
 
-    return main(argv, launch=_launch, unclaimed=unclaimed)
+    return main(argv, launch=_launch, unclaimed=remaining_args)
 
 
 PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")}

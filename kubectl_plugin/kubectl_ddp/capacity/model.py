@@ -6,30 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.machines import Machine
-from kubectl_ddp.checks.model import Unread
+from kubectl_ddp.checks.model import Unknown
+from kubectl_ddp.checks.nodes import Machine
 from kubectl_ddp.render.pod import GPU
-from kubectl_ddp.spec.machines import GPU_PRODUCT
+from kubectl_ddp.spec.node_requirements import GPU_PRODUCT
 
-__all__ = ["GPU", "Gang", "Queue", "Share", "Stock", "type_of"]
+__all__ = ["GPU", "Gang", "Inventory", "Queue", "Share", "type_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class Inventory:
     """Objects of a place as they were read, of that which decides what is free there."""
 
     namespace: str = ""
-    nodes: Sequence[Object] | Unread
-    pods: Sequence[Object] | Unread
+    nodes: Sequence[Object] | Unknown
+    pods: Sequence[Object] | Unknown
     """Of all namespaces, those that are not over."""
-    local_queues: Sequence[Object] | Unread = ()
+    local_queues: Sequence[Object] | Unknown = ()
     """Kueue's, of the namespace; none where there is no Kueue."""
-    cluster_queues: Sequence[Object] | Unread = ()
+    cluster_queues: Sequence[Object] | Unknown = ()
 
-    def unread(self) -> tuple[str, ...]:
+    def unknown_reasons(self) -> tuple[str, ...]:
         """A sentence for each kind of object that may not be read."""
         found = (getattr(self, each.name) for each in fields(self))
-        return tuple(dict.fromkeys(fact.why for fact in found if isinstance(fact, Unread) and fact.why))
+        return tuple(dict.fromkeys(fact.why for fact in found if isinstance(fact, Unknown) and fact.why))
 
 
 @dataclass(frozen=True, slots=True)

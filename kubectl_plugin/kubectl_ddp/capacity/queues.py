@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.capacity.model import Queue, Share, Stock
-from kubectl_ddp.checks.amounts import PODS, Amounts, amounts
-from kubectl_ddp.checks.kueue import cohort_of, groups_of, inactive
-from kubectl_ddp.checks.model import Unread
+from kubectl_ddp.capacity.model import Inventory, Queue, Share
+from kubectl_ddp.checks.kueue import cohort_of, groups_of, inactive_reason
+from kubectl_ddp.checks.model import Unknown
+from kubectl_ddp.checks.quantities import PODS, Amounts, milli_values
 
 UNBOUNDED: Final = 10**9
 """Nodes that a queue without quotas lets through."""
 
 
-def queues_of(stock: Stock) -> list[Queue] | None:
+def queues_of(stock: Inventory) -> list[Queue] | None:
     """The queues of the namespace, by name; ``None`` where they may not be read."""
-    if isinstance(stock.local_queues, Unread):
+    if isinstance(stock.local_queues, Unknown):
         return None
-    clusters = None if isinstance(stock.cluster_queues, Unread) else stock.cluster_queues
+    clusters = None if isinstance(stock.cluster_queues, Unknown) else stock.cluster_queues
     return sorted((_queue(local, clusters) for local in stock.local_queues), key=lambda queue: queue.name)
 
 
@@ -30,7 +30,7 @@ def _queue(local: Object, clusters: Sequence[Object] | None) -> Queue:
     return Queue(
         name=str(local["metadata"]["name"]),
         cluster_queue=leads,
-        inactive=inactive(local) or (inactive(cluster) if cluster else ""),
+        inactive=inactive_reason(local) or (inactive_reason(cluster) if cluster else ""),
         waiting=int(status.get("pendingWorkloads") or 0),
         shares=None if clusters is None else tuple(_shares(cluster, clusters) if cluster else ()),
     )
@@ -38,31 +38,31 @@ def _queue(local: Object, clusters: Sequence[Object] | None) -> Queue:
 
 def _shares(cluster: Object, clusters: Sequence[Object]) -> Iterator[Share]:
     used = _used(cluster)
-    for flavor, resource in _quotas(cluster):
-        quota, name = amounts(resource), str(resource["name"])
+    for flavor, resource in _flavor_resources(cluster):
+        quota, name = milli_values(resource), str(resource["name"])
         mine = used.get((flavor, name), 0)
-        lent = _lent(cluster, clusters, flavor, name) - max(0, mine - quota["nominalQuota"])
+        lent = _borrowable_quota(cluster, clusters, flavor, name) - max(0, mine - quota["nominalQuota"])
         if "borrowingLimit" in quota:
             lent = min(lent, quota["borrowingLimit"] - max(0, mine - quota["nominalQuota"]))
         yield Share(flavor, name, quota["nominalQuota"], mine, max(0, lent))
 
 
-def _lent(cluster: Object, clusters: Sequence[Object], flavor: str, name: str) -> int:
+def _borrowable_quota(cluster: Object, clusters: Sequence[Object], flavor: str, name: str) -> int:
     """What the others of a cohort have unused; what they have borrowed is gone."""
     cohort = cohort_of(cluster)
     others = [each for each in clusters if cohort and each is not cluster and cohort_of(each) == cohort]
     found = 0
     for other in others:
         used = _used(other).get((flavor, name), 0)
-        for its, resource in _quotas(other):
+        for its, resource in _flavor_resources(other):
             if (its, resource["name"]) == (flavor, name):
-                quota = amounts(resource)
+                quota = milli_values(resource)
                 spare = quota["nominalQuota"] - used
                 found += min(spare, quota.get("lendingLimit", spare))
     return found
 
 
-def _quotas(cluster: Object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _flavor_resources(cluster: Object) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for group in groups_of(cluster):
         for flavor in group["flavors"]:
             for resource in flavor["resources"]:
@@ -73,13 +73,13 @@ def _used(cluster: Object) -> dict[tuple[str, str], int]:
     """(flavor, resource) → what admitted jobs hold."""
     status = cluster.get("status") or {}
     return {
-        (str(flavor["name"]), str(each["name"])): amounts({"total": each.get("total", "0")})["total"]
+        (str(flavor["name"]), str(each["name"])): milli_values({"total": each.get("total", "0")})["total"]
         for flavor in status.get("flavorsReservation") or ()
         for each in flavor.get("resources") or ()
     }
 
 
-def admits(queue: Queue, wants: Amounts) -> int:
+def nodes_within_quota(queue: Queue, wants: Amounts) -> int:
     """Nodes of such pods that a queue has quota for now, all of one flavor for each resource."""
     if queue.inactive:
         return 0

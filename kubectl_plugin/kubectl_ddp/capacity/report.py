@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from kubectl_ddp.capacity.gangs import largest
-from kubectl_ddp.capacity.machines import Room
+from kubectl_ddp.capacity.largest_job import largest
 from kubectl_ddp.capacity.model import GPU, Gang, Queue
-from kubectl_ddp.checks.amounts import number
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.capacity.node_capacity import NodeCapacity
+from kubectl_ddp.checks.quantities import number
+from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.present import NOTHING, Cell, Table
 
 CPU, MEMORY = "cpu", "memory"
@@ -28,7 +28,7 @@ class Capacity:
 
     where: str
     namespace: str
-    rooms: Sequence[Room] | None
+    rooms: Sequence[NodeCapacity] | None
     """``None`` where machines may not be read."""
     gangs: Sequence[Gang] | None
     """Jobs that fit now; ``None`` where machines or pods may not be read."""
@@ -45,15 +45,15 @@ class Capacity:
 def tables(capacity: Capacity) -> Iterator[Table]:
     """By machine, by kind of GPU, by queue; those with nothing to show are left out."""
     if capacity.rooms:
-        yield Table(("MACHINE", "GPU-TYPE", "GPUS-FREE", "CPU-FREE", "MEMORY-FREE", "NOTE"), _machines(capacity.rooms))
-    if kinds := _kinds(capacity):
+        yield Table(("MACHINE", "GPU-TYPE", "GPUS-FREE", "CPU-FREE", "MEMORY-FREE", "NOTE"), _node_rows(capacity.rooms))
+    if kinds := _gpu_type_rows(capacity):
         yield Table(("GPU-TYPE", "MACHINES", "GPUS-FREE", "FITS-NOW"), kinds)
     if capacity.queues:
         header = ("QUEUE", "CLUSTER-QUEUE", "FLAVOR", "RESOURCE", "USED", "BORROWABLE", "WAITING", "NOTE")
         yield Table(header, [row for queue in capacity.queues for row in _queue(queue)])
 
 
-def _machines(rooms: Sequence[Room]) -> list[Sequence[Cell]]:
+def _node_rows(rooms: Sequence[NodeCapacity]) -> list[Sequence[Cell]]:
     rows: list[Sequence[Cell]] = []
     for room in rooms:
         note = ", ".join([*([room.closed] if room.closed else []), *room.taints])
@@ -63,7 +63,7 @@ def _machines(rooms: Sequence[Room]) -> list[Sequence[Cell]]:
     return rows
 
 
-def _of(room: Room, name: str) -> str:
+def _of(room: NodeCapacity, name: str) -> str:
     """As in ``3 of 8``."""
     whole = room.whole.get(name, 0)
     if not whole:
@@ -72,7 +72,7 @@ def _of(room: Room, name: str) -> str:
     return f"{free} of {number(name, whole)}"
 
 
-def _kinds(capacity: Capacity) -> list[Sequence[Cell]]:
+def _gpu_type_rows(capacity: Capacity) -> list[Sequence[Cell]]:
     rooms = [room for room in capacity.rooms or () if room.whole.get(GPU)]
     rows: list[Sequence[Cell]] = []
     for kind in dict.fromkeys(room.gpu_type for room in rooms):
@@ -113,7 +113,7 @@ def _queue(queue: Queue) -> Iterator[Sequence[Cell]]:
         yield [*names, Cell(share.flavor), Cell(share.resource), Cell(used), Cell(borrowable), *ends]
 
 
-def sentence(capacity: Capacity, submit: str) -> str:
+def largest_job_message(capacity: Capacity, submit: str) -> str:
     """The largest job that fits now, and how it is submitted.
 
     Args:
@@ -134,7 +134,7 @@ def sentence(capacity: Capacity, submit: str) -> str:
     return f"{told} GPUs are free, and what a job asks for beside them is not: try less with --cpu and --memory."
 
 
-def document(capacity: Capacity) -> dict[str, Any]:
+def capacity_to_dict(capacity: Capacity) -> dict[str, Any]:
     """The same for programs; what may not be read is ``null``."""
     rooms, gangs, queues = capacity.rooms, capacity.gangs, capacity.queues
     return {
@@ -145,12 +145,12 @@ def document(capacity: Capacity) -> dict[str, Any]:
         "largest": None if capacity.largest is None else asdict(capacity.largest),
         "fits": None if gangs is None else [asdict(gang) for gang in gangs],
         "machines": None if rooms is None else [_machine(room) for room in rooms],
-        "queues": None if queues is None else [_queue_document(queue) for queue in queues],
+        "queues": None if queues is None else [_queue_json(queue) for queue in queues],
         "unread": list(capacity.unread),
     }
 
 
-def _machine(room: Room) -> dict[str, Any]:
+def _machine(room: NodeCapacity) -> dict[str, Any]:
     found: dict[str, Any] = {"name": room.name, "gpu_type": room.gpu_type}
     for resource, (name, kind) in AMOUNTS.items():
         found[name] = kind(room.whole.get(resource, 0) / 1000)
@@ -158,7 +158,7 @@ def _machine(room: Room) -> dict[str, Any]:
     return found | {"closed": room.closed, "taints": list(room.taints)}
 
 
-def _queue_document(queue: Queue) -> dict[str, Any]:
+def _queue_json(queue: Queue) -> dict[str, Any]:
     shares = None
     if queue.shares is not None:
         shares = [

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from kubectl_ddp.chart.constants import constants
-from kubectl_ddp.chart.fabrics import fabrics
-from kubectl_ddp.chart.presets import presets
+from kubectl_ddp.chart.fabrics import fabric_values
+from kubectl_ddp.chart.presets import preset_values
 from kubectl_ddp.chart.shapes import shapes
 from kubectl_ddp.chart.values import schema_json, values_yaml
 
@@ -21,8 +21,8 @@ def generated() -> dict[str, str]:
         "values.yaml": values_yaml(),
         "values.schema.json": schema_json(),
         "files/constants.yaml": _file(constants()),
-        "files/fabrics.yaml": _file(fabrics()),
-        "files/presets.yaml": _file(presets()),
+        "files/fabrics.yaml": _file(fabric_values()),
+        "files/presets.yaml": _file(preset_values()),
         "files/shapes.yaml": _file(shapes()),
     }
 

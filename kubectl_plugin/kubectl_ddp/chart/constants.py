@@ -11,14 +11,25 @@ from ddp_trainer.common import parallel_dims as arithmetic
 from ddp_trainer.common.enums import CHOICES
 from ddp_trainer.common.model_constraints import SCHEDULES
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict
-from kubectl_ddp.cluster.positions import WORKLOADS
+from kubectl_ddp.cluster.kueue_positions import WORKLOADS
 from kubectl_ddp.cluster.resources import PROVIDERS
 from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
 from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
-from kubectl_ddp.render import choose, code, engines, fabric, failures, gangs, objects, pod, secret, volumes
+from kubectl_ddp.render import choose, code, engines, fabric, failures, gang_scheduling, objects, pod, secret, volumes
 from kubectl_ddp.roots import ROOTS
 from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec import dns, document, in_clear, layout, machines, mounts, own_gpt, queues, rules, shared_presets
+from kubectl_ddp.spec import (
+    dns,
+    in_clear,
+    layout,
+    mounts,
+    node_requirements,
+    queues,
+    reference_model,
+    rules,
+    serialization,
+    shared_presets,
+)
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
@@ -30,10 +41,10 @@ RENDERED: Final = f"{names.GROUP}/rendered"
 def constants() -> dict[str, Any]:
     """The file's content."""
     return {
-        "document": {"apiVersion": document.API_VERSION, "kind": document.KIND},
+        "document": {"apiVersion": serialization.API_VERSION, "kind": serialization.KIND},
         "defaults": dict(DEFAULTS),
-        "engines": _engines(),
-        "gangs": _gangs(),
+        "engines": _engine_values(),
+        "gangs": _gang_values(),
         **_contract(),
         **_pods(),
         **_rules(),
@@ -63,7 +74,7 @@ def _pods() -> dict[str, Any]:
         "channel": fabric.CHANNEL,
         "gpu": pod.GPU,
         "mig": pod.MIG,
-        "gpuProduct": machines.GPU_PRODUCT,
+        "gpuProduct": node_requirements.GPU_PRODUCT,
         "neverReady": pod.NEVER_READY,
         "placeLabels": list(pod.PLACE_LABELS),
         "podSecurity": dict(pod.POD_SECURITY),
@@ -96,7 +107,7 @@ def _pods() -> dict[str, Any]:
         "kueueVersions": list(WORKLOADS),
         "kueueQueue": KUEUE_QUEUE,
         "kueuePriority": KUEUE_PRIORITY,
-        "kaiQueue": gangs.KAI_QUEUE,
+        "kaiQueue": gang_scheduling.KAI_QUEUE,
     }
 
 
@@ -112,21 +123,21 @@ def _rules() -> dict[str, Any]:
             "mostLookedAt": layout.MOST_LOOKED_AT,
         },
         "ownGpt": {
-            "task": own_gpt.TASK,
-            "model": own_gpt.MODEL,
-            "sizes": dict(own_gpt.SIZES),
-            "vocabulary": own_gpt.VOCABULARY,
-            "globalBatch": own_gpt.GLOBAL_BATCH,
-            "schedule": own_gpt.SCHEDULE,
-            "whole": f"^(?:{own_gpt.WHOLE.pattern})$",
-            "flags": dict(own_gpt.FLAGS),
+            "task": reference_model.TASK,
+            "model": reference_model.MODEL,
+            "sizes": dict(reference_model.SIZES),
+            "vocabulary": reference_model.VOCABULARY,
+            "globalBatch": reference_model.GLOBAL_BATCH,
+            "schedule": reference_model.SCHEDULE,
+            "whole": f"^(?:{reference_model.WHOLE.pattern})$",
+            "flags": dict(reference_model.FLAGS),
             "schedules": {
                 name: {"stagesPerRank": asks.stages_per_rank, "inRounds": asks.in_rounds, "fills": asks.fills}
                 for name, asks in SCHEDULES.items()
             },
         },
         "choices": [{"flag": flag, "words": [str(word) for word in words]} for flag, words in CHOICES.items()],
-        "clashes": [_clash(clash) for clash in (*CLASHES, *WITHOUT_SHARD)],
+        "clashes": [_conflict_entry(clash) for clash in (*CLASHES, *WITHOUT_SHARD)],
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,
         "variables": {
@@ -144,19 +155,19 @@ def _rules() -> dict[str, Any]:
     }
 
 
-def _clash(clash: OptionConflict) -> dict[str, Any]:
+def _conflict_entry(clash: OptionConflict) -> dict[str, Any]:
     return {
         "where": str(clash.where),
         "words": [
             {"flag": word.flag, "value": word.value, "but": word.but, "isSwitch": word.is_switch}
             for word in clash.words
         ],
-        "sentence": clash.sentence,
+        "sentence": clash.message,
         "help": clash.help,
     }
 
 
-def _engines() -> dict[str, Any]:
+def _engine_values() -> dict[str, Any]:
     return {
         str(name): {
             "apiVersion": rendering.root.api_version,
@@ -172,7 +183,7 @@ def _engines() -> dict[str, Any]:
     }
 
 
-def _gangs() -> dict[str, Any]:
+def _gang_values() -> dict[str, Any]:
     served = [{"gang": str(gang), "apiVersion": kind[0], "kind": kind[1]} for gang, kind in choose.GANG_KINDS]
     return {
         "served": served,

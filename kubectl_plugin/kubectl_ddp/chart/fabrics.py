@@ -6,14 +6,14 @@ import re
 from typing import Any
 
 from kubectl_ddp.fabrics import choose
-from kubectl_ddp.fabrics.catalogue import FABRICS
-from kubectl_ddp.fabrics.model import SET, Entry, Need, Profile, Refusal, Target
+from kubectl_ddp.fabrics.model import SET, ConflictingVariable, Entry, Need, Profile, Target
+from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.fabrics.version import version
-from kubectl_ddp.render.fabric import reading
+from kubectl_ddp.render.fabric import source_script
 from kubectl_ddp.spec import fabric
 
 
-def fabrics() -> dict[str, Any]:
+def fabric_values() -> dict[str, Any]:
     """The file's content."""
     return {
         "choose": {
@@ -37,10 +37,10 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "isBeside": profile.is_beside,
         "largest": profile.largest or 0,
         "devices": list(profile.devices),
-        "askFor": fabric.ask_for(profile) if profile.devices else "",
+        "askFor": fabric.rdma_hint(profile) if profile.devices else "",
         "entries": [_entry(entry) for entry in profile.entries if entry.emission in SET],
         "needs": [_need(need) for need in profile.needs],
-        "refusals": [_refusal(refusal) for refusal in profile.refusals],
+        "refusals": [_conflicting_variable(refusal) for refusal in profile.refusals],
     }
 
 
@@ -50,7 +50,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     if entry.key in fabric.LISTS:
         made["value"] = entry.value.split(",")
     if entry.target == Target.LOAD:
-        made["value"] = reading(entry.value)
+        made["value"] = source_script(entry.value)
     bounds = {"since": entry.since, "before": entry.before}
     made |= {word: list(version(bound)) for word, bound in bounds.items() if bound}
     made |= {"machines": [pattern(machine) for machine in entry.machines]} if entry.machines else {}
@@ -58,10 +58,10 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _need(need: Need) -> dict[str, Any]:
-    return {"sentence": need.sentence, "source": need.source, "isGrave": need.is_grave, "unless": need.unless}
+    return {"sentence": need.message, "source": need.source, "isGrave": need.is_grave, "unless": need.unless}
 
 
-def _refusal(refusal: Refusal) -> dict[str, str]:
+def _conflicting_variable(refusal: ConflictingVariable) -> dict[str, str]:
     value = {"value": pattern(refusal.value)} if refusal.value != "*" else {}
     return {"name": pattern(refusal.name), **value, "reason": refusal.reason}
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kubectl_ddp.fabrics.catalogue import AUTO
+from kubectl_ddp.fabrics.registry import AUTO
 from kubectl_ddp.spec import values as v
-from kubectl_ddp.spec.document import API_VERSION, KIND
 from kubectl_ddp.spec.fields import FIELDS, PRESET, Field
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import DEFAULTS
+from kubectl_ddp.spec.serialization import API_VERSION, KIND
 
 Schema = Mapping[str, Any]
 
@@ -116,11 +116,11 @@ def _schema(key: str, known: Field) -> Schema:
     match v.PROCESSES if known.parse is v.process_count else known.parse:
         case v.Choice(members=members):
             return {"enum": [*members]}
-        case v.Whole(least=least, most=most):
+        case v.IntRange(least=least, most=most):
             return {"type": ["integer", "null"], "minimum": least, "maximum": most}
-        case v.words:
+        case v.parse_command:
             return {"type": ["array", "string"], "items": WORD}
-        case v.texts:
+        case v.text_list:
             return WORDS
     if known.is_map or known.is_list:
         return TEXTS if known.is_list else {"type": "object", "additionalProperties": WORD}

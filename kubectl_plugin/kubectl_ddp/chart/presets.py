@@ -7,7 +7,7 @@ from typing import Any
 from kubectl_ddp.spec.presets import PRESETS
 
 
-def presets() -> dict[str, Any]:
+def preset_values() -> dict[str, Any]:
     """The file's content: key or variable → value."""
     return {
         name: {

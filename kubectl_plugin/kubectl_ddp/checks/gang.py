@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.checks.footprint import Footprint, footprint_of
-from kubectl_ddp.checks.machines import Machine, Occupant, machines_of, occupants_of
 from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, read
-from kubectl_ddp.checks.predicates import against
-from kubectl_ddp.checks.room import Place, copies
+from kubectl_ddp.checks.nodes import Machine, ScheduledPod, parse_nodes, scheduled_pods
+from kubectl_ddp.checks.pod_fit import Place, copies
+from kubectl_ddp.checks.pod_requirements import PodRequirements, pod_requirements
+from kubectl_ddp.checks.scheduler_filters import against
 from kubectl_ddp.checks.subject import pods_of
 from kubectl_ddp.spec.engine import Engine
-from kubectl_ddp.spec.queues import is_kueues
+from kubectl_ddp.spec.queues import is_kueue_managed
 
 MACHINES: Final = "machines"
 ROOM: Final = "room"
@@ -21,7 +21,7 @@ MOST_NAMED: Final = 3
 """Jobs that a sentence names."""
 
 
-def fits_ever(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Whether empty machines would be enough for the least number of nodes, and for the largest."""
     place = _place(subject, facts)
     nodes, room = subject.spec.nnodes, place.empty()
@@ -63,12 +63,12 @@ def fits_ever(subject: Subject, facts: Facts) -> Iterator[Finding]:
 def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Whether there is room at this moment, and what would make it."""
     place, mine = _place(subject, facts), f"{subject.namespace}/{subject.spec.name}"
-    occupants = _without(occupants_of(read(facts.pods)), {mine})
+    occupants = _without(scheduled_pods(read(facts.pods)), {mine})
     nodes = subject.spec.nnodes
     if place.empty() < nodes.minimum:
         return  # the other check has said so
-    wanted = nodes.maximum if starts_whole(subject) else nodes.minimum
-    room = place.beside(occupants)
+    wanted = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
+    room = place.free_worker_slots(occupants)
     if room >= nodes.maximum:
         yield Finding(ROOM, Status.OK, f"There is room for {_nodes(nodes.maximum)} now.")
     elif room >= wanted:
@@ -87,23 +87,23 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def starts_whole(subject: Subject) -> bool:
+def is_all_or_nothing(subject: Subject) -> bool:
     """Whether all nodes are let go at once, or none: Kueue admits the largest number, except of an Indexed Job."""
-    return is_kueues(subject.spec) and subject.spec.engine is not Engine.JOB
+    return is_kueue_managed(subject.spec) and subject.spec.engine is not Engine.JOB
 
 
 def _less(subject: Subject, room: int) -> str:
     if room == 0:
         return "It waits until then."
     maximum = subject.spec.nnodes.maximum
-    if starts_whole(subject):
+    if is_all_or_nothing(subject):
         return f"It waits until then; --nnodes {room} would start at once."
     return f"It waits until then; --nnodes {room}:{maximum} would start at once."
 
 
-def when(place: Place, occupants: Sequence[Occupant], wanted: int) -> str:
+def when(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> str:
     """What has to end before there is room for ``wanted`` nodes, in a sentence."""
-    leaving = departures(place, occupants, wanted)
+    leaving = jobs_to_finish(place, occupants, wanted)
     if leaving is None:
         closed = [f"{machine.name} {machine.closed}" for machine in place.machines if machine.closed]
         reason = f" ({', '.join(closed[:MOST_NAMED])})" if closed else ""
@@ -114,28 +114,28 @@ def when(place: Place, occupants: Sequence[Occupant], wanted: int) -> str:
     return f"There is enough when {named}{more} {end}."
 
 
-def departures(place: Place, occupants: Sequence[Occupant], wanted: int) -> list[str] | None:
+def jobs_to_finish(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> list[str] | None:
     """The jobs that have to end: one if one is enough, else those that free most; ``None`` if all are not enough."""
     jobs = list(dict.fromkeys(occupant.owner for occupant in occupants if occupant.owner))
-    gains = {job: place.beside(_without(occupants, {job})) for job in jobs}
+    gains = {job: place.free_worker_slots(_without(occupants, {job})) for job in jobs}
     for job in jobs:
         if gains[job] >= wanted:
             return [job]
     gone: set[str] = set()
     for job in sorted(jobs, key=lambda job: -gains[job]):
         gone.add(job)
-        if place.beside(_without(occupants, gone)) >= wanted:
+        if place.free_worker_slots(_without(occupants, gone)) >= wanted:
             return sorted(gone, key=jobs.index)
     return None
 
 
-def _without(occupants: Sequence[Occupant], jobs: set[str]) -> list[Occupant]:
+def _without(occupants: Sequence[ScheduledPod], jobs: set[str]) -> list[ScheduledPod]:
     return [occupant for occupant in occupants if occupant.owner not in jobs]
 
 
 def _place(subject: Subject, facts: Facts) -> Place:
     worker, store = pods_of(subject)
-    return Place(footprint_of(worker), footprint_of(store), machines_of(read(facts.nodes)))
+    return Place(pod_requirements(worker), pod_requirements(store), parse_nodes(read(facts.nodes)))
 
 
 def _why(place: Place) -> str:
@@ -150,7 +150,7 @@ def _why(place: Place) -> str:
     return "; ".join(filter(None, [*told, _reasons(place.worker, place.machines), *by]))
 
 
-def _reasons(pod: Footprint, machines: Sequence[Machine]) -> str:
+def _reasons(pod: PodRequirements, machines: Sequence[Machine]) -> str:
     """What is against the machines that cannot take such a pod, grouped as the scheduler does."""
     if not machines:
         return "there are no machines"

@@ -6,22 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.amounts import amounts, requests_of, shown, times
-from kubectl_ddp.checks.gang import starts_whole
+from kubectl_ddp.checks.gang import is_all_or_nothing
 from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.checks.quantities import format_quantity, milli_values, requests_of, times
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.roots import ROOTS
-from kubectl_ddp.spec.queues import is_kueues
+from kubectl_ddp.spec.queues import is_kueue_managed
 
 QUEUE: Final = "queue"
 ADMISSION: Final = "admission"
 
 
-def queue_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """The LocalQueue exists, leads to a ClusterQueue, and both take jobs."""
     local = local_queue(subject, facts)
     if local is None:
-        if is_kueues(subject.spec):
+        if is_kueue_managed(subject.spec):
             names = sorted(str(queue["metadata"]["name"]) for queue in read(facts.local_queues))
             yield Finding(
                 QUEUE,
@@ -31,7 +31,7 @@ def queue_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
                 _other_queues(names, has_kueue=facts.has_kueue),
             )
         return
-    why = inactive(local)
+    why = inactive_reason(local)
     if why:
         yield Finding(QUEUE, Status.FAIL, f"The queue '{subject.spec.queue}' takes no jobs: {why}.")
     else:
@@ -46,7 +46,7 @@ def _other_queues(names: Sequence[str], *, has_kueue: bool) -> str:
     return f"{way}, or leave --queue out."
 
 
-def priority_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """The WorkloadPriorityClass exists: without it Kueue takes no notice of the job."""
     name = subject.spec.queue_priority
     if read(facts.queue_priority) is None:
@@ -60,9 +60,9 @@ def priority_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield Finding(QUEUE, Status.OK, f"The WorkloadPriorityClass '{name}' is there.")
 
 
-def engine_is_admitted(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_engine_integration(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Kueue is told which kinds to look after; of the others a job in a queue stays suspended for ever."""
-    if not is_kueues(subject.spec):
+    if not is_kueue_managed(subject.spec):
         return
     root = ROOTS[str(subject.spec.engine)]
     word = f"{root.group}/{root.kind.lower()}"
@@ -71,28 +71,28 @@ def engine_is_admitted(subject: Subject, facts: Facts) -> Iterator[Finding]:
             ADMISSION,
             Status.FAIL,
             f"Kueue does not look after {root.plural}.{root.group} here, so this job would stay suspended for ever.",
-            f"Choose another --engine ({_engines(read(facts.frameworks))}), or add '{word}' to Kueue's "
+            f"Choose another --engine ({_engine_names(read(facts.frameworks))}), or add '{word}' to Kueue's "
             "integrations.frameworks.",
         )
 
 
-def _engines(frameworks: frozenset[str]) -> str:
+def _engine_names(frameworks: frozenset[str]) -> str:
     found = [root.engine for root in ROOTS.values() if f"{root.group}/{root.kind.lower()}" in frameworks]
     return ", ".join(found) or "there is none that it does"
 
 
-def quota_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """One flavor of each resource group has quota for all nodes; what can be borrowed is the most that is lent."""
     local = local_queue(subject, facts)
     cluster = _cluster_queue(local, read(facts.cluster_queues)) if local else None
     if local is None or cluster is None:
         return
     name = cluster["metadata"]["name"]
-    if why := inactive(cluster):
+    if why := inactive_reason(cluster):
         yield Finding(ADMISSION, Status.FAIL, f"The ClusterQueue '{name}' takes no jobs: {why}.")
         return
     nodes = subject.spec.nnodes
-    count = nodes.maximum if starts_whole(subject) else nodes.minimum
+    count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
     wanted = times(requests_of(subject.worker["spec"]), count)
     covered = {name for group in groups_of(cluster) for name in group["coveredResources"]}
     bare = sorted(name for name in wanted if name not in covered | {"pods"})
@@ -127,9 +127,10 @@ def _short(group: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
     """What each flavor of a group lacks; empty when one of them has all of it."""
     lacks = []
     for flavor in group["flavors"]:
-        quota = amounts({each["name"]: each["nominalQuota"] for each in flavor["resources"]})
+        quota = milli_values({each["name"]: each["nominalQuota"] for each in flavor["resources"]})
         missing = [
-            f"the flavor '{flavor['name']}' has {shown(name, quota.get(name, 0))} of {shown(name, wanted[name])}"
+            f"the flavor '{flavor['name']}' has {format_quantity(name, quota.get(name, 0))} "
+            f"of {format_quantity(name, wanted[name])}"
             for name in group["coveredResources"]
             if wanted.get(name, 0) > quota.get(name, 0)
         ]
@@ -139,12 +140,12 @@ def _short(group: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
     return " and ".join(lacks)
 
 
-def others_wait(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_pending_jobs(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """How many jobs wait in the same queue, and which is the next."""
     if local_queue(subject, facts) is None:
         return
     mine = {"name": subject.spec.name}
-    waiting = [each for each in read(facts.pending) if mine not in _owners(each, subject.namespace)]
+    waiting = [each for each in read(facts.pending) if mine not in _owner_names(each, subject.namespace)]
     if not waiting:
         yield Finding(QUEUE, Status.OK, "No job waits in front of this one.")
         return
@@ -154,7 +155,7 @@ def others_wait(subject: Subject, facts: Facts) -> Iterator[Finding]:
     yield Finding(QUEUE, Status.WARN, f"{count} in the same queue; the next is {first.get('namespace', '')}/{owner}.")
 
 
-def _owners(workload: Object, namespace: str) -> list[dict[str, str]]:
+def _owner_names(workload: Object, namespace: str) -> list[dict[str, str]]:
     about = workload["metadata"]
     owners = about.get("ownerReferences") or () if about.get("namespace") == namespace else ()
     return [{"name": each["name"]} for each in owners]
@@ -162,7 +163,7 @@ def _owners(workload: Object, namespace: str) -> list[dict[str, str]]:
 
 def local_queue(subject: Subject, facts: Facts) -> Object | None:
     """The LocalQueue of the job; ``None`` when it is in none, or there is no such."""
-    if not is_kueues(subject.spec):
+    if not is_kueue_managed(subject.spec):
         return None
     named = [queue for queue in read(facts.local_queues) if queue["metadata"]["name"] == subject.spec.queue]
     return named[0] if named else None
@@ -173,7 +174,7 @@ def _cluster_queue(local: Object, queues: Sequence[Object]) -> Object | None:
     return named[0] if named else None
 
 
-def inactive(queue: Object) -> str:
+def inactive_reason(queue: Object) -> str:
     """Why a LocalQueue or a ClusterQueue takes no jobs; empty when it does."""
     active = condition_of(queue, "Active")
     if active.get("status") != "False":

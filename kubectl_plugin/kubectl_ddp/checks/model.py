@@ -56,7 +56,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class Unknown:
     """A question that the API server did not answer, and why in a sentence; empty when nobody asked."""
 
     why: str = ""
@@ -66,46 +66,46 @@ class Unread:
 class Facts:
     """What a cluster is at the moment, of that which decides whether a job can run in it: objects as they were read."""
 
-    nodes: Sequence[Object] | Unread = Unread()
-    pods: Sequence[Object] | Unread = Unread()
+    nodes: Sequence[Object] | Unknown = Unknown()
+    pods: Sequence[Object] | Unknown = Unknown()
     """Of all namespaces, those that are not over."""
-    grows: bool | Unread = Unread()
+    grows: bool | Unknown = Unknown()
     """Whether machines are added when pods wait for them."""
-    claims: Mapping[str, Object | None] | Unread = Unread()
+    claims: Mapping[str, Object | None] | Unknown = Unknown()
     """Name of a PersistentVolumeClaim that the job mounts → the claim, ``None`` when it is not there."""
-    secrets: Mapping[str, frozenset[str] | None] | Unread = Unread()
+    secrets: Mapping[str, frozenset[str] | None] | Unknown = Unknown()
     """Name of a Secret that the job reads → names of its entries."""
-    config_maps: Mapping[str, frozenset[str] | None] | Unread = Unread()
-    account: Object | Unread | None = Unread()
+    config_maps: Mapping[str, frozenset[str] | None] | Unknown = Unknown()
+    account: Object | Unknown | None = Unknown()
     """The service account of the pods."""
-    priority: Object | Unread | None = Unread()
+    priority: Object | Unknown | None = Unknown()
     """The PriorityClass of the job."""
-    quotas: Sequence[Object] | Unread = Unread()
+    quotas: Sequence[Object] | Unknown = Unknown()
     """ResourceQuotas of the namespace."""
-    local_queues: Sequence[Object] | Unread = Unread()
+    local_queues: Sequence[Object] | Unknown = Unknown()
     """Of the namespace; none where the cluster has no Kueue."""
     has_kueue: bool = True
-    queue_priority: Object | Unread | None = Unread()
+    queue_priority: Object | Unknown | None = Unknown()
     """The WorkloadPriorityClass of the job."""
-    cluster_queues: Sequence[Object] | Unread = Unread()
-    pending: Sequence[Object] | Unread = Unread()
+    cluster_queues: Sequence[Object] | Unknown = Unknown()
+    pending: Sequence[Object] | Unknown = Unknown()
     """Workloads that wait in the job's cluster queue, the next one first."""
-    frameworks: frozenset[str] | Unread = Unread()
+    frameworks: frozenset[str] | Unknown = Unknown()
     """Kinds that Kueue is configured to admit, as in ``batch/job``."""
-    rights: Sequence[Right] | Unread = Unread()
+    rights: Sequence[Right] | Unknown = Unknown()
     """What submit needs and the person may not."""
     rights_hint: str = ""
     """What to ask for where something of it is missing."""
-    refused: Mapping[str, str] | Unread = Unread()
+    refused: Mapping[str, str] | Unknown = Unknown()
     """Object → why the API server would refuse it, by a dry run; without those that it takes."""
 
 
 T = TypeVar("T")
 
 
-def read(fact: T | Unread) -> T:
+def read(fact: T | Unknown) -> T:
     """A fact that a check has named among its needs, and so has been read."""
-    if isinstance(fact, Unread):
+    if isinstance(fact, Unknown):
         raise TypeError("this fact was not read; the check must name it among its needs")
     return fact
 
@@ -129,13 +129,13 @@ class Check:
 
     def __call__(self, subject: Subject, facts: Facts) -> Iterator[Finding]:
         """What it finds; why it could not look; nothing where nobody asked."""
-        unread = [fact for name in self.needs if isinstance(fact := getattr(facts, name), Unread)]
+        unread = [fact for name in self.needs if isinstance(fact := getattr(facts, name), Unknown)]
         if not unread:
             yield from self.find(subject, facts)
         elif why := next((fact.why for fact in unread if fact.why), ""):
             yield Finding(self.name, Status.SKIP, why)
 
 
-def worst(findings: Sequence[Finding]) -> Status:
+def most_severe(findings: Sequence[Finding]) -> Status:
     """The gravest status of all."""
     return min((finding.status for finding in findings), key=WORST.index, default=Status.OK)

@@ -7,10 +7,10 @@ from typing import Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.checks import subject as of
-from kubectl_ddp.checks.footprint import footprint_of
-from kubectl_ddp.checks.machines import machines_of
-from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, Unread, read
-from kubectl_ddp.checks.room import copies
+from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, Unknown, read
+from kubectl_ddp.checks.nodes import parse_nodes
+from kubectl_ddp.checks.pod_fit import copies
+from kubectl_ddp.checks.pod_requirements import pod_requirements
 
 CLAIMS: Final = "volumes"
 ENTRIES: Final = "entries"
@@ -21,7 +21,7 @@ MANY: Final = frozenset({"ReadWriteMany"})
 READERS: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
-def claims_are_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_volume_claims(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Every volume exists, and can be mounted by as many machines as the job has."""
     found = read(facts.claims)
     for name, writes in of.claims(subject).items():
@@ -62,9 +62,9 @@ def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str])
     """One machine may mount it: certain to fail where no machine has room for all nodes."""
     said, least = ", ".join(sorted(modes)) or "no access mode", subject.spec.nnodes.minimum
     fails = modes == {"ReadWriteOncePod"} and least > 1
-    if not fails and not isinstance(facts.nodes, Unread):
-        wants = footprint_of(subject.worker["spec"]).wants
-        fails = max((copies(wants, machine.whole) for machine in machines_of(facts.nodes)), default=0) < least
+    if not fails and not isinstance(facts.nodes, Unknown):
+        wants = pod_requirements(subject.worker["spec"]).wants
+        fails = max((copies(wants, machine.whole) for machine in parse_nodes(facts.nodes)), default=0) < least
     return Finding(
         CLAIMS,
         Status.FAIL if fails else Status.WARN,
@@ -74,12 +74,12 @@ def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str])
     )
 
 
-def secrets_are_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Every Secret exists and has the entries that are named."""
     yield from _entries(subject, "Secret", of.secrets(subject), read(facts.secrets))
 
 
-def config_maps_are_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_config_maps(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """The same for ConfigMaps."""
     yield from _entries(subject, "ConfigMap", of.config_maps(subject), read(facts.config_maps))
 
@@ -108,7 +108,7 @@ def _missing(subject: Subject, kind: str, name: str, hint: str) -> Finding:
     return Finding(check, Status.FAIL, f"There is no {kind} '{name}' in namespace '{subject.namespace}'.", hint)
 
 
-def priority_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """The priority class exists: without it every pod is refused, after the job was taken."""
     if read(facts.priority) is None:
         yield Finding(
@@ -121,7 +121,7 @@ def priority_is_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield Finding(PRIORITY, Status.OK, f"The PriorityClass '{subject.spec.priority}' is there.")
 
 
-def pull_secrets_are_there(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """What the service account of the pods brings along to fetch images with exists; the kubelet only logs it."""
     account, found = read(facts.account), read(facts.secrets)
     for name in pull_secrets(account):

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.amounts import added, amounts, requests_of, shown, thousandths, times
-from kubectl_ddp.checks.gang import starts_whole
+from kubectl_ddp.checks.gang import is_all_or_nothing
 from kubectl_ddp.checks.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.checks.quantities import added, format_quantity, milli_value, milli_values, requests_of, times
 from kubectl_ddp.checks.subject import pods_of
 
 QUOTA: Final = "quota"
@@ -17,24 +17,24 @@ PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
 """Resources whose requests may be written without the word."""
 
 
-def quotas_suffice(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_resource_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """What is left of every quota is enough for the nodes that the job begins with."""
     worker, store = pods_of(subject)
     nodes = subject.spec.nnodes
-    count = nodes.maximum if starts_whole(subject) else nodes.minimum
-    wanted = added(times(charges(worker), count), charges(store))
+    count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
+    wanted = added(times(pod_quota_usage(worker), count), pod_quota_usage(store))
     for quota in read(facts.quotas):
         if applies(quota, subject):
             yield from _left(quota, wanted, count)
 
 
-def charges(pod: Mapping[str, Any]) -> dict[str, int]:
+def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
     """What a pod costs of a quota, under the names that quotas have."""
     requests = requests_of(pod)
     found = {"pods": 1000, "count/pods": 1000} | {f"{REQUESTS}{name}": amount for name, amount in requests.items()}
     found |= {name: requests[name] for name in PLAIN if name in requests}
     for container in pod["containers"]:
-        limits = amounts((container.get("resources") or {}).get("limits"))
+        limits = milli_values((container.get("resources") or {}).get("limits"))
         found = added(found, {f"{LIMITS}{name}": amount for name, amount in limits.items()})
     return found
 
@@ -69,16 +69,16 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
     for resource, text in hard.items():
         if not (asked := wanted.get(resource, 0)):  # a quota that is overdrawn of something else is no matter
             continue
-        most = thousandths(str(text))
-        left = most - thousandths(str(used.get(resource, "0")))
+        most = milli_value(str(text))
+        left = most - milli_value(str(used.get(resource, "0")))
         bare = resource.removeprefix(REQUESTS)
         if asked > most:
             short = True
             yield Finding(
                 QUOTA,
                 Status.FAIL,
-                f"The quota '{name}' allows {shown(resource, most)}, and {_nodes(count)} with the store "
-                f"take {shown(bare, asked)}.",
+                f"The quota '{name}' allows {format_quantity(resource, most)}, and {_nodes(count)} with the store "
+                f"take {format_quantity(bare, asked)}.",
                 "Ask for less, or for a larger quota.",
             )
         elif asked > left:
@@ -86,8 +86,9 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
             yield Finding(
                 QUOTA,
                 Status.WARN,
-                f"The quota '{name}' has {shown(resource, max(0, left))} left of {shown(bare, most)}, and "
-                f"{_nodes(count)} with the store take {shown(bare, asked)}.",
+                f"The quota '{name}' has {format_quantity(resource, max(0, left))} "
+                f"left of {format_quantity(bare, most)}, and "
+                f"{_nodes(count)} with the store take {format_quantity(bare, asked)}.",
                 "Pods are refused until others of the namespace have ended.",
             )
     if not short:

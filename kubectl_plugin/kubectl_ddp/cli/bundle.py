@@ -53,4 +53,4 @@ def bundle(options: Options, job: str | None, *, path: str | None) -> None:
         raise DdpError(f"'{out}' cannot be written: {error.strerror}.", hint="Name another --file.") from error
     click.echo(out)
     packed = len(archive.getvalue())
-    options.note(f"{packed >> 10} KiB packed, {size >> 10} KiB unpacked. Look through it before you share it.")
+    options.print_message(f"{packed >> 10} KiB packed, {size >> 10} KiB unpacked. Look through it before you share it.")

@@ -19,7 +19,7 @@ from kubectl_ddp.access import kubeconfig_files
 from kubectl_ddp.backends import Where, backend_for, has_kubeconfig, local_job_names
 from kubectl_ddp.cli.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
-from kubectl_ddp.fabrics.catalogue import AUTO, FABRICS, NONE
+from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.presets import PRESETS
 
@@ -39,14 +39,14 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class CommandArgs:
     """The finished words after the command's name."""
 
     command: click.Command
     words: tuple[str, ...]
 
     @property
-    def positional(self) -> list[str]:
+    def positional_args(self) -> list[str]:
         """Those that are neither flags nor values of flags."""
         found, wants_value = [], False
         for word in self.words:
@@ -102,7 +102,7 @@ def flags(command: click.Command, context: click.Context) -> list[Candidate]:
     ]
 
 
-def values(parameter: click.Parameter, words: Words) -> list[Candidate]:
+def values(parameter: click.Parameter, words: CommandArgs) -> list[Candidate]:
     """What may be given for a flag or an argument."""
     if isinstance(parameter.type, click.Choice):
         return [Candidate(str(choice)) for choice in parameter.type.choices]
@@ -110,7 +110,7 @@ def values(parameter: click.Parameter, words: Words) -> list[Candidate]:
     return list(offer(words)) if offer else []
 
 
-def _jobs(words: Words) -> Iterable[Candidate]:
+def _jobs(words: CommandArgs) -> Iterable[Candidate]:
     """Names of jobs, of this machine and of the cluster, but for those that stand there already."""
     where = words.where()
     found: dict[str, str] = {}
@@ -118,7 +118,7 @@ def _jobs(words: Words) -> Iterable[Candidate]:
         found = within(PATIENCE_SECONDS, lambda: _cluster_jobs(where), found)
     if not where.names_a_cluster:
         found |= dict.fromkeys(local_job_names(), "on this machine")
-    return [Candidate(name, place) for name, place in found.items() if name not in words.positional]
+    return [Candidate(name, place) for name, place in found.items() if name not in words.positional_args]
 
 
 def _cluster_jobs(where: Where) -> dict[str, str]:
@@ -126,8 +126,8 @@ def _cluster_jobs(where: Where) -> dict[str, str]:
     return {snapshot.job["metadata"]["name"]: f"in {backend.where}" for snapshot in backend.jobs()}
 
 
-def _ranks(words: Words) -> Iterable[Candidate]:
-    named = words.positional
+def _ranks(words: CommandArgs) -> Iterable[Candidate]:
+    named = words.positional_args
     count = within(PATIENCE_SECONDS, lambda: _world(words.where(), named[0]), 0) if named else 0
     numbers = [Candidate(str(rank), "one rank") for rank in range(min(count, MOST_RANKS))]
     return [Candidate("all", "every rank"), Candidate("failed", "ranks that failed"), *numbers]
@@ -139,9 +139,9 @@ def _world(where: Where, name: str) -> int:
     return roots.bounds(job)[1] * roots.processes_per_node(job)
 
 
-def _pods(words: Words) -> Iterable[Candidate]:
+def _pods(words: CommandArgs) -> Iterable[Candidate]:
     """Pods of the job, by what follows its name in theirs."""
-    named = words.positional
+    named = words.positional_args
     found = within(PATIENCE_SECONDS, lambda: _pods_of(words.where(), named[0]), list[str]()) if named else []
     return [Candidate(name) for name in found]
 
@@ -151,41 +151,41 @@ def _pods_of(where: Where, name: str) -> list[str]:
     return [str(pod["metadata"]["name"]).removeprefix(f"{name}-") for pod in pods]
 
 
-def _ports(_words: Words) -> Iterable[Candidate]:
+def _ports(_words: CommandArgs) -> Iterable[Candidate]:
     return [Candidate(PortName.METRICS, "of every rank's pod"), Candidate(PortName.RENDEZVOUS, "of the store's pod")]
 
 
-def _config_words(words: Words) -> Iterable[Candidate]:
+def _config_keys(words: CommandArgs) -> Iterable[Candidate]:
     """Keys that may have a default, after the word that says what is done with one."""
     from kubectl_ddp.configuration import KEYS, SETTINGS  # noqa: PLC0415 - one command's alone
 
-    return [Candidate(key) for key in (*KEYS, *SETTINGS)] if words.positional[:1] in (["set"], ["unset"]) else []
+    return [Candidate(key) for key in (*KEYS, *SETTINGS)] if words.positional_args[:1] in (["set"], ["unset"]) else []
 
 
-def _contexts(words: Words) -> Iterable[Candidate]:
+def _contexts(words: CommandArgs) -> Iterable[Candidate]:
     return [Candidate(name, namespace) for name, namespace in _namespace_of_context(words).items()]
 
 
-def _namespaces(words: Words) -> Iterable[Candidate]:
+def _namespaces(words: CommandArgs) -> Iterable[Candidate]:
     """Namespaces that the kubeconfig mentions; the cluster is not asked, since few may list its namespaces."""
     return [Candidate(name) for name in sorted({"default", *_namespace_of_context(words).values()})]
 
 
-def _clusters(words: Words) -> Iterable[Candidate]:
+def _cluster_names(words: CommandArgs) -> Iterable[Candidate]:
     found = _in_kubeconfig(words, "cluster")
     return [Candidate(name, str(entry.get("server") or "")) for name, entry in found.items()]
 
 
-def _users(words: Words) -> Iterable[Candidate]:
+def _users(words: CommandArgs) -> Iterable[Candidate]:
     return [Candidate(name) for name in _in_kubeconfig(words, "user")]
 
 
-def _namespace_of_context(words: Words) -> dict[str, str]:
+def _namespace_of_context(words: CommandArgs) -> dict[str, str]:
     found = _in_kubeconfig(words, "context")
     return {name: str(entry.get("namespace") or "default") for name, entry in found.items()}
 
 
-def _in_kubeconfig(words: Words, kind: str) -> dict[str, Mapping[str, Any]]:
+def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]]:
     """The contexts, clusters or users that are known; of files that name the same thing the first counts."""
     import yaml  # noqa: PLC0415 - commands and flags are completed without it
 
@@ -198,7 +198,7 @@ def _in_kubeconfig(words: Words, kind: str) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _presets(words: Words) -> Iterable[Candidate]:
+def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
     """Those that we bring, and those that the namespace shares."""
     from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - of few words that are completed
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
@@ -211,43 +211,43 @@ def _presets(words: Words) -> Iterable[Candidate]:
     return [*mine, *(Candidate(name, "of this namespace") for name in there.texts)]
 
 
-def _fabrics(_words: Words) -> Iterable[Candidate]:
+def _fabric_names(_words: CommandArgs) -> Iterable[Candidate]:
     chosen = [Candidate(AUTO, "what the job's other words say"), Candidate(NONE, "nothing is added")]
     return [*chosen, *(Candidate(fabric.name, fabric.summary) for fabric in FABRICS.values())]
 
 
-def _presets_and_fabrics(words: Words) -> Iterable[Candidate]:
-    found = {each.value: each for each in (*_fabrics(words), *_presets(words))}
-    return [each for name, each in found.items() if name not in {AUTO, *words.positional}]
+def _profile_names(words: CommandArgs) -> Iterable[Candidate]:
+    found = {each.value: each for each in (*_fabric_names(words), *_preset_names(words))}
+    return [each for name, each in found.items() if name not in {AUTO, *words.positional_args}]
 
 
-def _goals(_words: Words) -> Iterable[Candidate]:
+def _wait_conditions(_words: CommandArgs) -> Iterable[Candidate]:
     return [
         Candidate(goal) for goal in ("complete", "running", "failed", "suspended", "deleted", "step=", "world-size=")
     ]
 
 
-def _words_of(key: str) -> Callable[[Words], Iterable[Candidate]]:
+def _field_choices(key: str) -> Callable[[CommandArgs], Iterable[Candidate]]:
     return lambda _words: [Candidate(word) for word in FIELDS[key].metavar.split("|")]
 
 
-OFFERS: Final[Mapping[str, Callable[[Words], Iterable[Candidate]]]] = {
+OFFERS: Final[Mapping[str, Callable[[CommandArgs], Iterable[Candidate]]]] = {
     "job": _jobs,
     "jobs": _jobs,
     "rank": _ranks,
     "ranks": _ranks,
     "pod": _pods,
     "ports": _ports,
-    "words": _config_words,
+    "words": _config_keys,
     "context": _contexts,
-    "cluster": _clusters,
+    "cluster": _cluster_names,
     "user": _users,
     "namespace": _namespaces,
-    "job_preset": _presets,
-    "job_fabric": _fabrics,
-    "preset": _presets_and_fabrics,
-    "what": _goals,
-    **{parameter_of(key): _words_of(key) for key, field in FIELDS.items() if field.is_closed},
+    "job_preset": _preset_names,
+    "job_fabric": _fabric_names,
+    "preset": _profile_names,
+    "what": _wait_conditions,
+    **{parameter_of(key): _field_choices(key) for key, field in FIELDS.items() if field.is_closed},
 }
 """Name of a parameter to what may be given for it."""
 

@@ -9,7 +9,7 @@ import click
 from kubectl_ddp.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
-    from kubectl_ddp.cli.free import Wish
+    from kubectl_ddp.cli.free import CapacityOptions
 
 
 @click.command()
@@ -24,7 +24,7 @@ def capacity(options: Options, *, gpu_type: str | None, queue: str | None, cpu: 
     What you may not read is said and left out. In a cluster, free is what pods have not asked for; on this machine,
     what programs do not use.
     """
-    from kubectl_ddp.cli.free import Wish, tell  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.cli.free import CapacityOptions, print_capacity  # noqa: PLC0415 - help and completion do without
 
-    wish: Wish = Wish(gpu_type=gpu_type, queue=queue, cpu=cpu, memory=memory)
-    tell(options, wish)
+    wish: CapacityOptions = CapacityOptions(gpu_type=gpu_type, queue=queue, cpu=cpu, memory=memory)
+    print_capacity(options, wish)

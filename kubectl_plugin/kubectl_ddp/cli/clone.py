@@ -38,22 +38,22 @@ def clone(
     Words after '--' replace the arguments of its program.
     """
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.cli.submission import Manner, submit_prepared  # noqa: PLC0415
-    from kubectl_ddp.rerun import code_of, specification  # noqa: PLC0415
-    from kubectl_ddp.spec.again import said_again, taken_from  # noqa: PLC0415
+    from kubectl_ddp.cli.submission import SubmitOptions, submit_prepared  # noqa: PLC0415
+    from kubectl_ddp.job_recovery import code_of, recover_spec  # noqa: PLC0415
+    from kubectl_ddp.spec.minimal_spec import minimal_layer, origin_from_job  # noqa: PLC0415
 
     backend, name = target(options, job)
     if request.flags.get("name") in {None, name}:
         raise UsageError(f"The clone of '{name}' needs a name of its own.", hint="Give it one with --name NEW.")
-    spec = specification(backend.job(name).job)
+    spec = recover_spec(backend.job(name).job)
     here = dataclasses.replace(options, local=backend.where == "local")
     kept = None if request.flags.keys() & {"code", "module", "command"} else code_of(backend, spec)
-    prepared = prepare(here, request, under=said_again(spec, taken_from(name)), kept=kept)
+    prepared = prepare(here, request, under=minimal_layer(spec, origin_from_job(name)), kept=kept)
     claim = prepared.spec.checkpoint_claim
     if not here.local and claim is not None and claim == spec.checkpoint_claim:
-        options.note(
+        options.print_message(
             f"warning: It has the checkpoint claim '{claim}' of job {name}, goes on from what lies there, and must not "
             "run beside it. --checkpoint-claim names another."
         )
-    manner = Manner(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
+    manner = SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
     submit_prepared(prepared, here, manner)

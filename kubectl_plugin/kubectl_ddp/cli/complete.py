@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from kubectl_ddp.cli.candidates import Candidate, Words, command_names, flags, values
+from kubectl_ddp.cli.candidates import Candidate, CommandArgs, command_names, flags, values
 from kubectl_ddp.cli.group import root
 
 
@@ -33,7 +33,7 @@ FILES: Final = frozenset({"kubeconfig", "script", "job_code"})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CompletionResult:
     """What the shell is told."""
 
     candidates: Sequence[Candidate]
@@ -47,60 +47,62 @@ class Answer:
 def main() -> int:
     """The console script. Never fails: a shell shows errors in the middle of the line being typed."""
     try:
-        print(answer(sys.argv[1:]))
+        print(complete(sys.argv[1:]))
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt):  # noqa: BLE001 - see above
         print(f":{Directive.NO_FILES:d}")
     return 0
 
 
-def answer(words: Sequence[str]) -> Answer:
+def complete(words: Sequence[str]) -> CompletionResult:
     """Complete the last of ``words``, which stand after ``kubectl ddp``."""
     *before, unfinished = words or [""]
     name = next((word for word in before if not word.startswith("-")), None)
     if name is None:
-        return _beginning_with(unfinished, Answer(command_names()))
+        return _beginning_with(unfinished, CompletionResult(command_names()))
     group = root()
     context = click.Context(group, info_name="ddp")
     command = group.get_command(context, name)
     if command is None:
-        return Answer(())
+        return CompletionResult(())
     rest = before[before.index(name) + 1 :]
     return _of_command(command, context, rest, unfinished)
 
 
-def _of_command(command: click.Command, context: click.Context, before: Sequence[str], unfinished: str) -> Answer:
+def _of_command(
+    command: click.Command, context: click.Context, before: Sequence[str], unfinished: str
+) -> CompletionResult:
     if "--" in before:
-        return Answer((), Directive.FILES)
+        return CompletionResult((), Directive.FILES)
     pending = _pending_option(command, before)
-    words = Words(command, tuple(before))
+    words = CommandArgs(command, tuple(before))
     if pending is not None:
         return _beginning_with(unfinished, _of_parameter(pending, words))
     head, equals, value = unfinished.partition("=")
     if head.startswith("--") and equals:
         option = _option(command, head)
-        found = _beginning_with(value, _of_parameter(option, words)) if option else Answer(())
-        return Answer(
+        found = _beginning_with(value, _of_parameter(option, words)) if option else CompletionResult(())
+        return CompletionResult(
             [Candidate(f"{head}={each.value}", each.description) for each in found.candidates], found.directive
         )
     if unfinished.startswith("-"):
-        return _beginning_with(unfinished, Answer(flags(command, context)))
-    argument = _argument(command, len(words.positional))
-    return _beginning_with(unfinished, _of_parameter(argument, words)) if argument else Answer(())
+        return _beginning_with(unfinished, CompletionResult(flags(command, context)))
+    argument = _argument(command, len(words.positional_args))
+    return _beginning_with(unfinished, _of_parameter(argument, words)) if argument else CompletionResult(())
 
 
-def _of_parameter(parameter: click.Parameter, words: Words) -> Answer:
+def _of_parameter(parameter: click.Parameter, words: CommandArgs) -> CompletionResult:
     if parameter.name == "job_file":
-        return Answer(EXTENSIONS, Directive.FILTER_EXTENSION)
+        return CompletionResult(EXTENSIONS, Directive.FILTER_EXTENSION)
     if parameter.name in FILES:
-        return Answer((), Directive.FILES)
-    return Answer(values(parameter, words))
+        return CompletionResult((), Directive.FILES)
+    return CompletionResult(values(parameter, words))
 
 
-def _beginning_with(unfinished: str, found: Answer) -> Answer:
+def _beginning_with(unfinished: str, found: CompletionResult) -> CompletionResult:
     if found.directive is Directive.FILTER_EXTENSION:
         return found
-    return Answer([each for each in found.candidates if each.value.startswith(unfinished)], found.directive)
+    return CompletionResult([each for each in found.candidates if each.value.startswith(unfinished)], found.directive)
 
 
 def _option(command: click.Command, word: str) -> click.Option | None:

@@ -11,9 +11,9 @@ import click
 from kubectl_ddp.access import kubeconfig_files
 from kubectl_ddp.backends import cluster_of, has_kubeconfig, is_local, local_jobs_directory
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, style
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import print_output, style
 from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.present import NOTHING, Cell, Table
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def config(options: Options, action: str, words: tuple[str, ...]) -> None:
         click.echo(config_file())
     elif action in {SET, UNSET}:
         write(config_file(), words[0], words[1] if action == SET else None)
-        options.note(f"{words[0]} is {'now ' + words[1] if action == SET else 'not set any more'}, in {config_file()}.")
+        options.print_message(
+            f"{words[0]} is {'now ' + words[1] if action == SET else 'not set any more'}, in {config_file()}."
+        )
     else:
         _view(options)
 
@@ -64,7 +66,7 @@ def _view(options: Options) -> None:
     rows = [*_place(options), *_files(), *_defaults()]
     if options.output is not None:
         items = [{"key": key, "value": value, "from": origin} for key, value, origin in rows]
-        print_document({"apiVersion": API_VERSION, "kind": "Config", "items": items}, options.output)
+        print_output({"apiVersion": API_VERSION, "kind": "Config", "items": items}, options.output)
         return
     table = Table(("KEY", "VALUE", "FROM"))
     table.rows.extend(
@@ -83,13 +85,13 @@ def _place(options: Options) -> Iterator[Row]:
     files = os.pathsep.join(map(str, kubeconfig_files())) or "the pod's service account"
     kubeconfig = options.kubeconfig or files
     yield "place", "a cluster", "--kubeconfig" if options.kubeconfig else "the kubeconfig"
-    yield "kubeconfig", kubeconfig, _said(options.kubeconfig, "--kubeconfig", _kubeconfig_origin())
-    yield "context", backend.where, _said(options.context, "--context", "current-context of the kubeconfig")
-    yield "namespace", backend.namespace, _said(options.namespace, "--namespace", "the context, or 'default'")
+    yield "kubeconfig", kubeconfig, _value_origin(options.kubeconfig, "--kubeconfig", _kubeconfig_origin())
+    yield "context", backend.where, _value_origin(options.context, "--context", "current-context of the kubeconfig")
+    yield "namespace", backend.namespace, _value_origin(options.namespace, "--namespace", "the context, or 'default'")
     yield _engine(backend)
 
 
-def _said(value: str | None, flag: str, otherwise: str) -> str:
+def _value_origin(value: str | None, flag: str, otherwise: str) -> str:
     return flag if value else otherwise
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import click
 
 from ddp_trainer.common.constants import Dashboard, MetricLabel
-from kubectl_ddp.backend import Handover
+from kubectl_ddp.backend import ExecCommand
 from kubectl_ddp.backends import cluster_of, is_local
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import bare_name
+from kubectl_ddp.cli.target import parse_job_name
 from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
 from kubectl_ddp.grafana import PORT, VARIABLE, GrafanaService, address, checked
 
@@ -30,9 +30,9 @@ def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: 
     Without an address, Grafana's Service is looked for in the cluster, and reached through kubectl port-forward until
     Ctrl-C. A job that is gone can be looked at as long as Prometheus remembers it.
     """
-    name = bare_name(job) if job is not None else None
-    page = Page(Dashboard.FLEET if name is None else Dashboard.RANKS if ranks else Dashboard.JOB, name)
-    base = _said(grafana)
+    name = parse_job_name(job) if job is not None else None
+    page = DashboardLink(Dashboard.FLEET if name is None else Dashboard.RANKS if ranks else Dashboard.JOB, name)
+    base = _grafana_url(grafana)
     opens = not only_prints and sys.stdout.isatty()
     if is_local(options, name):
         if base is None:
@@ -51,11 +51,11 @@ def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: 
         return
     click.echo(page.at(f"http://127.0.0.1:{PORT}"))
     words = cluster.forward_service(service, PORT).words
-    options.note(f"It answers while this runs: {shlex.join(['kubectl', *words[1:]])}")
+    options.print_message(f"It answers while this runs: {shlex.join(['kubectl', *words[1:]])}")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DashboardLink:
     """What is to be shown."""
 
     dashboard: Dashboard
@@ -67,7 +67,7 @@ class Page:
         return address(base, self.dashboard, {"namespace": self.namespace, str(MetricLabel.JOB): self.job})
 
 
-def _said(flag: str | None) -> str | None:
+def _grafana_url(flag: str | None) -> str | None:
     """Where Grafana is, as the flag, the environment or the person's defaults say. Raises UsageError."""
     from kubectl_ddp.configuration import GRAFANA, config_file, setting  # noqa: PLC0415 - help does without
 
@@ -82,14 +82,14 @@ def _show(options: Options, url: str, *, opens: bool) -> None:
         import webbrowser  # noqa: PLC0415 - 10 ms, and not in a pipe
 
         if not webbrowser.open(url):
-            options.note("No browser could be started here: open the address yourself.")
+            options.print_message("No browser could be started here: open the address yourself.")
 
 
-def _show_through(options: Options, handover: Handover, service: GrafanaService, page: Page) -> None:
-    from kubectl_ddp.tunnel import tunnel  # noqa: PLC0415 - subprocess, which others do without
+def _show_through(options: Options, handover: ExecCommand, service: GrafanaService, page: DashboardLink) -> None:
+    from kubectl_ddp.port_forward import open_port_forward  # noqa: PLC0415 - subprocess, which others do without
 
-    with tunnel(handover) as opened:
-        options.note(f"Through {service}, until Ctrl-C.")
+    with open_port_forward(handover) as opened:
+        options.print_message(f"Through {service}, until Ctrl-C.")
         _show(options, page.at(f"http://127.0.0.1:{opened.port}"), opens=True)
         try:
             opened.wait()

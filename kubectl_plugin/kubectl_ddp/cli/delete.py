@@ -9,9 +9,9 @@ import click
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.backends import backend_to_change, local_job_names
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import bare_name, place_of, places, print_document
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import parse_job_name, place_of, print_output, target_backends
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
+from kubectl_ddp.json_output import API_VERSION
 
 
 @click.command()
@@ -23,9 +23,9 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
     """Delete jobs and everything they own: pods, logs and, on this machine, checkpoints."""
     targets = _targets(options, jobs, everything=everything)
     if not targets:
-        options.note("There is no job to delete.")
+        options.print_message("There is no job to delete.")
         return
-    _ask(targets, yes=yes)
+    _confirm(targets, yes=yes)
     errors, gone = [], list[tuple[Backend, str]]()
     for backend, name in targets:
         try:
@@ -39,7 +39,7 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
             raise Interrupted(f"Stopped waiting; the deletion of job {name} goes on.") from None
     _print(options, gone)
     for failed in errors[:-1]:
-        options.note(f"error: {failed}")
+        options.print_message(f"error: {failed}")
     if errors:
         raise errors[-1]
 
@@ -55,7 +55,7 @@ def _print(options: Options, gone: list[tuple[Backend, str]]) -> None:
             | {"namespace": backend.namespace}
             for backend, name in gone
         ]
-        print_document({"apiVersion": API_VERSION, "kind": "JobChangeList", "items": items}, options.output)
+        print_output({"apiVersion": API_VERSION, "kind": "JobChangeList", "items": items}, options.output)
 
 
 def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> list[tuple[Backend, str]]:
@@ -67,13 +67,13 @@ def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> li
     if everything:
         backend = _only_place(options)
         return [(backend, str(snapshot.job["metadata"]["name"])) for snapshot in backend.jobs()]
-    names = dict.fromkeys(bare_name(job) for job in jobs)
+    names = dict.fromkeys(parse_job_name(job) for job in jobs)
     return [(backend_to_change(options, name), name) for name in names]
 
 
 def _only_place(options: Options) -> Backend:
     """The place whose jobs --all means. Raises UsageError where two places have jobs and no flag chooses one."""
-    found = places(options)
+    found = target_backends(options)
     if len(found) > 1 and local_job_names():
         raise UsageError(
             "--all could mean the jobs of this machine or those of the cluster.",
@@ -82,7 +82,7 @@ def _only_place(options: Options) -> Backend:
     return found[-1]
 
 
-def _ask(targets: list[tuple[Backend, str]], *, yes: bool) -> None:
+def _confirm(targets: list[tuple[Backend, str]], *, yes: bool) -> None:
     if yes or not sys.stdin.isatty():
         return
     for backend, name in targets:

@@ -16,7 +16,7 @@ from kubectl_ddp.errors import DdpError, PreflightFailed
 if TYPE_CHECKING:
     from kubectl_ddp.backend import Object
     from kubectl_ddp.doctor.cluster import ClusterFacts
-    from kubectl_ddp.doctor.model import Look
+    from kubectl_ddp.doctor.model import CheckResult
 
 
 @click.command()
@@ -28,17 +28,17 @@ def doctor(options: Options, *, strict: bool) -> None:
     Creates nothing but questions about rights. Where rights are missing, the Role to ask for follows the table. With
     --local only this machine is looked at. Exit code 4 says that something fails.
     """
-    from kubectl_ddp.cli.target import print_document, style  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.doctor.laptop import examine, looks  # noqa: PLC0415
-    from kubectl_ddp.doctor.model import Verdict, document, table  # noqa: PLC0415
+    from kubectl_ddp.cli.target import print_output, style  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.doctor.client import inspect_client, run_checks  # noqa: PLC0415
+    from kubectl_ddp.doctor.model import Verdict, checks_to_dict, table  # noqa: PLC0415
 
-    found = list(looks(examine(os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable)))
+    found = list(run_checks(inspect_client(os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable)))
     roles: list[Object] = []
     if not options.local:
         about, roles = _cluster(options) if options.names_a_cluster or has_kubeconfig() else ([_no_cluster()], [])
         found += about
     if options.output is not None:
-        print_document(document(found, roles=roles), options.output)
+        print_output(checks_to_dict(found, roles=roles), options.output)
     else:
         click.echo(table(found).render(style(options)))
         _print_roles(roles)
@@ -49,38 +49,38 @@ def doctor(options: Options, *, strict: bool) -> None:
         raise PreflightFailed(f"{len(failed)} of {len(found)} are not fit: {names}.", hint="The table says what to do.")
 
 
-def _no_cluster() -> Look:
-    from kubectl_ddp.doctor.model import Look, Verdict  # noqa: PLC0415 - as above
+def _no_cluster() -> CheckResult:
+    from kubectl_ddp.doctor.model import CheckResult, Verdict  # noqa: PLC0415 - as above
 
     try:
         check_kubeconfig()
     except DdpError as error:
-        return Look("cluster", Verdict.FAIL, error.message, error.hint)
+        return CheckResult("cluster", Verdict.FAIL, error.message, error.hint)
     fix = "Name one with --kubeconfig or KUBECONFIG; --local looks at this machine alone."
-    return Look("cluster", Verdict.WARN, "none is configured: there is no kubeconfig", fix)
+    return CheckResult("cluster", Verdict.WARN, "none is configured: there is no kubeconfig", fix)
 
 
-def _cluster(options: Options) -> tuple[list[Look], list[Object]]:
+def _cluster(options: Options) -> tuple[list[CheckResult], list[Object]]:
     """What there is to say of the cluster, and the Role to ask for."""
-    from kubectl_ddp.doctor.cluster import looks  # noqa: PLC0415
-    from kubectl_ddp.doctor.model import Look, Verdict  # noqa: PLC0415
-    from kubectl_ddp.rights.granting import to_ask_for  # noqa: PLC0415
+    from kubectl_ddp.doctor.cluster import run_checks  # noqa: PLC0415
+    from kubectl_ddp.doctor.model import CheckResult, Verdict  # noqa: PLC0415
+    from kubectl_ddp.rights.role_builder import required_roles  # noqa: PLC0415
 
     try:
-        facts = _examine(options)
+        facts = _inspect_cluster(options)
     except DdpError as error:
-        return [Look("API server", Verdict.FAIL, error.message, error.hint)], []
-    roles = to_ask_for(facts.missing or (), facts.served, namespace=facts.namespace, user=facts.user)
-    return list(looks(facts)), roles
+        return [CheckResult("API server", Verdict.FAIL, error.message, error.hint)], []
+    roles = required_roles(facts.missing or (), facts.served, namespace=facts.namespace, user=facts.user)
+    return list(run_checks(facts)), roles
 
 
-def _examine(options: Options) -> ClusterFacts:
-    return cluster_of(options).examine()
+def _inspect_cluster(options: Options) -> ClusterFacts:
+    return cluster_of(options).inspect_cluster()
 
 
 def _print_roles(roles: list[Object]) -> None:
     if roles:
-        from kubectl_ddp.rights.granting import text  # noqa: PLC0415 - as above
+        from kubectl_ddp.rights.role_builder import text  # noqa: PLC0415 - as above
 
         click.echo("\n# What to ask for; give this to who runs the cluster, for 'kubectl apply -f -':")
         click.echo(text(roles), nl=False)

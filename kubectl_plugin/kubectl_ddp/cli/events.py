@@ -12,10 +12,10 @@ import click
 
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, style, target
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import print_output, style, target
 from kubectl_ddp.errors import Interrupted
-from kubectl_ddp.history import WARNING, Happening, history
+from kubectl_ddp.history import WARNING, TimelineEvent, history
+from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.present import Cell, Style, Table, duration
 from kubectl_ddp.state import job_state
 
@@ -34,7 +34,7 @@ def events(options: Options, job: str | None, *, follows: bool, warnings: bool) 
     backend, name = target(options, job)
     if follows:
         try:
-            for one in _as_they_come(backend, name):
+            for one in _stream_events(backend, name):
                 if one.type == WARNING or not warnings:
                     _print_one(one, options)
         except KeyboardInterrupt:
@@ -43,24 +43,24 @@ def events(options: Options, job: str | None, *, follows: bool, warnings: bool) 
     found = [one for one in history(backend.job(name), backend.events(name)) if one.type == WARNING or not warnings]
     if options.output is not None:
         items = [asdict(one) for one in found]
-        print_document({"apiVersion": API_VERSION, "kind": "HappeningList", "items": items}, options.output)
+        print_output({"apiVersion": API_VERSION, "kind": "HappeningList", "items": items}, options.output)
     elif found:
         click.echo(table(found, time.time()).render(style(options)))
     else:
-        options.note(f"Nothing is known to have happened to job {name}; clusters forget events after an hour.")
+        options.print_message(f"Nothing is known to have happened to job {name}; clusters forget events after an hour.")
 
 
-def table(happenings: list[Happening], now: float) -> Table:
+def table(happenings: list[TimelineEvent], now: float) -> Table:
     """As ``kubectl get events`` shows them."""
     rows = [
-        [Cell(_ago(one, now)), Cell(one.type, _color(one)), Cell(one.reason), Cell(one.about), Cell(one.message)]
+        [Cell(_format_age(one, now)), Cell(one.type, _color(one)), Cell(one.reason), Cell(one.about), Cell(one.message)]
         for one in happenings
     ]
     return Table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), [*rows])
 
 
-def _as_they_come(backend: Backend, name: str) -> Iterator[Happening]:
-    seen: set[Happening] = set()
+def _stream_events(backend: Backend, name: str) -> Iterator[TimelineEvent]:
+    seen: set[TimelineEvent] = set()
     past = backend.events(name)
     for snapshot in backend.watch(name):
         for one in history(snapshot, [*past, *snapshot.events]):
@@ -71,7 +71,7 @@ def _as_they_come(backend: Backend, name: str) -> Iterator[Happening]:
             return
 
 
-def _print_one(one: Happening, options: Options) -> None:
+def _print_one(one: TimelineEvent, options: Options) -> None:
     looks = style(options)
     if options.output is None:
         click.echo(_line(one, looks))
@@ -81,17 +81,17 @@ def _print_one(one: Happening, options: Options) -> None:
         click.echo(json.dumps(document))
     else:
         click.echo("---")
-        print_document(document, options.output)
+        print_output(document, options.output)
 
 
-def _line(one: Happening, looks: Style) -> str:
-    return f"{one.time}  {looks.paint(one.type, _color(one))}  {one.reason}  {one.about}  {one.message}"
+def _line(one: TimelineEvent, looks: Style) -> str:
+    return f"{one.time}  {looks.apply_color(one.type, _color(one))}  {one.reason}  {one.about}  {one.message}"
 
 
-def _color(one: Happening) -> str:
+def _color(one: TimelineEvent) -> str:
     return "yellow" if one.type == WARNING else ""
 
 
-def _ago(one: Happening, now: float) -> str:
+def _format_age(one: TimelineEvent, now: float) -> str:
     times = f" (x{one.count})" if one.count > 1 else ""
-    return f"{duration(max(0.0, now - one.moment)) if one.moment else '-'}{times}"
+    return f"{duration(max(0.0, now - one.timestamp)) if one.timestamp else '-'}{times}"

@@ -8,18 +8,18 @@ from typing import Final
 import click
 
 from kubectl_ddp.backend import Backend, Entry
-from kubectl_ddp.cli.dashes import DashesCommand, words_after_dashes
-from kubectl_ddp.cli.handover import hand_over
+from kubectl_ddp.cli.exec_process import replace_process
 from kubectl_ddp.cli.options import Options, shared_options
+from kubectl_ddp.cli.passthrough_args import PassthroughCommand, passthrough_args
 from kubectl_ddp.cli.target import target
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.whereabouts import Place, find_pod, find_rank
+from kubectl_ddp.rank_locator import Place, find_pod, find_rank
 
 SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh")
 """The better of the two shells that the image may have."""
 
 
-@click.command("exec", cls=DashesCommand)
+@click.command("exec", cls=PassthroughCommand)
 @click.argument("job", required=False)
 @click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Beside this rank, wherever it is; 0 by default.")
 @click.option("--pod", metavar="POD", help="In this pod instead, as in 'worker-1' or the store's.")
@@ -34,16 +34,16 @@ def exec_in_pod(
     The exit code is the command's. On a cluster kubectl does it; on this machine the command gets the environment and
     the directory of the pod.
     """
-    words = words_after_dashes() or ()
+    words = passthrough_args() or ()
     if not words:
         if not sys.stdin.isatty():
             raise UsageError("Nothing says what to run, and there is no terminal for a shell.", hint="Add '-- CMD'.")
         words, stdin, tty = SHELL, True, True
     backend, name = target(options, job)
     place = where(backend, name, rank=rank, pod=pod)
-    options.note(str(place))
+    options.print_message(str(place))
     entry = Entry(words=words, variables=place.variables, stdin=stdin, terminal=tty)
-    hand_over(backend.enter(place.pod, entry))
+    replace_process(backend.enter(place.pod, entry))
 
 
 def where(backend: Backend, name: str, *, rank: int | None, pod: str | None) -> Place:

@@ -11,21 +11,21 @@ import click
 
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.backends import backend_for
-from kubectl_ddp.capacity.gangs import gangs
-from kubectl_ddp.capacity.machines import rooms
-from kubectl_ddp.capacity.model import GPU, Gang, Queue, Stock, type_of
+from kubectl_ddp.capacity.largest_job import largest_jobs
+from kubectl_ddp.capacity.model import GPU, Gang, Inventory, Queue, type_of
+from kubectl_ddp.capacity.node_capacity import node_capacities
 from kubectl_ddp.capacity.queues import queues_of
-from kubectl_ddp.capacity.report import Capacity, document, sentence, tables
-from kubectl_ddp.checks.footprint import Footprint, footprint_of
-from kubectl_ddp.checks.machines import Machine, machines_of, occupants_of
-from kubectl_ddp.checks.model import Unread
+from kubectl_ddp.capacity.report import Capacity, capacity_to_dict, largest_job_message, tables
+from kubectl_ddp.checks.model import Unknown
+from kubectl_ddp.checks.nodes import Machine, parse_nodes, scheduled_pods
+from kubectl_ddp.checks.pod_requirements import PodRequirements, pod_requirements
 from kubectl_ddp.checks.subject import pods_of, subject_of
 from kubectl_ddp.cli.options import Options
-from kubectl_ddp.cli.target import print_document, style
+from kubectl_ddp.cli.target import print_output, style
 from kubectl_ddp.errors import Forbidden, NotFound
-from kubectl_ddp.program import program, there
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.render import render
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.resolve import resolve
@@ -37,7 +37,7 @@ FREE_STORE: Final = {"pods": 1000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class CapacityOptions:
     """The flags of one call."""
 
     gpu_type: str | None
@@ -46,32 +46,36 @@ class Wish:
     memory: str | None
 
 
-def tell(options: Options, wish: Wish) -> None:
+def print_capacity(options: Options, wish: CapacityOptions) -> None:
     """Print what is free. Raises NotFound for a type or a queue that is not there, and Forbidden if all is."""
     backend = backend_for(options)
-    found = count(backend, backend.stock(), wish)
+    found = count(backend, backend.inventory(), wish)
     if options.output is not None:
-        print_document(document(found), options.output)
+        print_output(capacity_to_dict(found), options.output)
         return
     look = style(options)
-    click.echo("\n\n".join([*(table.render(look) for table in tables(found)), sentence(found, _submit(options, wish))]))
+    click.echo(
+        "\n\n".join(
+            [*(table.render(look) for table in tables(found)), largest_job_message(found, _submit(options, wish))]
+        )
+    )
     for why in found.unread:
-        options.note(f"warning: {why}")
+        options.print_message(f"warning: {why}")
 
 
-def _submit(options: Options, wish: Wish) -> str:
+def _submit(options: Options, wish: CapacityOptions) -> str:
     """The command that asks for what was asked about."""
     said = {"cpu": wish.cpu, "memory": wish.memory, "queue": wish.queue, "gpu-type": wish.gpu_type}
     flags = [f"--{name} {value}" for name, value in said.items() if value is not None]
-    return " ".join([program(), "submit", *(["--local"] if options.local else []), *flags]) + there()
+    return " ".join([program(), "submit", *(["--local"] if options.local else []), *flags]) + location_flags()
 
 
-def count(backend: Backend, stock: Stock, wish: Wish) -> Capacity:
+def count(backend: Backend, stock: Inventory, wish: CapacityOptions) -> Capacity:
     """What is free, of that which is asked about. Raises as :func:`tell`."""
-    unread = stock.unread()
-    machines = None if isinstance(stock.nodes, Unread) else machines_of(stock.nodes)
+    unread = stock.unknown_reasons()
+    machines = None if isinstance(stock.nodes, Unknown) else parse_nodes(stock.nodes)
     shown = None if machines is None else _chosen(machines, wish.gpu_type)
-    occupants = None if isinstance(stock.pods, Unread) else occupants_of(stock.pods)
+    occupants = None if isinstance(stock.pods, Unknown) else scheduled_pods(stock.pods)
     queues = _named(queues_of(stock), wish.queue)
     if machines is None and queues is None:
         raise Forbidden(unread[0], hint="Ask for the right to list nodes and pods, or localqueues.")
@@ -79,11 +83,13 @@ def count(backend: Backend, stock: Stock, wish: Wish) -> Capacity:
     if machines is not None and occupants is not None:
         shape = functools.partial(_shape, wish, is_here=backend.where == "local")
         queue = queues[0] if wish.queue and queues else None
-        fits = [each for each in gangs(machines, occupants, shape, queue) if wish.gpu_type in {None, each.gpu_type}]
+        fits = [
+            each for each in largest_jobs(machines, occupants, shape, queue) if wish.gpu_type in {None, each.gpu_type}
+        ]
     return Capacity(
         where=backend.where,
         namespace=stock.namespace,
-        rooms=None if shown is None else rooms(shown, occupants),
+        rooms=None if shown is None else node_capacities(shown, occupants),
         gangs=fits,
         queues=queues,
         unread=unread,
@@ -108,13 +114,15 @@ def _named(queues: list[Queue] | None, name: str | None) -> list[Queue] | None:
     return found
 
 
-def _shape(wish: Wish, gpu_type: str, gpus: int, *, is_here: bool) -> tuple[Footprint, Footprint]:
+def _shape(
+    wish: CapacityOptions, gpu_type: str, gpus: int, *, is_here: bool
+) -> tuple[PodRequirements, PodRequirements]:
     """A worker and the store as ``submit`` would make them."""
     said: dict[str, str | None] = {**ANY, "gpus": str(gpus), "cpu": wish.cpu, "memory": wish.memory}
     said |= {"gpuType": gpu_type or None} if gpus else {}
     layer: Layer = {
         key: Given(value, Origin(Kind.FLAG, f"--{key}")) for key, value in said.items() if value is not None
     }
-    spec = resolve([layer], Surroundings(image=GPU)).spec
-    worker, store = map(footprint_of, pods_of(subject_of(spec, render(spec, spec.name), spec.name)))
+    spec = resolve([layer], DefaultingContext(image=GPU)).spec
+    worker, store = map(pod_requirements, pods_of(subject_of(spec, render(spec, spec.name), spec.name)))
     return worker, replace(store, wants=FREE_STORE) if is_here else store

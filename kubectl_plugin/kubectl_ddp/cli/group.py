@@ -9,7 +9,7 @@ import click
 
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, DESTRUCTIVE, MEANT, SECTIONS, STOPPING
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.nearest import did_you_mean
+from kubectl_ddp.nearest import suggest_close_match
 
 EPILOG = (
     "Flags follow the command, as with every kubectl plugin. A command that reads a job looks for its name on this "
@@ -40,11 +40,11 @@ class LazyGroup(click.Group):
         word = args[0]
         if word not in COMMANDS and word not in ALIASES and not word.startswith("-"):
             if word == "help":
-                return self._explained(ctx, args[1:])
-            raise UsageError(f"There is no command '{word}'.", hint=_meant(word, ctx.command_path))
+                return self._resolve_help(ctx, args[1:])
+            raise UsageError(f"There is no command '{word}'.", hint=_suggest(word, ctx.command_path))
         return super().resolve_command(ctx, args)
 
-    def _explained(self, ctx: click.Context, words: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def _resolve_help(self, ctx: click.Context, words: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """``help COMMAND`` is ``COMMAND --help``."""
         if not words:
             click.echo(ctx.get_help())
@@ -58,14 +58,14 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
 
 
-def _meant(word: str, path: str) -> str:
+def _suggest(word: str, path: str) -> str:
     """What to type instead; never a command that destroys something."""
     if word in MEANT:
         return f"Did you mean '{MEANT[word]}'?"
     if word in STOPPING:
         return f"'{path} suspend JOB' stops a job and keeps it."
     harmless = [name for name in (*COMMANDS, *ALIASES) if name not in DESTRUCTIVE]
-    return did_you_mean(word, harmless) or f"Run '{path} --help' to see them all."
+    return suggest_close_match(word, harmless) or f"Run '{path} --help' to see them all."
 
 
 def root() -> click.Group:
@@ -94,9 +94,9 @@ def root() -> click.Group:
 def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     """What ``version`` prints; people try the flag first."""
     if is_asked:
-        from kubectl_ddp.cli.version import sentence  # noqa: PLC0415 - reads the disk
+        from kubectl_ddp.cli.version import version_text  # noqa: PLC0415 - reads the disk
 
-        click.echo(sentence())
+        click.echo(version_text())
         context.exit()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, style, target
+from kubectl_ddp.cli.target import print_output, style, target
 from kubectl_ddp.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -38,41 +38,41 @@ def hang(options: Options, job: str | None, *, seconds: float) -> None:
     the right to exec the rank is named and its stack is left out. The exit code is 14 where the job hangs or has ended
     by it, else 0.
     """
-    from kubectl_ddp.hang.tell import document, text  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.hang.printer import hang_report_to_dict, text  # noqa: PLC0415 - help and completion do without
 
     backend, name = target(options, job)
     try:
-        report = _look(backend, name, seconds)
+        report = _watch_for_hang(backend, name, seconds)
     except KeyboardInterrupt:
         raise Interrupted(f"Stopped looking; the job {name} was left as it is.") from None
     if options.output is not None:
-        print_document(document(report), options.output)
+        print_output(hang_report_to_dict(report), options.output)
     else:
         click.echo(text(report, style(options)))
     click.get_current_context().exit(report.code)
 
 
-def _look(backend: Backend, name: str, seconds: float) -> HangReport:
-    from kubectl_ddp.hang.judge import Answer, Verdict, have_moved, is_final, judge, last_word  # noqa: PLC0415
+def _watch_for_hang(backend: Backend, name: str, seconds: float) -> HangReport:
+    from kubectl_ddp.hang.analysis import HangState, Verdict, analyze, have_moved, is_final, timeout_verdict  # noqa: PLC0415
+    from kubectl_ddp.hang.collector import collect_hang_snapshot  # noqa: PLC0415
     from kubectl_ddp.hang.report import HangReport  # noqa: PLC0415
-    from kubectl_ddp.hang.sight import look_at  # noqa: PLC0415
     from kubectl_ddp.hang.stacks import with_stacks  # noqa: PLC0415
     from kubectl_ddp.state import job_state  # noqa: PLC0415
 
     snapshot = backend.job(name, events=False)
     state = job_state(snapshot, {}, where=backend.where)
     begun = time.monotonic()
-    first = sight = look_at(backend, snapshot)
+    first = sight = collect_hang_snapshot(backend, snapshot)
     while True:
         elapsed = time.monotonic() - begun
-        verdict = judge(sight)
+        verdict = analyze(sight)
         if verdict is None and have_moved(first, sight, elapsed):
-            verdict = Verdict(answer=Answer.MOVES)
+            verdict = Verdict(answer=HangState.MOVES)
         if elapsed >= seconds:
-            verdict = verdict or last_word(sight)
+            verdict = verdict or timeout_verdict(sight)
         elif verdict is None or not is_final(verdict, sight, elapsed):
             time.sleep(_AGAIN_SECONDS)
-            sight = look_at(backend, snapshot)
+            sight = collect_hang_snapshot(backend, snapshot)
             continue
         sight, verdict, missing = with_stacks(backend, snapshot, sight, verdict)
         return HangReport(state=state, sight=sight, verdict=verdict, now=time.time(), stacks_missing=missing)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-from kubectl_ddp.cli.dashes import DashesCommand, words_after_dashes
+from kubectl_ddp.cli.flag_aliases import check_no_extra_args, check_program, is_job_file, normalize_flag, suggest_flag
 from kubectl_ddp.cli.options import Options
-from kubectl_ddp.cli.program_words import check_no_more_words, check_program, dashed, flag_meant, is_job_file
+from kubectl_ddp.cli.passthrough_args import PassthroughCommand, passthrough_args
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.nearest import did_you_mean
+from kubectl_ddp.nearest import suggest_close_match
 from kubectl_ddp.spec.fields import DERIVED, FIELDS, PRESET, Field, flag_of
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.version import default_image
 
 if TYPE_CHECKING:
-    from kubectl_ddp.spec.derive import Surroundings
-    from kubectl_ddp.spec.jobfile import JobFile
+    from kubectl_ddp.spec.derive import DefaultingContext
+    from kubectl_ddp.spec.job_file import JobFile
     from kubectl_ddp.spec.resolve import Resolved
 
 P = ParamSpec("P")
@@ -36,11 +36,11 @@ DRY_RUN: Final = "--dry-run"
 DRY_RUNS: Final = ("none", "client", "server")
 
 
-class ProgramCommand(DashesCommand):
+class ProgramCommand(PassthroughCommand):
     """A command whose words after ``--`` belong to the user's program."""
 
     allow_extra_args = True
-    """Words after the script, which :func:`check_no_more_words` refuses."""
+    """Words after the script, which :func:`check_no_extra_args` refuses."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_script = any(parameter.name == "script" for parameter in self.params)
@@ -50,20 +50,20 @@ class ProgramCommand(DashesCommand):
             left = super().parse_args(ctx, _with_values(args))
         except click.NoSuchOption as error:
             raise UsageError(
-                f"{ctx.command_path} has no flag '{error.option_name}'.", hint=self._meant(ctx, error.option_name)
+                f"{ctx.command_path} has no flag '{error.option_name}'.", hint=self._suggest(ctx, error.option_name)
             ) from None
         script = ctx.params.get("script")
         if script is not None:
             check_program(script, ctx.command_path)
-            check_no_more_words(script, left, ctx.command_path)
+            check_no_extra_args(script, left, ctx.command_path)
         elif left:
             raise click.UsageError(f"Got unexpected extra argument ({' '.join(left)})", ctx)
         return left
 
-    def _meant(self, ctx: click.Context, word: str) -> str:
+    def _suggest(self, ctx: click.Context, word: str) -> str:
         """A flag of ours, misspelled or as other launchers call it, or one of the program in front of the ``--``."""
         ours = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
-        meant = flag_meant(word) or did_you_mean(word, ours, cutoff=0.75)
+        meant = suggest_flag(word) or suggest_close_match(word, ours, cutoff=0.75)
         return f"{meant} Flags of the program follow '--': '{ctx.command_path} train.py -- {word} ...'.".strip()
 
 
@@ -76,7 +76,7 @@ def _with_values(args: list[str]) -> list[str]:
         split = args.index("--")
         return [*_with_values(args[:split]), *args[split:]]
     joined: list[str] = []
-    for word in map(dashed, args):
+    for word in map(normalize_flag, args):
         if joined and joined[-1] == DRY_RUN and word in DRY_RUNS:
             joined[-1] = f"{DRY_RUN}={word}"
         else:
@@ -117,7 +117,7 @@ def _with_request(
         script, file = _script_or_file(kwargs.pop("script", None), kwargs.pop("job_file", None))
         request = JobRequest(
             script=script,
-            words=words_after_dashes(),
+            words=passthrough_args(),
             file=file,
             assignments=kwargs.pop("assignments"),
             shorthand=kwargs.pop("shorthand"),
@@ -192,11 +192,11 @@ def read_job(
 
     layers: list[Layer] = [under if under is not None else defaults_of(os.environ)]
     if request.file is not None:
-        from kubectl_ddp.spec.jobfile import read  # noqa: PLC0415 - imports yaml
+        from kubectl_ddp.spec.job_file import read  # noqa: PLC0415 - imports yaml
 
         layers.append(read(request.file))
     flags = flag_layer(request, options)
-    around = replace(_surroundings(name_suffix, options), plans=plans)
+    around = replace(_defaulting_context(name_suffix, options), plans=plans)
     return resolve([*layers, set_values(request.assignments), flags], around)
 
 
@@ -215,7 +215,7 @@ def flag_layer(request: JobRequest, options: Options) -> Layer:
         raise UsageError(f"{' and '.join(programs)} exclude each other.", hint="Keep the one to run.")
     if request.words is not None:
         layer["args"] = Given(list(request.words), Origin(Kind.FLAG, "words after --"))
-    return layer | _shorthand(request.shorthand, layer)
+    return layer | _parse_job_size(request.shorthand, layer)
 
 
 def _given(key: str, value: Any) -> dict[str, Given]:
@@ -232,7 +232,7 @@ def _entry(key: str, word: str) -> tuple[str, Given]:
     return f"{key}.{name}", Given(value, Origin(Kind.FLAG, f"{flag_of(key)} {name}"))
 
 
-def _shorthand(word: str | None, layer: Layer) -> dict[str, Given]:
+def _parse_job_size(word: str | None, layer: Layer) -> dict[str, Given]:
     if word is None:
         return {}
     match = re.fullmatch(r"(\d+(?::\d+)?)x(\d+)", word)
@@ -247,12 +247,14 @@ def _shorthand(word: str | None, layer: Layer) -> dict[str, Given]:
     return {"nnodes": Given(match[1], origin), "nproc": Given(match[2], origin)}
 
 
-def _surroundings(name_suffix: str, options: Options, environ: Mapping[str, str] = os.environ) -> Surroundings:
+def _defaulting_context(
+    name_suffix: str, options: Options, environ: Mapping[str, str] = os.environ
+) -> DefaultingContext:
     from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.spec.derive import DEFAULT, Surroundings  # noqa: PLC0415
+    from kubectl_ddp.spec.derive import DEFAULT, DefaultingContext  # noqa: PLC0415
 
     said = environ.get(IMAGE_VARIABLE)
-    return Surroundings(
+    return DefaultingContext(
         image=said or default_image(),
         image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
         name_suffix=name_suffix,
@@ -263,6 +265,6 @@ def _surroundings(name_suffix: str, options: Options, environ: Mapping[str, str]
 def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:
     """Say on stderr what was chosen, and what is legal and probably not meant."""
     for note in resolved.notes:
-        options.note(note)
+        options.print_message(note)
     for warning in [*map(str, resolved.warnings), *more]:
-        options.note(f"warning: {warning}")
+        options.print_message(f"warning: {warning}")

@@ -18,8 +18,8 @@ from kubectl_ddp.errors import PreflightFailed, UsageError
 if TYPE_CHECKING:
     from ddp_trainer.common.lint.model import Facts
     from kubectl_ddp.cli.prepare import Prepared
-    from kubectl_ddp.lint.model import Placed
-    from kubectl_ddp.spec.jobfile import JobFile
+    from kubectl_ddp.lint.model import PodFinding
+    from kubectl_ddp.spec.job_file import JobFile
 
 MANIFESTS: Final = (".yaml", ".yml", ".json")
 LARGEST_BYTES: Final = 64 * 2**20
@@ -27,11 +27,11 @@ LARGEST_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class LintResult:
     """What was looked at, and what was found."""
 
     name: str
-    found: Sequence[Placed]
+    found: Sequence[PodFinding]
     unseen: Sequence[str]
     """Values that only the cluster knows."""
 
@@ -51,17 +51,17 @@ def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -
     Job, Pod and others. Where a job of ours starts, its launcher applies the rules about variables again, and those
     that need the node.
     """
-    from kubectl_ddp.lint.catalogue import unknown_ids  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.lint.registry import unknown_ids  # noqa: PLC0415 - help and completion do without
 
     if unknown := unknown_ids(ignored):
         raise UsageError(
             f"--ignore names '{unknown[0]}', which is no rule.",
             hint="Rules are listed in docs/lint.md and lint-pods.md.",
         )
-    looked = _look(options, request, ignored)
+    looked = _lint_request(options, request, ignored)
     if looked.unseen:
         kept = ", ".join(dict.fromkeys(looked.unseen))
-        options.note(f"warning: The values of {kept} are kept in the cluster, and were not looked at.")
+        options.print_message(f"warning: The values of {kept} are kept in the cluster, and were not looked at.")
     _show(options, looked)
     counts = {severity: count for severity, count in _counts(looked.found).items() if severity != "info"}
     if counts.get("error") or (strict and counts):
@@ -69,7 +69,7 @@ def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -
         raise PreflightFailed(f"{looked.name} has {said}.", hint="Each line says what to do.")
 
 
-def _look(options: Options, request: JobRequest, ignored: str) -> Looked:
+def _lint_request(options: Options, request: JobRequest, ignored: str) -> LintResult:
     """Raises UsageError for a file that is nothing of all this, NotFound for one that is not there."""
     script = request.script
     names_a_file = script is not None and (script == "-" or script.endswith(MANIFESTS))
@@ -78,14 +78,14 @@ def _look(options: Options, request: JobRequest, ignored: str) -> Looked:
         if script is not None:
             _check_is_python(script)
         return _of_job(options, request, ignored)
-    from kubectl_ddp.lint.manifests import documents, is_job_file  # noqa: PLC0415 - imports yaml
-    from kubectl_ddp.spec.jobfile import open_file  # noqa: PLC0415
+    from kubectl_ddp.lint.manifests import is_job_file, parse_manifest  # noqa: PLC0415 - imports yaml
+    from kubectl_ddp.spec.job_file import open_file  # noqa: PLC0415
 
     file = open_file(str(path), "file", LARGEST_BYTES)
-    objects = documents(file.name, file.text)
+    objects = parse_manifest(file.name, file.text)
     if not is_job_file(objects):
-        _refuse_flags(request, file)
-        return _of_manifest(file.name, objects, ignored, options)
+        _reject_flags(request, file)
+        return _lint_manifest(file.name, objects, ignored, options)
     return _of_job(options, dataclasses.replace(request, file=file, script=script if request.file else None), ignored)
 
 
@@ -103,7 +103,7 @@ def _check_is_python(path: str) -> None:
         )
 
 
-def _refuse_flags(request: JobRequest, file: JobFile) -> None:
+def _reject_flags(request: JobRequest, file: JobFile) -> None:
     if (
         request.flags
         or request.assignments
@@ -114,34 +114,36 @@ def _refuse_flags(request: JobRequest, file: JobFile) -> None:
         raise UsageError(f"{file.name} is a manifest, to which the flags of a job add nothing.", hint="Leave them out.")
 
 
-def _of_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, options: Options) -> Looked:
-    from kubectl_ddp.lint.catalogue import check  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.lint.manifests import without_pods, workloads  # noqa: PLC0415
+def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, options: Options) -> LintResult:
+    from kubectl_ddp.lint.manifests import find_workloads, without_pods  # noqa: PLC0415
+    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - help and completion do without these
 
-    makers = workloads(objects)
+    makers = find_workloads(objects)
     for lonely in without_pods(objects):
-        options.note(
+        options.print_message(
             f"warning: The pods of {lonely} are in its runtime, which is not in {name}, and were not looked at."
         )
     if not makers:
         kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in objects))
         raise UsageError(f"{name} holds nothing that makes pods, only {kinds}.", hint="Name the manifest of the job.")
-    unseen = [word for each in makers for pods in each.pods for one in pods.trainers for word in one.unseen]
-    return Looked(name, [placed for each in makers for placed in check(each, ignored)], unseen)
+    unseen = [
+        word for each in makers for pods in each.pods for one in pods.training_containers for word in one.unresolved_env
+    ]
+    return LintResult(name, [placed for each in makers for placed in check(each, ignored)], unseen)
 
 
-def _of_job(options: Options, request: JobRequest, ignored: str) -> Looked:
+def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     from ddp_trainer.common.constants import Env  # noqa: PLC0415 - help and completion do without these
-    from ddp_trainer.common.lint.catalogue import check  # noqa: PLC0415
+    from ddp_trainer.common.lint.registry import check  # noqa: PLC0415
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415
-    from kubectl_ddp.lint.model import Placed  # noqa: PLC0415
+    from kubectl_ddp.lint.model import PodFinding  # noqa: PLC0415
 
     prepared = prepare(options, request, shown=True)
     spec = prepared.spec
     left_out = ",".join(filter(None, (ignored, spec.env.get(Env.LINT_IGNORE, ""))))
-    found = [Placed("", each) for each in check(spec.env, facts_of(prepared), left_out)]
+    found = [PodFinding("", each) for each in check(spec.env, facts_of(prepared), left_out)]
     unseen = [*spec.secret_env, *map(str, spec.env_from)]
-    return Looked(spec.name, [*found, *of_pods(prepared, left_out)], unseen)
+    return LintResult(spec.name, [*found, *of_pods(prepared, left_out)], unseen)
 
 
 def facts_of(prepared: Prepared) -> Facts:
@@ -159,10 +161,10 @@ def facts_of(prepared: Prepared) -> Facts:
     )
 
 
-def of_pods(prepared: Prepared, ignored: str = "") -> list[Placed]:
+def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
     """What is doubtful in the pods that a job would get; nothing on this machine, which has none."""
-    from kubectl_ddp.lint.catalogue import check  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.lint.manifests import workloads  # noqa: PLC0415
+    from kubectl_ddp.lint.manifests import find_workloads  # noqa: PLC0415
+    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.render import Site  # noqa: PLC0415
     from kubectl_ddp.spec.engine import Gang  # noqa: PLC0415
 
@@ -170,13 +172,13 @@ def of_pods(prepared: Prepared, ignored: str = "") -> list[Placed]:
         return []
     # Who schedules them together is the cluster's to say, until somebody does.
     left_out = f"{ignored},K19" if prepared.spec.gang is Gang.AUTO else ignored
-    made = workloads(prepared.objects(prepared.placeholder))
+    made = find_workloads(prepared.objects(prepared.placeholder))
     return [placed for each in made for placed in check(each, left_out, with_variables=False)]
 
 
-def _show(options: Options, looked: Looked) -> None:
+def _show(options: Options, looked: LintResult) -> None:
     if options.output == "json":
-        from kubectl_ddp.document import API_VERSION  # noqa: PLC0415 - help and completion do without
+        from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415 - help and completion do without
 
         found = [{"where": placed.where, **dataclasses.asdict(placed.finding)} for placed in looked.found]
         counts = _counts(looked.found)
@@ -187,10 +189,10 @@ def _show(options: Options, looked: Looked) -> None:
         click.echo(str(placed))
         click.echo(f"    {placed.finding.source}")
     if not looked.found:
-        options.note("Nothing is doubtful.")
+        options.print_message("Nothing is doubtful.")
 
 
-def _counts(found: Sequence[Placed]) -> dict[str, int]:
+def _counts(found: Sequence[PodFinding]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for placed in found:
         severity = str(placed.finding.severity)

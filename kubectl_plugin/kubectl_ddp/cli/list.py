@@ -8,13 +8,13 @@ from typing import Final
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import bare_name, jobs_of, no_job, places, print_document, resource, style
+from kubectl_ddp.cli.target import jobs_of, no_job, parse_job_name, print_output, resource, style, target_backends
 from kubectl_ddp.collector import at_rest
-from kubectl_ddp.document import job_list_document
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.nearest import did_you_mean
+from kubectl_ddp.json_output import job_list_to_dict
+from kubectl_ddp.nearest import suggest_close_match
 from kubectl_ddp.present import job_table
-from kubectl_ddp.scrape import Most, observe_all
+from kubectl_ddp.scrape import ScrapeLimit, observe_all
 
 _PATIENCE_SECONDS: Final = {"local": 0.12}
 """How long a list waits for pods, by place. On this machine they answer at once or are too busy to."""
@@ -22,7 +22,7 @@ _PATIENCE_SECONDS: Final = {"local": 0.12}
 _CLUSTER_PATIENCE_SECONDS: Final = 1.0
 """In a cluster, where a policy may keep the API server from pods, which then say nothing at all."""
 
-_MOST: Final = Most(of_each=2, in_all=48)
+_MOST: Final = ScrapeLimit(of_each=2, in_all=48)
 """How many pods a list asks; of a thousand jobs it asks the newest. ``status`` asks them all."""
 
 
@@ -32,22 +32,22 @@ _MOST: Final = Most(of_each=2, in_all=48)
 def list_jobs(options: Options, jobs: tuple[str, ...]) -> None:
     """List jobs of this machine and of the cluster: all of them, or those that are named."""
     with at_rest():  # it ends soon, and to look for cycles among ten thousand pods takes a fifth of its time
-        _list(options, [bare_name(job) for job in jobs])
+        _list(options, [parse_job_name(job) for job in jobs])
 
 
 def _list(options: Options, names: list[str]) -> None:
-    backends = places(options)
+    backends = target_backends(options)
     found = jobs_of(backends, options)
     if names:
         there = {str(snapshot.job["metadata"]["name"]) for _, snapshot in found}
         found = [each for each in found if each[1].job["metadata"]["name"] in names]
         for name in dict.fromkeys(names):
             if name not in there:
-                meant = did_you_mean(name, there)
+                meant = suggest_close_match(name, there)
                 missing = NotFound(f"There is no job '{name}'.", hint=meant or "'list' without a name shows all jobs.")
                 if not found:
                     raise missing
-                options.note(f"warning: {missing}")
+                options.print_message(f"warning: {missing}")
     if options.output == "name":
         for _, snapshot in found:
             click.echo(resource(snapshot.job))
@@ -62,9 +62,9 @@ def _list(options: Options, names: list[str]) -> None:
             most=_MOST,
         )
     if options.output in {"json", "yaml"}:
-        print_document(job_list_document(states), options.output)
+        print_output(job_list_to_dict(states), options.output)
     elif states:
         table = job_table(states, time.time(), wide=options.output == "wide", namespaced=options.all_namespaces)
         click.echo(table.render(style(options)))
     else:
-        options.note(str(no_job(backends, options)))
+        options.print_message(str(no_job(backends, options)))

@@ -11,13 +11,13 @@ from dataclasses import asdict
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, seconds_of, target
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import print_output, seconds_of, target
 from kubectl_ddp.errors import Interrupted, NotFound
-from kubectl_ddp.fold import Folded, fold, with_pauses
-from kubectl_ddp.follow import PREFIX, follow, rank_filter, read
-from kubectl_ddp.keeping import keep_last_words
-from kubectl_ddp.program import program, there
+from kubectl_ddp.fold import Folded, fold, iter_with_timeout
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.json_output import API_VERSION
+from kubectl_ddp.log_stream import PREFIX, follow_logs, rank_filter, read
+from kubectl_ddp.result_annotations import persist_result
 from kubectl_ddp.state import JobState, job_state
 from kubectl_ddp.terminal import write_log_line
 
@@ -55,18 +55,18 @@ def logs(
     backend, name = target(options, job)
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
-    keep_last_words(backend, snapshot.job, state)
+    persist_result(backend, snapshot.job, state)
     if first_error:
         _print_first_error(state, options)
         return
     ranks = rank_filter(rank, state)
     begin = _begin(seconds_of("--since", since))
-    lines = (follow if follows else read)(backend, name, ranks, tail=tail, since=begin)
-    shown = fold(with_pauses(lines) if follows else lines) if dedup else (Folded(line, [line]) for line in lines)
+    lines = (follow_logs if follows else read)(backend, name, ranks, tail=tail, since=begin)
+    shown = fold(iter_with_timeout(lines) if follows else lines) if dedup else (Folded(line, [line]) for line in lines)
     try:
         _print(shown, _writer(options, timestamps=timestamps), at_once=follows)
     except KeyboardInterrupt:
-        hint = f"Return with '{program()} logs {name} -f{there()}'."
+        hint = f"Return with '{program()} logs {name} -f{location_flags()}'."
         raise Interrupted(f"Stopped reading; the job {name} goes on.", hint=hint) from None
 
 
@@ -102,7 +102,7 @@ def _print_first_error(state: JobState, options: Options) -> None:
     if error is None:
         raise NotFound(f"No pod of job '{state.name}' ended with an error.", hint=f"Its state is {state.state}.")
     if options.output is not None:
-        print_document({"apiVersion": API_VERSION, "kind": "FirstError", **asdict(error)}, options.output)
+        print_output({"apiVersion": API_VERSION, "kind": "FirstError", **asdict(error)}, options.output)
         return
     who = f"[rank{error.rank}] " if error.rank is not None else ""
     click.echo(f"{who}on {error.pod}: {error.message}" if not error.stack else f"{who}on {error.pod}:")

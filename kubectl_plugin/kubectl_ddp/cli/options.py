@@ -14,7 +14,7 @@ import click
 from kubectl_ddp.access import parse_timeout
 from kubectl_ddp.backends import Where
 from kubectl_ddp.errors import NoSuchJob, NotFound
-from kubectl_ddp.program import looking
+from kubectl_ddp.invocation import location_context
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,12 +32,12 @@ class Options(Where):
     verbose: bool = False
     """Show the traceback of an error that is ours."""
 
-    def note(self, text: str) -> None:
+    def print_message(self, text: str) -> None:
         """Tell the person something that is not data: on stderr, and not with ``--quiet``."""
         if not self.quiet:
             click.echo(text, err=True)
 
-    def is_colored(self, environ: Mapping[str, str] = os.environ) -> bool:
+    def use_color(self, environ: Mapping[str, str] = os.environ) -> bool:
         """Whether stdout wants colour: a terminal, and nobody said no (https://no-color.org)."""
         refused = self.no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
         return not refused and sys.stdout.isatty()
@@ -52,9 +52,9 @@ def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text:
 
 def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
     """The same error, with the job that is meant where one has nearly this name."""
-    from kubectl_ddp.cli.target import job_meant  # noqa: PLC0415 - needed on this error alone
+    from kubectl_ddp.cli.target import suggest_job  # noqa: PLC0415 - needed on this error alone
 
-    return NotFound(error.message, hint=job_meant(error.name, options) or error.hint)
+    return NotFound(error.message, hint=suggest_job(error.name, options) or error.hint)
 
 
 def shared_options(
@@ -98,7 +98,7 @@ def shared_options(
         def with_options(*args: P.args, **kwargs: P.kwargs) -> R:
             given = {name: kwargs.pop(name) for name in Options.__dataclass_fields__ if name in kwargs}
             options = Options(**given)  # type: ignore[arg-type]  # click passes them by name
-            with looking("" if options.local else options.flags):  # a namespace means nothing on this machine
+            with location_context("" if options.local else options.flags):  # a namespace means nothing on this machine
                 try:
                     return command(options, *args, **kwargs)
                 except NoSuchJob as error:

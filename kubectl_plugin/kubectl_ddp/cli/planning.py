@@ -10,23 +10,23 @@ import click
 from ddp_trainer.common.enums import OptimizerName
 from kubectl_ddp.cli.job_options import JobRequest, read_job
 from kubectl_ddp.cli.options import Options
-from kubectl_ddp.cli.target import print_document, style
+from kubectl_ddp.cli.target import print_output, style
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.plan.amounts import count
+from kubectl_ddp.plan.constraints import make_constraint
+from kubectl_ddp.plan.formatting import count
+from kubectl_ddp.plan.job_args import parse_job_args
 from kubectl_ddp.plan.known import known, parse_count, shape_of
 from kubectl_ddp.plan.machine import GIGA, RESERVED_BYTES, Machine, gpu_of
-from kubectl_ddp.plan.nothing import demand
-from kubectl_ddp.plan.own_program import said
+from kubectl_ddp.plan.nothing import require_feasible_plan
 from kubectl_ddp.plan.ranking import Plan, Refusal, takes_all
 from kubectl_ddp.plan.ranking import plan as planned
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
-from kubectl_ddp.plan.refusal import refusal_of
-from kubectl_ddp.plan.report import document, left_out, sentence, tables
+from kubectl_ddp.plan.report import left_out, plan_summary, plan_to_dict, tables
 from kubectl_ddp.plan.shape import MOST, Shape
 from kubectl_ddp.plan.work import Precision, Work
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.own_gpt import runs_the_trainer
 from kubectl_ddp.spec.quantity import BadValue, Memory
+from kubectl_ddp.spec.reference_model import runs_the_trainer
 
 GPU: Final = "H100"
 PER_NODE: Final = 8
@@ -38,7 +38,7 @@ _MODEL: Final = "Give --params 7B, --model llama3-8b, --layers with --hidden and
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlanOptions:
     """The flags of one call; ``None`` where they were not given."""
 
     job_file: str | None = None
@@ -65,25 +65,25 @@ class Wanted:
     efficiency: float | None = None
 
 
-def tell(options: Options, wanted: Wanted, *, is_complete: bool) -> None:
+def print_plan(options: Options, wanted: PlanOptions, *, is_complete: bool) -> None:
     """Print the plan. Raises UsageError for what cannot be meant or is refused, and PreflightFailed where none fits."""
-    found = look(options, wanted)
+    found = compute_plan(options, wanted)
     if options.output is not None:
-        print_document(document(found), options.output)
+        print_output(plan_to_dict(found), options.output)
     else:
         _show(options, found, is_complete=is_complete)
-    demand(found)
+    require_feasible_plan(found)
 
 
 def _show(options: Options, found: Plan, *, is_complete: bool) -> None:
     look_of = style(options)
     shown = tables(found, None) if is_complete else tables(found)
-    click.echo("\n\n".join([sentence(found), *(table.render(look_of) for table in shown)]))
+    click.echo("\n\n".join([plan_summary(found), *(table.render(look_of) for table in shown)]))
     if not is_complete and (more := left_out(found)):
-        options.note(f"{more} more layouts are shown with --all.")
+        options.print_message(f"{more} more layouts are shown with --all.")
 
 
-def look(options: Options, wanted: Wanted) -> Plan:
+def compute_plan(options: Options, wanted: PlanOptions) -> Plan:
     """The plan that flags and job file ask for. Raises UsageError or NotFound."""
     job = None if wanted.job_file is None else _job(options, wanted.job_file)
     machine = _machine(wanted, job)
@@ -92,15 +92,16 @@ def look(options: Options, wanted: Wanted) -> Plan:
     if by_flags is not None:
         named, work = by_flags, None
     elif job is not None:
-        named, work = said(job.args)
-        refusal = refusal_of(job.args) if runs_the_trainer(job.program) else takes_all
+        named, work = parse_job_args(job.args)
+        refusal = make_constraint(job.args) if runs_the_trainer(job.program) else takes_all
     else:
         raise UsageError("No model is named.", hint=_MODEL)
     shape = _changed(named, wanted)
     if shape.window > named.window:
-        options.note(
+        options.print_message(
             f"--seq {shape.window} is more than the model's {named.window} positions: "
-            f"they are taken to be {shape.window}, with {count(shape.positions - named.positions)} parameters more."
+            f"they are taken to be {shape.window}, with "
+            f"{count(shape.position_embedding_params - named.position_embedding_params)} parameters more."
         )
     default = work or Work(
         sequence=min(SEQUENCE, shape.window or SEQUENCE), global_batch=SAMPLES_PER_GPU * machine.world
@@ -113,9 +114,9 @@ def _job(options: Options, path: str) -> JobSpec:
     return read_job(request, options, plans=False).spec
 
 
-def _shape(wanted: Wanted) -> Shape | None:
+def _shape(wanted: PlanOptions) -> Shape | None:
     """The model of the flags; None where they name none."""
-    _demand_sizes(wanted)
+    _validate_sizes(wanted)
     axes = {"--layers": wanted.layers, "--hidden": wanted.hidden, "--heads": wanted.heads}
     axis = next((flag for flag, value in axes.items() if value is not None), None)
     ways = {"--params": wanted.params, "--model": wanted.model, axis or "--layers": axis}
@@ -139,7 +140,7 @@ def _shape(wanted: Wanted) -> Shape | None:
     )
 
 
-def _demand_sizes(wanted: Wanted) -> None:
+def _validate_sizes(wanted: PlanOptions) -> None:
     sizes = {
         "--layers": wanted.layers,
         "--hidden": wanted.hidden,
@@ -159,7 +160,7 @@ def _of_params(params: str, sequence: int | None) -> Shape:
     return replace(shape, window=0) if sequence is not None and sequence > SEQUENCE else shape
 
 
-def _changed(shape: Shape, wanted: Wanted) -> Shape:
+def _changed(shape: Shape, wanted: PlanOptions) -> Shape:
     """The shape with the other words of the command line in it."""
     return replace(
         shape,
@@ -170,7 +171,7 @@ def _changed(shape: Shape, wanted: Wanted) -> Shape:
     )
 
 
-def _work(wanted: Wanted, base: Work) -> Work:
+def _work(wanted: PlanOptions, base: Work) -> Work:
     """A step with the flags' changes."""
     changes = {
         "sequence": wanted.seq,
@@ -187,7 +188,7 @@ def _work(wanted: Wanted, base: Work) -> Work:
     return Work(**values)
 
 
-def _recomputation(wanted: Wanted) -> Recomputation | None:
+def _recomputation(wanted: PlanOptions) -> Recomputation | None:
     """What the flags have computed again, of which one is given; None where the plan is to choose."""
     switch = wanted.activation_checkpointing
     if wanted.recompute is None:
@@ -199,7 +200,7 @@ def _recomputation(wanted: Wanted) -> Recomputation | None:
     return Recomputation.parse(wanted.recompute)
 
 
-def _machine(wanted: Wanted, job: JobSpec | None) -> Machine:
+def _machine(wanted: PlanOptions, job: JobSpec | None) -> Machine:
     nodes = wanted.nnodes if wanted.nnodes is not None else job.nnodes.maximum if job else 1
     per_node = wanted.gpus if wanted.gpus is not None else (job.gpus or job.nproc) if job else PER_NODE
     for flag, value in (("--nnodes", nodes), ("--gpus", per_node)):

@@ -10,12 +10,12 @@ import click
 from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cli.exec import where
-from kubectl_ddp.cli.handover import hand_over
+from kubectl_ddp.cli.exec_process import replace_process
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, target
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import print_output, target
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.whereabouts import Place
+from kubectl_ddp.json_output import API_VERSION
+from kubectl_ddp.rank_locator import Place
 
 _PORT: Final = re.compile(r"(?:(?P<local>\d{0,5}):)?(?P<remote>\d{1,5}|[a-z][-a-z0-9]{0,14})")
 
@@ -38,18 +38,18 @@ def port_forward(
         ports, job = (job, *ports), None
     backend, name = target(options, job)
     place = where(backend, name, rank=rank, pod=pod)
-    wanted = [_numbered(port, place.pod) for port in ports or (str(PortName.METRICS),)]
+    wanted = [_resolve_port(port, place.pod) for port in ports or (str(PortName.METRICS),)]
     handover = backend.forward(place.pod, wanted)
     if handover is None:
         _print_addresses(options, place, wanted)
         return
     if options.output is not None:
         raise UsageError(f"-o {options.output} is for jobs of this machine: kubectl speaks for a cluster's.")
-    options.note(str(place))
-    hand_over(handover)
+    options.print_message(str(place))
+    replace_process(handover)
 
 
-def _numbered(text: str, pod: Object) -> str:
+def _resolve_port(text: str, pod: Object) -> str:
     """A port with its number instead of its name. Raises UsageError."""
     match = _PORT.fullmatch(text)
     named = {str(port["name"]): int(port["containerPort"]) for port in _ports(pod) if "name" in port}
@@ -68,9 +68,9 @@ def _print_addresses(options: Options, place: Place, ports: list[str]) -> None:
     host = place.pod["status"].get("podIP", "")
     addresses = [f"{host}:{port.rpartition(':')[2]}" for port in ports]
     if options.output is None:
-        options.note(str(place))
+        options.print_message(str(place))
         for address in addresses:
             click.echo(address)
         return
     document = {"apiVersion": API_VERSION, "kind": "Addresses", "pod": place.name, "rank": place.rank}
-    print_document(document | {"addresses": addresses}, options.output)
+    print_output(document | {"addresses": addresses}, options.output)

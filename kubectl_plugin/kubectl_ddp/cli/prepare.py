@@ -15,14 +15,13 @@ from kubectl_ddp.cli.job_options import IMAGE_VARIABLE, JobRequest, read_job
 from kubectl_ddp.cli.options import Options
 from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.errors import PreflightFailed, UsageError
-from kubectl_ddp.fabrics.catalogue import NONE
-from kubectl_ddp.present import counted
+from kubectl_ddp.fabrics.registry import NONE
+from kubectl_ddp.present import pluralize
 from kubectl_ddp.render import Code, Site, render
-from kubectl_ddp.render.choose import settle
+from kubectl_ddp.render.choose import resolve_auto
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.script import check_is_python, check_script, read_script
 from kubectl_ddp.spec import fabric, rules
-from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.in_clear import in_clear
@@ -30,6 +29,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Kind, Layer, Origin
 from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.resolve import Resolved
+from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
@@ -67,7 +67,7 @@ class Prepared:
         """A run id for objects that are only shown."""
         return placeholder_run_id(self.spec, self.code)
 
-    def settled(self, backend: Backend) -> Prepared:
+    def resolve_engine(self, backend: Backend) -> Prepared:
         """The job with nothing left to choose; a cluster is asked what it serves only if something is.
 
         Raises PreflightFailed when no engine fits.
@@ -77,7 +77,7 @@ class Prepared:
         reached = dataclasses.replace(self, api_servers=backend.api_servers())
         if facts is None:
             return reached
-        spec, origins = settle(self.spec, facts), dict(self.resolved.origins)
+        spec, origins = resolve_auto(self.spec, facts), dict(self.resolved.origins)
         found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
         origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
         return dataclasses.replace(reached, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
@@ -113,17 +113,17 @@ def prepare(
         resolved = _without_fabric(_with_shared_disk(resolved))
     else:
         _check_secrets(resolved.spec)
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_unserved_image(resolved.spec)))
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_image_warnings(resolved.spec)))
     code, spec = _with_code(resolved.spec, site, kept)
     if not shown:
         check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
 
 
-def _unserved_image(spec: JobSpec) -> Iterator[Doubt]:
+def _image_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
     """The image that `make image` builds has no registry in its name, so a node cannot pull it."""
     if spec.image.startswith(f"{default_image().partition(':')[0]}:"):
-        yield Doubt(
+        yield SpecWarning(
             f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
             f"Name an image of your registry with --image or ${IMAGE_VARIABLE}.",
         )
@@ -170,17 +170,17 @@ def _with_shared_disk(resolved: Resolved) -> Resolved:
 def _without_fabric(resolved: Resolved) -> Resolved:
     """One machine has no network between its nodes: what a fabric has set would end the job at its start."""
     spec, name = resolved.spec, resolved.spec.fabric
-    if not fabric.sets_anything(spec):
+    if not fabric.has_entries(spec):
         return resolved
     mine = {key: origin for key, origin in resolved.origins.items() if origin.kind is not Kind.FABRIC}
-    kept = _kept(spec, [key for key in resolved.origins if key not in mine])
+    kept = _without_keys(spec, [key for key in resolved.origins if key not in mine])
     bare = dataclasses.replace(spec, fabric=NONE, **kept)
     origins = {**mine, "fabric": Origin(Kind.RULE, "--local", "one machine has no network between its nodes")}
-    doubt = Doubt(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
+    doubt = SpecWarning(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
     return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), doubt))
 
 
-def _kept(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
+def _without_keys(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
     """The attributes that ``keys`` belong to, without them."""
     kept: dict[str, Any] = {}
     for key in keys:
@@ -213,7 +213,7 @@ def check_devices(spec: JobSpec) -> None:
     """Refuse a job for GPUs on a machine that has none, before it starts all of its ranks. Raises PreflightFailed."""
     if spec.gpus and not any(path.exists() for path in GPU_DRIVERS):
         raise PreflightFailed(
-            f"Job '{spec.name}' asks for {counted(spec.gpus, 'GPU')} on each node, and this machine has none.",
+            f"Job '{spec.name}' asks for {pluralize(spec.gpus, 'GPU')} on each node, and this machine has none.",
             hint="Add --gpus 0 --nproc 1 --nnodes 1 to try it on the CPU, or submit it to a cluster.",
         )
 

@@ -33,10 +33,10 @@ def presets(options: Options, preset: str | None) -> None:
     A preset holds values that suit a kind of machine, a fabric those of the network between GPUs. --preset and --fabric
     choose them, and flags and job files win over both. Presets of the type 'shared' are those of the namespace.
     """
-    from kubectl_ddp.document import API_VERSION  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415 - help and completion do without
 
     if preset is not None:
-        document = _document(preset, options)
+        document = _find_profile(preset, options)
         shown: Sequence[str] = list(_lines(document))
     else:
         every = [*_all(), *_shared(options)]
@@ -51,11 +51,11 @@ def presets(options: Options, preset: str | None) -> None:
         click.echo("\n".join(shown))
 
 
-def _document(name: str, options: Options) -> dict[str, Any]:
+def _find_profile(name: str, options: Options) -> dict[str, Any]:
     """One preset or fabric as data. Raises NotFound, and UsageError of a shared one that cannot be read."""
     found = {each["name"]: each for each in _all()}
     if name not in found:
-        there = _there(options)
+        there = _load_shared(options)
         if name in there.texts:
             return _as_data(there.read(name), SHARED, there.place)
         found |= {each: {} for each in there.texts}
@@ -68,8 +68,8 @@ def _document(name: str, options: Options) -> dict[str, Any]:
 
 
 def _all() -> Iterator[dict[str, Any]]:
-    from kubectl_ddp.fabrics.catalogue import FABRICS  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.fabrics.model import SET  # noqa: PLC0415
+    from kubectl_ddp.fabrics.registry import FABRICS  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.spec.presets import PRESETS as ALL  # noqa: PLC0415
 
     yield from (_as_data(preset, PRESETS, "") for preset in ALL.values())
@@ -94,7 +94,7 @@ def _all() -> Iterator[dict[str, Any]]:
             "summary": fabric.summary,
             "source": fabric.source,
             "values": values,
-            "needs": [{"sentence": need.sentence, "source": need.source} for need in fabric.needs],
+            "needs": [{"sentence": need.message, "source": need.source} for need in fabric.needs],
             "refuses": [
                 {"name": each.name, "value": each.value, "reason": each.reason, "source": each.source}
                 for each in fabric.refusals
@@ -110,7 +110,7 @@ def _as_data(preset: Preset, kind: str, source: str) -> dict[str, Any]:
     return {"name": preset.name, "type": kind, "summary": preset.summary, "source": source, "values": values}
 
 
-def _there(options: Options) -> SharedPresets:
+def _load_shared(options: Options) -> SharedPresets:
     """What the namespace shares; a notice, where a cluster is meant that does not say so in time."""
     from kubectl_ddp.cli.candidates import within  # noqa: PLC0415 - as above
     from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415
@@ -125,13 +125,13 @@ def _there(options: Options) -> SharedPresets:
     silence: SharedPresets | DdpError = DdpError("the API server does not answer")
     found = within(PATIENCE_SECONDS, ask, silence)
     if isinstance(found, DdpError):
-        options.note(f"Presets that the namespace shares are not known: {found.message.rstrip('.')}.")
+        options.print_message(f"Presets that the namespace shares are not known: {found.message.rstrip('.')}.")
         return SharedPresets()
     return found
 
 
 def _shared(options: Options) -> Iterator[dict[str, Any]]:
-    there = _there(options)
+    there = _load_shared(options)
     for name in there.texts:
         try:
             yield _as_data(there.read(name), SHARED, there.place)
@@ -145,12 +145,12 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     if document["type"] != FABRIC:
         return
     yield from _values("Leaves to the site and to the pod:", [each for each in document["values"] if not each["set"]])
-    yield from _sentences("Needs:", [(need["sentence"], need["source"]) for need in document["needs"]])
+    yield from _section_lines("Needs:", [(need["sentence"], need["source"]) for need in document["needs"]])
     against = [
         (f"{each['name']}{'' if each['value'] == '*' else '=' + each['value']}: {each['reason']}", each["source"])
         for each in document["refuses"]
     ]
-    yield from _sentences("Warns of:", against)
+    yield from _section_lines("Warns of:", against)
 
 
 def _values(title: str, values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _bounds(value: Mapping[str, Any]) -> str:
     return f"   ({'; '.join(words)})" if words else ""
 
 
-def _sentences(title: str, told: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _section_lines(title: str, told: Sequence[tuple[str, str]]) -> Iterator[str]:
     if told:
         yield f"\n{title}"
     for sentence, source in told:

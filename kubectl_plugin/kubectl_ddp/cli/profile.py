@@ -12,10 +12,10 @@ import click
 from ddp_trainer.common.constants import Profile
 from kubectl_ddp.access import parse_timeout
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, target
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import print_output, target
 from kubectl_ddp.errors import NotFound, UsageError
-from kubectl_ddp.whereabouts import find_rank
+from kubectl_ddp.json_output import API_VERSION
+from kubectl_ddp.rank_locator import find_rank
 
 LOCAL: Final = "local"
 """What a backend of this machine says where it is."""
@@ -41,7 +41,7 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     script under ddp-launch. While nobody asks, it costs nothing; while somebody does, that rank is slower, and the
     others wait for it.
     """
-    from kubectl_ddp.profile import bring, entry  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.profile import entry, fetch_trace  # noqa: PLC0415 - help and completion do without these
 
     seconds = parse_timeout(timeout)
     if not seconds:
@@ -50,16 +50,16 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     place = find_rank(backend, name, rank)
     if place.local_rank is None:
         raise NotFound(f"Nobody says which worker of pod {place.name} is rank {rank}.", hint="Try again in a moment.")
-    options.note(str(place))
+    options.print_message(str(place))
     file = Path(path or f"{name}-rank{rank}.trace.json.gz")
     # A pod of this machine runs what the job was submitted with, as a rule this very interpreter.
     here = os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable
     python = here if backend.where == LOCAL else "python3"
     wanted = entry(place.local_rank, place.variables, steps=steps, seconds=seconds, python=python)
-    size = bring(backend.enter(place.pod, wanted), file, seconds)
+    size = fetch_trace(backend.enter(place.pod, wanted), file, seconds)
     if options.output is not None:
         told = {"apiVersion": API_VERSION, "kind": "Trace", "job": name, "rank": rank, "pod": place.name}
-        print_document({**told, "steps": steps, "file": str(file), "size_bytes": size}, options.output)
+        print_output({**told, "steps": steps, "file": str(file), "size_bytes": size}, options.output)
         return
     click.echo(file)
-    options.note(f"{size >> 10} KiB; open it in https://ui.perfetto.dev.")
+    options.print_message(f"{size >> 10} KiB; open it in https://ui.perfetto.dev.")

@@ -13,9 +13,9 @@ import click
 from kubectl_ddp.backend import Backend
 from kubectl_ddp.backends import backend_for
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import jobs_of, place_of, places, print_document, seconds_of
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import jobs_of, place_of, print_output, seconds_of, target_backends
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, UsageError
+from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.present import duration
 from kubectl_ddp.state import TERMINAL, JobState, State, job_state
 
@@ -29,7 +29,7 @@ class Finished:
     backend: Backend
     state: JobState
 
-    def ended_seconds_ago(self, now: float) -> float:
+    def seconds_since_end(self, now: float) -> float:
         """Since its end; since it was made, where nobody wrote down when it ended."""
         ended = self.state.finished or self.state.created or now
         return max(0.0, now - ended)
@@ -62,22 +62,22 @@ def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], d
     found = chosen(_finished(options), states, least, time.time())
     if not found:
         _print(options, [], dry_run=dry_run)
-        options.note("No job that is over is there to be deleted.")
+        options.print_message("No job that is over is there to be deleted.")
         return
     if not dry_run:
-        _ask(found, yes=yes)
+        _confirm(found, yes=yes)
     gone = found if dry_run else _delete(found, options)
     _print(options, gone, dry_run=dry_run)
 
 
 def chosen(found: list[Finished], states: frozenset[State] | set[State], least: float, now: float) -> list[Finished]:
     """Those that ended in one of these states, at least so many seconds ago."""
-    return [one for one in found if one.state.state in states and one.ended_seconds_ago(now) >= least]
+    return [one for one in found if one.state.state in states and one.seconds_since_end(now) >= least]
 
 
 def _finished(options: Options) -> list[Finished]:
     found = []
-    for backend, snapshot in jobs_of(places(options), options):
+    for backend, snapshot in jobs_of(target_backends(options), options):
         state = job_state(snapshot, {}, where=backend.where)
         if state.is_terminal:
             found.append(Finished(_of_namespace(backend, state, options), state))
@@ -91,14 +91,14 @@ def _of_namespace(backend: Backend, state: JobState, options: Options) -> Backen
     return backend_for(dataclasses.replace(options, namespace=state.namespace, all_namespaces=False))
 
 
-def _ask(found: list[Finished], *, yes: bool) -> None:
+def _confirm(found: list[Finished], *, yes: bool) -> None:
     if yes:
         return
     count = "this job" if len(found) == 1 else f"these {len(found)} jobs"
     if not sys.stdin.isatty():
         raise UsageError(f"There is no terminal to ask whether {count} may go.", hint="Add --yes, or --dry-run to see.")
     for one in found:
-        ago = duration(one.ended_seconds_ago(time.time()))
+        ago = duration(one.seconds_since_end(time.time()))
         click.echo(f"  {one}, {ago} ago", err=True)
     if not click.confirm(f"Delete {count} and everything in it?", err=True):
         raise Cancelled("Nothing was deleted.")
@@ -117,7 +117,7 @@ def _delete(found: list[Finished], options: Options) -> list[Finished]:
             continue
         gone.append(one)
     for failed in errors[:-1]:
-        options.note(f"error: {failed}")
+        options.print_message(f"error: {failed}")
     if errors:
         _print(options, gone, dry_run=False)
         raise errors[-1]
@@ -131,7 +131,7 @@ def _print(options: Options, found: list[Finished], *, dry_run: bool) -> None:
             {key: getattr(one.state, key) for key in keys} | {"state": str(one.state.state), "deleted": not dry_run}
             for one in found
         ]
-        print_document({"apiVersion": API_VERSION, "kind": "PruneList", "items": items}, options.output)
+        print_output({"apiVersion": API_VERSION, "kind": "PruneList", "items": items}, options.output)
         return
     for one in found:
         told = one.state.name if options.output == "name" else f"job {one.state.name} deleted {place_of(one.backend)}"

@@ -29,9 +29,9 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     submission gets one of its own. The Secret in it is random each time: keep the output as you keep a password.
     """
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.document import API_VERSION  # noqa: PLC0415
+    from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
-    from kubectl_ddp.spec.notes import notes  # noqa: PLC0415
+    from kubectl_ddp.spec.notes import spec_notes  # noqa: PLC0415
 
     prepared = prepare(options, request, shown=True)
     warn(prepared.resolved, options)
@@ -40,11 +40,16 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
         _warn_of_pods(prepared, options)
         click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
     elif options.output == "json":
-        fields = [_as_json(key, value, origin) for key, value, origin in explained(prepared.resolved)]
-        document = {"apiVersion": API_VERSION, "kind": "Explanation", "fields": fields, "notes": notes(prepared.spec)}
+        fields = [_as_json(key, value, origin) for key, value, origin in value_origins(prepared.resolved)]
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "Explanation",
+            "fields": fields,
+            "notes": spec_notes(prepared.spec),
+        }
         click.echo(json.dumps(document, indent=2))
     else:
-        click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in notes(prepared.spec))]))
+        click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in spec_notes(prepared.spec))]))
 
 
 def _warn_of_pods(prepared: Prepared, options: Options) -> None:
@@ -53,20 +58,20 @@ def _warn_of_pods(prepared: Prepared, options: Options) -> None:
 
     for placed in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
         if placed.finding.severity != "info":
-            options.note(f"warning: {placed}")
+            options.print_message(f"warning: {placed}")
 
 
-def explained(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
+def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
     """Each value of a job: dotted key, value, origin."""
     from kubectl_ddp.spec import fabric  # noqa: PLC0415 - help and completion do without
-    from kubectl_ddp.spec.document import to_document  # noqa: PLC0415
+    from kubectl_ddp.spec.serialization import spec_to_dict  # noqa: PLC0415
 
-    document = to_document(resolved.spec)
+    document = spec_to_dict(resolved.spec)
     for key, origin in resolved.origins.items():
         head, _, entry = key.partition(".")
         value = document.get(head, "")
         yield key, value[entry] if entry and isinstance(value, dict) else value, origin
-    yield from fabric.explained(resolved.spec)
+    yield from fabric.value_origins(resolved.spec)
 
 
 def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:
 
 def _table(resolved: Resolved) -> str:
     rows = [("FIELD", "VALUE", "FROM")]
-    rows += [(key, _short(value), str(origin)) for key, value, origin in explained(resolved)]
+    rows += [(key, _short(value), str(origin)) for key, value, origin in value_origins(resolved)]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows)
 

@@ -16,7 +16,7 @@ from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import target
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
 from kubectl_ddp.evidence import workers
-from kubectl_ddp.keeping import keep_last_words
+from kubectl_ddp.result_annotations import persist_result
 from kubectl_ddp.scrape import observe
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
     job has kept itself, while it runs and after its end, or with --from prometheus JOB URL of what that has scraped.
     """
     from kubectl_ddp.report.compose import report as composed  # noqa: PLC0415 - help and completion do without these
-    from kubectl_ddp.report.page import page  # noqa: PLC0415
+    from kubectl_ddp.report.html_report import render_html  # noqa: PLC0415
 
     if source == PROMETHEUS and url is None and job is not None and "://" in job:
         job, url = None, job
@@ -68,20 +68,20 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
     backend, name = target(options, job)
     snapshot = backend.job(name, events=False)
     state = observe(backend, snapshot)
-    keep_last_words(backend, snapshot.job, state)
+    persist_result(backend, snapshot.job, state)
     now = time.time()
     series, words = _series(backend, snapshot, state, url, now)
     made = composed(snapshot, state, _events(backend, name, options), series, now=now, source=words)
-    _deliver(page(made), Path(path or f"{name}.html"), options, opens=opens)
+    _write_report(render_html(made), Path(path or f"{name}.html"), options, opens=opens)
     if made.measured is None:
-        options.note("No pod has told its numbers, so the page has no curves.")
+        options.print_message("No pod has told its numbers, so the page has no curves.")
 
 
 def _events(backend: Backend, name: str, options: Options) -> list[Object]:
     try:
         return backend.events(name)
     except Forbidden as error:
-        options.note(f"warning: What happened is told by objects alone: {error.message}")
+        options.print_message(f"warning: What happened is told by objects alone: {error.message}")
         return []
 
 
@@ -90,21 +90,23 @@ def _series(
 ) -> tuple[list[Series], str]:
     """The numbers, and where they come from in a sentence."""
     if url is None:
-        from kubectl_ddp.report.kept import kept  # noqa: PLC0415
+        from kubectl_ddp.report.history_source import load_series  # noqa: PLC0415
 
-        return kept(backend, snapshot), "Numbers are those that the pods of the job have kept themselves."
-    from kubectl_ddp.report.prometheus import Span, asked, shown  # noqa: PLC0415
+        return load_series(backend, snapshot), "Numbers are those that the pods of the job have kept themselves."
+    from kubectl_ddp.report.prometheus import TimeRange, query_series, redact_url  # noqa: PLC0415
 
     start = state.created if state.created is not None else now - 86_400
-    span = Span(start=start, end=max(start + 1, min(now, (state.finished or now) + _MARGIN_SECONDS)))
+    span = TimeRange(start=start, end=max(start + 1, min(now, (state.finished or now) + _MARGIN_SECONDS)))
     namespace = state.namespace if backend.where != "local" else None
     pods = {
         str(pod.get("status", {}).get("podIP") or ""): str(pod["metadata"]["name"]) for pod in workers(snapshot.pods)
     }
-    return asked(url, state.name, namespace, span, pods), f"Numbers are those of Prometheus at {shown(url)}."
+    return query_series(
+        url, state.name, namespace, span, pods
+    ), f"Numbers are those of Prometheus at {redact_url(url)}."
 
 
-def _deliver(text: str, path: Path, options: Options, *, opens: bool) -> None:
+def _write_report(text: str, path: Path, options: Options, *, opens: bool) -> None:
     if str(path) == "-":
         sys.stdout.write(text)
         return
@@ -116,4 +118,4 @@ def _deliver(text: str, path: Path, options: Options, *, opens: bool) -> None:
         raise DdpError(f"'{path}' cannot be written: {error.strerror}.", hint="Name another file with -o.") from error
     click.echo(path)
     if opens and not webbrowser.open(path.resolve().as_uri()):
-        options.note(f"No browser could be started; open {path} in one.")
+        options.print_message(f"No browser could be started; open {path} in one.")

@@ -14,10 +14,10 @@ from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods, wait_after
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
-from kubectl_ddp.program import program, there
-from kubectl_ddp.released import refuse_anew
+from kubectl_ddp.helm_release import reject_helm_managed
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.state import JobState, State, job_state
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 
 if TYPE_CHECKING:
     from kubectl_ddp.render import Code
@@ -51,14 +51,14 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
 
 def _finish(options: Options, backend: Backend, name: str, record: Object) -> None:
     """Go on where an earlier restart was cut off, after it had taken the old run away."""
+    from kubectl_ddp.job_recovery import recover_spec, run_of  # noqa: PLC0415
     from kubectl_ddp.render.code import read_back  # noqa: PLC0415 - help and completion do without
-    from kubectl_ddp.rerun import run_of, specification  # noqa: PLC0415
 
     effect = f"An earlier restart of job {name} was cut off; it is finished now."
-    run = _submit_anew(backend, name, specification(record), read_back(record), str(run_of(record)))
+    run = _submit_new_run(backend, name, recover_spec(record), read_back(record), str(run_of(record)))
     changed(options, backend, name, "restarted", effect=effect, runId=run)
     if options.output is None:
-        options.note(effect)
+        options.print_message(effect)
 
 
 def restart_job(options: Options, backend: Backend, name: str, seconds: float | None, *, yes: bool) -> None:
@@ -67,15 +67,15 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     state = job_state(snapshot, {}, where=backend.where)
     _check(state)
     if state.state is State.FAILED:
-        refuse_anew(snapshot.job)
-    effect = _tell_effect(options, state, backend, snapshot)
-    _ask(name, is_dangerous=_begins_anew(backend, snapshot, state), yes=yes)
+        reject_helm_managed(snapshot.job)
+    effect = _report_effect(options, state, backend, snapshot)
+    _confirm(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
     if state.state is State.FAILED:
         run = _renew(backend, name)
-    elif (failed := _start_again_unless_failed(backend, state, seconds)) is None:
+    elif (failed := _restart_unless_failed(backend, state, seconds)) is None:
         run = _run_id(backend, name)
     else:
-        effect = _tell_effect(options, job_state(failed, {}, where=backend.where), backend, failed)
+        effect = _report_effect(options, job_state(failed, {}, where=backend.where), backend, failed)
         run = _renew(backend, name)
     changed(options, backend, name, "restarted", effect=effect, runId=run)
 
@@ -84,30 +84,30 @@ def _check(state: JobState) -> None:
     if state.state is State.SUCCEEDED:
         raise UsageError(
             f"Job '{state.name}' has succeeded, and there is nothing left for it to do.",
-            hint=f"'{program()} clone {state.name} --name NEW{there()}' runs it once more.",
+            hint=f"'{program()} clone {state.name} --name NEW{location_flags()}' runs it once more.",
         )
     if state.state is State.DELETING:
         raise UsageError(f"Job '{state.name}' is being deleted.", hint="Submit it again when it is gone.")
 
 
-def _begins_anew(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
+def _loses_progress(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
     """Whether progress is lost: checkpoints go with the pods, and the pods go."""
     is_running = state.state not in {State.SUSPENDED, State.LOST}
     return is_running and backend.where != "local" and keeps_checkpoints_in_pods(snapshot.job)
 
 
-def _tell_effect(options: Options, state: JobState, backend: Backend, snapshot: Snapshot) -> str:
+def _report_effect(options: Options, state: JobState, backend: Backend, snapshot: Snapshot) -> str:
     """Say what becomes of the job, unless the document at the end does."""
     effect = _effect(state, backend, snapshot)
     if options.output is None:
-        options.note(effect)
+        options.print_message(effect)
     return effect
 
 
 def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
     from_where = (
         "from the beginning, since it has no checkpoint claim"
-        if _begins_anew(backend, snapshot, state)
+        if _loses_progress(backend, snapshot, state)
         else "from its last checkpoint"
     )
     if state.queue is not None:
@@ -121,50 +121,50 @@ def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
     return what.get(state.state, f"All pods of job {state.name} ({pods}) end and start again, {from_where}.")
 
 
-def _ask(name: str, *, is_dangerous: bool, yes: bool) -> None:
+def _confirm(name: str, *, is_dangerous: bool, yes: bool) -> None:
     if yes or not is_dangerous or not sys.stdin.isatty():
         return
     if not click.confirm(f"Restart job {name}, and lose its progress?", err=True):
         raise Cancelled("Nothing was restarted.")
 
 
-def _start_again_unless_failed(backend: Backend, state: JobState, timeout: float | None) -> Snapshot | None:
+def _restart_unless_failed(backend: Backend, state: JobState, timeout: float | None) -> Snapshot | None:
     """Start the same run again; what is seen of it where it failed just before it was told to stop."""
     try:
-        _start_again(backend, state, timeout)
+        _suspend_and_resume(backend, state, timeout)
     except (UsageError, JobFailed, InfrastructureFailed):
         snapshot = backend.job(state.name)
         if job_state(snapshot, {}, where=backend.where).state is not State.FAILED:
             raise
-        refuse_anew(snapshot.job)
+        reject_helm_managed(snapshot.job)
         return snapshot
     return None
 
 
-def _start_again(backend: Backend, state: JobState, timeout: float | None) -> None:
+def _suspend_and_resume(backend: Backend, state: JobState, timeout: float | None) -> None:
     """Suspend until the pods have ended, and resume; the run stays the same, and so does its id."""
     name = state.name
     if state.state not in {State.SUSPENDED, State.LOST}:
         backend.suspend(name, suspended=True)
         try:
-            wait_for(backend, name, parse_goal("suspended"), timeout=timeout or _PATIENCE_SECONDS)
+            wait_for(backend, name, parse_wait_condition("suspended"), timeout=timeout or _PATIENCE_SECONDS)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted while the pods of job {name} end; it is suspended.",
-                hint=f"'{program()} resume {name}{there()}' lets it go on.",
+                hint=f"'{program()} resume {name}{location_flags()}' lets it go on.",
             ) from None
     backend.suspend(name, suspended=False)
 
 
 def _renew(backend: Backend, name: str) -> str | None:
     """A new run in the place of the failed one."""
-    from kubectl_ddp.rerun import code_of, specification  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.job_recovery import code_of, recover_spec  # noqa: PLC0415 - help and completion do without these
 
-    spec = specification(backend.job(name).job)
-    return _submit_anew(backend, name, spec, code_of(backend, spec), secrets.token_hex(6))
+    spec = recover_spec(backend.job(name).job)
+    return _submit_new_run(backend, name, spec, code_of(backend, spec), secrets.token_hex(6))
 
 
-def _submit_anew(backend: Backend, name: str, spec: JobSpec, code: Code | None, run_id: str) -> str | None:
+def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | None, run_id: str) -> str | None:
     from kubectl_ddp.render import Site, render  # noqa: PLC0415 - help and completion do without these
 
     site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
@@ -174,7 +174,7 @@ def _submit_anew(backend: Backend, name: str, spec: JobSpec, code: Code | None, 
     except KeyboardInterrupt:
         raise Interrupted(
             f"Interrupted while job {name} gets a new run.",
-            hint=f"'{program()} restart {name}{there()}' finishes it, wherever it is.",
+            hint=f"'{program()} restart {name}{location_flags()}' finishes it, wherever it is.",
         ) from None
     return _run_id(backend, name)
 

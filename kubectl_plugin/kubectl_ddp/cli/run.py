@@ -17,7 +17,7 @@ from ddp_trainer.common.safe_text import redact_text
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
-from kubectl_ddp.program import program
+from kubectl_ddp.invocation import program
 from kubectl_ddp.terminal import escaping
 
 BROKEN_PIPE: Final = 128 + 13
@@ -40,7 +40,7 @@ def _run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _reader_is_gone()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: a person reads one sentence
-        return _fail(_as_ours(error, arguments), arguments)
+        return _fail(_to_ddp_error(error, arguments), arguments)
 
 
 def _call(arguments: Sequence[str]) -> int:
@@ -51,14 +51,14 @@ def _call(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _as_ours(error: BaseException, arguments: Sequence[str]) -> DdpError:
+def _to_ddp_error(error: BaseException, arguments: Sequence[str]) -> DdpError:
     match error:
         case DdpError():
             return error
         case KeyboardInterrupt() | click.Abort():
             return Interrupted("Interrupted.")
         case click.ClickException():
-            return _in_our_words(error, arguments)
+            return _from_click_error(error, arguments)
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return DdpError(
                 f"There is no room left for what {program()} has to write: {error}.", hint="Free some space."
@@ -69,7 +69,7 @@ def _as_ours(error: BaseException, arguments: Sequence[str]) -> DdpError:
     )
 
 
-def _in_our_words(error: click.ClickException, arguments: Sequence[str]) -> DdpError:
+def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> DdpError:
     """A click error as ours: what is wrong, with the value, and where to look."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else _command_path(arguments)
@@ -94,13 +94,13 @@ def _flag_hint(error: click.NoSuchOption, path: str) -> str:
 
 
 def _fail(error: DdpError, arguments: Sequence[str]) -> int:
-    if _asked(arguments, "-v", "--verbose"):
+    if _has_flag(arguments, "-v", "--verbose"):
         import traceback  # noqa: PLC0415 - for those who look for a bug
 
         traceback.print_exc()
     try:
         error.message = redact_text(error.message)  # it may quote what a job, a server or a flag has said
-        click.echo(_as_json(error) if _wants_json(arguments) else f"error: {error}", err=True)
+        click.echo(_as_json(error) if _is_json_requested(arguments) else f"error: {error}", err=True)
     except BrokenPipeError:
         return _reader_is_gone()
     return error.exit_code
@@ -112,19 +112,19 @@ def _as_json(error: DdpError) -> str:
     )
 
 
-def _own(arguments: Sequence[str]) -> list[str]:
+def _plugin_args(arguments: Sequence[str]) -> list[str]:
     """The arguments that are ours: what follows ``--`` belongs to the script."""
     words = list(arguments)
     return words[: words.index("--")] if "--" in words else words
 
 
-def _asked(arguments: Sequence[str], *flags: str) -> bool:
-    return any(word in flags for word in _own(arguments))
+def _has_flag(arguments: Sequence[str], *flags: str) -> bool:
+    return any(word in flags for word in _plugin_args(arguments))
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
+def _is_json_requested(arguments: Sequence[str]) -> bool:
     """Whether ``-o json`` was asked for; read from the words, since parsing them may be what failed."""
-    words = _own(arguments)
+    words = _plugin_args(arguments)
     joined = {"-ojson", "-o=json", "--output=json"}
     pairs = itertools.pairwise(words)
     return any(word in joined for word in words) or any(

@@ -13,11 +13,11 @@ from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Interrupted
-from kubectl_ddp.present import counted
+from kubectl_ddp.present import pluralize
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.spec.layout import spare_ranks
 from kubectl_ddp.state import JobState, State
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 
 _PATIENCE_SECONDS: Final = 120.0
 """How long ranks are waited for that trained before, unless --timeout says otherwise."""
@@ -47,10 +47,10 @@ def scale(
     snapshot = backend.job(name)
     before = observe(backend, snapshot)
     per_node = roots.processes_per_node(snapshot.job)
-    size = counted(nnodes, "node")
+    size = pluralize(nnodes, "node")
     backend.scale(name, nnodes, dry_run=dry_run)
     if options.output is None:  # what is refused has no effect to be told
-        options.note(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
+        options.print_message(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
     told = f"scaled to {size}{' (dry run)' if dry_run else ''}"
     if options.output is None:
@@ -59,7 +59,7 @@ def scale(
     if waits and not dry_run:
         seconds_taken = _confirm(backend, before, nnodes * per_node, seconds, size)
         ranks = nnodes * per_node
-        options.note(f"The world has {counted(ranks, 'rank')} after {seconds_taken:.1f} s.")
+        options.print_message(f"The world has {pluralize(ranks, 'rank')} after {seconds_taken:.1f} s.")
     if options.output is not None:
         facts = {"nodes": nnodes, "nodesBefore": before.nodes.desired, "ranks": nnodes * per_node, "dryRun": dry_run}
         changed(options, backend, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
@@ -69,7 +69,7 @@ def effect(before: JobState, nodes: int, per_node: int) -> str:
     """What a change of the number of nodes means, in one or two sentences."""
     then, now = before.nodes.desired, nodes
     if then == now:
-        return f"Job {before.name} has {counted(then, 'node')} already; nothing changes."
+        return f"Job {before.name} has {pluralize(then, 'node')} already; nothing changes."
     ranks = f"{then} → {now} nodes, {then * per_node} → {now * per_node} ranks"
     if before.state is not State.RUNNING:
         return f"Job {before.name}: {ranks}, once it runs; it is {before.state} now."
@@ -83,18 +83,18 @@ def effect(before: JobState, nodes: int, per_node: int) -> str:
 def left_over(job: Object, ranks: int) -> str:
     """That the layout which the job was submitted with has no place for some of so many ranks; else nothing."""
     try:
-        layouts = LayoutRange.parse(str(roots.said(job).get("parallel") or ""))
+        layouts = LayoutRange.parse(str(roots.submitted_spec(job).get("parallel") or ""))
     except LayoutError:  # none, or a newer version's
         return ""
     if not (spare := spare_ranks(layouts, ranks)):
         return ""
-    return f" Its layout '{layouts}' has no place for {spare} of {counted(ranks, 'rank')}."
+    return f" Its layout '{layouts}' has no place for {spare} of {pluralize(ranks, 'rank')}."
 
 
 def _confirm(backend: Backend, before: JobState, ranks: int, timeout: float | None, size: str) -> float:
     """Seconds until the ranks say that there are so many. Raises TimedOut and what ends the job."""
     begun = time.monotonic()
-    goal = parse_goal(f"world-size={ranks}")
+    goal = parse_wait_condition(f"world-size={ranks}")
     try:
         wait_for(backend, before.name, goal, timeout=timeout or _PATIENCE_SECONDS)
     except KeyboardInterrupt:

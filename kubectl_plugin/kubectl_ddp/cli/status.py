@@ -7,11 +7,11 @@ import time
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, style, target
+from kubectl_ddp.cli.target import print_output, style, target
 from kubectl_ddp.describe import header, why_no_ranks
-from kubectl_ddp.document import job_document
-from kubectl_ddp.keeping import keep_last_words
+from kubectl_ddp.json_output import job_to_dict
 from kubectl_ddp.present import rank_table
+from kubectl_ddp.result_annotations import persist_result
 from kubectl_ddp.scrape import observe
 
 
@@ -24,9 +24,9 @@ def status(options: Options, job: str | None, *, ranks: bool) -> None:
     backend, name = target(options, job)
     snapshot = backend.job(name, events=False)
     state = observe(backend, snapshot)
-    keep_last_words(backend, snapshot.job, state)
+    persist_result(backend, snapshot.job, state)
     if options.output is not None:
-        print_document(job_document(state), options.output)
+        print_output(job_to_dict(state), options.output)
         return
     now = time.time()
     click.echo(header(state, now, style(options)))
@@ -34,4 +34,4 @@ def status(options: Options, job: str | None, *, ranks: bool) -> None:
         click.echo()
         click.echo(rank_table(state, now).render(style(options)))
     elif ranks:
-        options.note("No rank tells of itself: " + why_no_ranks(state))
+        options.print_message("No rank tells of itself: " + why_no_ranks(state))

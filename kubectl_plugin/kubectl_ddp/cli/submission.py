@@ -11,25 +11,25 @@ import click
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.backends import Where, backend_for, cluster_of
-from kubectl_ddp.cli.inspection import level_of, look_before
+from kubectl_ddp.cli.attach import attach_to_job
 from kubectl_ddp.cli.job_options import JobRequest, warn
 from kubectl_ddp.cli.options import Options
+from kubectl_ddp.cli.preflight_run import check_before_submit, level_of
 from kubectl_ddp.cli.prepare import Prepared, check_devices, check_local, prepare
-from kubectl_ddp.cli.stay import stay
-from kubectl_ddp.cli.target import print_document, resource, seconds_of
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.cli.target import print_output, resource, seconds_of
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
-from kubectl_ddp.present import counted
-from kubectl_ddp.program import program, there
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.json_output import API_VERSION
+from kubectl_ddp.present import pluralize
 from kubectl_ddp.render import Site
-from kubectl_ddp.spec.document import digest
+from kubectl_ddp.spec.serialization import digest
 
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' own alphabet for made-up endings: no vowels, so no words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class SubmitOptions:
     """How to submit."""
 
     follow: bool
@@ -44,38 +44,38 @@ class Manner:
     """``off``, ``warn``, ``strict``, or what the environment says."""
 
 
-def submit_job(options: Options, request: JobRequest, manner: Manner) -> None:
+def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
     """Submit the job of a command line. Raises what the spec, the backend and the job's end raise."""
-    prepared = prepare(options, request, name_suffix=_ending(), shown=manner.dry_run == "client")
+    prepared = prepare(options, request, name_suffix=_random_suffix(), shown=manner.dry_run == "client")
     submit_prepared(prepared, options, manner)
 
 
-def submit_prepared(prepared: Prepared, options: Options, manner: Manner) -> None:
+def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
     """Submit a job that is ready to be rendered."""
     stays, level = manner.follow or manner.waits, level_of(manner.preflight)
-    seconds = _patience(manner.timeout, stays=stays)
+    seconds = _parse_timeout(manner.timeout, stays=stays)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
-        options.note(f"Code: {counted(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
+        options.print_message(f"Code: {pluralize(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
     if prepared.site is Site.LOCAL:
         check_devices(prepared.spec)
     backend = backend_for(prepared.where)
-    prepared = prepared.settled(backend)
+    prepared = prepared.resolve_engine(backend)
     run_id = secrets.token_hex(6)
     objects = prepared.objects(run_id)
-    look_before(backend, prepared, objects, options, level)
+    check_before_submit(backend, prepared, objects, options, level)
     try:
         backend.submit(objects)
         submission = _submission(prepared, backend, run_id)
-        _announce(submission, options, prepared.where, is_last=not stays)
+        _print_submission(submission, options, prepared.where, is_last=not stays)
     except KeyboardInterrupt:
         raise _interrupted(backend, prepared.spec.name, run_id) from None
     if stays:
-        stay(backend, submission, options, follows=manner.follow, timeout=seconds)
+        attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
 
 
 def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
@@ -87,17 +87,18 @@ def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
     if metadata["labels"].get(Label.RUN_ID) != run_id or "deletionTimestamp" in metadata:
         return Interrupted("Interrupted; no job was created.")
     return Interrupted(
-        f"Interrupted after job {name} was created; it goes on.", hint=f"'{program()} delete {name}{there()}' ends it."
+        f"Interrupted after job {name} was created; it goes on.",
+        hint=f"'{program()} delete {name}{location_flags()}' ends it.",
     )
 
 
-def _patience(timeout: str | None, *, stays: bool) -> float | None:
+def _parse_timeout(timeout: str | None, *, stays: bool) -> float | None:
     if timeout is not None and not stays:
         raise UsageError(f"--timeout {timeout} limits nothing.", hint="Add --wait or --follow.")
     return seconds_of("--timeout", timeout)
 
 
-def _ending() -> str:
+def _random_suffix() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(5))
 
 
@@ -117,7 +118,7 @@ def _checked_by_server(prepared: Prepared) -> list[Object]:
     if prepared.site is Site.LOCAL:
         raise UsageError("--dry-run=server asks a cluster, and this job would run here.", hint="Use --dry-run=client.")
     backend = cluster_of(prepared.where)
-    return backend.dry_run(prepared.settled(backend).objects(prepared.placeholder))
+    return backend.dry_run(prepared.resolve_engine(backend).objects(prepared.placeholder))
 
 
 def _resource(item: Object) -> str:
@@ -146,18 +147,18 @@ def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, 
     }
 
 
-def _announce(submission: dict[str, Any], options: Options, at: Where, *, is_last: bool) -> None:
+def _print_submission(submission: dict[str, Any], options: Options, at: Where, *, is_last: bool) -> None:
     """Say what was made, and what to type next; data comes once, when there is no more to come."""
     name, where = submission["name"], submission["where"]
     if options.output == "name":
         click.echo(f"{submission['resource']}/{name}")
     elif options.output is not None and is_last:
-        print_document(submission, options.output)
+        print_output(submission, options.output)
     did = "created" if submission["created"] else "was there already, unchanged,"
     place = "on this machine" if where == "local" else f"in {where}"
-    options.note(f"Job {name} {did} {place}, run {submission['runId']}.")
+    options.print_message(f"Job {name} {did} {place}, run {submission['runId']}.")
     if is_last:
         called, to = program(), at.flags
-        options.note(
+        options.print_message(
             f"  {called} status {name}{to} --ranks   how it goes\n  {called} logs {name}{to} -f          what it writes"
         )

@@ -39,8 +39,10 @@ def submit(
 
     Words after '--' are arguments of the program. The job goes on when this command has ended.
     """
-    from kubectl_ddp.cli.submission import Manner, submit_job  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.cli.submission import SubmitOptions, submit_job  # noqa: PLC0415 - help and completion do without
 
     submit_job(
-        options, request, Manner(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
+        options,
+        request,
+        SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight),
     )

@@ -10,8 +10,8 @@ from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options
 from kubectl_ddp.cli.target import changed, seconds_of, target
 from kubectl_ddp.errors import Interrupted
-from kubectl_ddp.program import program, there
-from kubectl_ddp.waiting import parse_goal, wait_for
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.waiting import parse_wait_condition, wait_for
 
 
 @click.command()
@@ -25,9 +25,9 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
     backend, name = target(options, job, changes=True)
     backend.suspend(name, suspended=True)
     changed(options, backend, name, "suspended")
-    options.note(f"'{program()} resume {name}{there()}' lets it go on.")
+    options.print_message(f"'{program()} resume {name}{location_flags()}' lets it go on.")
     if keeps_checkpoints_in_pods(backend.job(name).job):
-        options.note(
+        options.print_message(
             "warning: It has no checkpoint claim, so its checkpoints go with its pods, and it will start from the "
             "beginning. Submit with --checkpoint-claim to keep them."
         )
@@ -50,7 +50,7 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     queue = backend.suspend(name, suspended=False)
     changed(options, backend, name, "resumed")
     if queue is not None:
-        options.note(f"It runs when Kueue admits it to the queue '{queue}'.")
+        options.print_message(f"It runs when Kueue admits it to the queue '{queue}'.")
     if waits:
         wait_after(backend, name, "running", seconds)
 
@@ -60,7 +60,7 @@ def keeps_checkpoints_in_pods(job: Object) -> bool:
     where = (roots.kind_of(job) or roots.PYTORCHJOB).template
     template = roots.at(job, where) if where else None
     if not template:  # that of a TrainJob is in another object
-        return "checkpointClaim" not in roots.said(job)
+        return "checkpointClaim" not in roots.submitted_spec(job)
     containers = template["spec"]["containers"]
     variables = [variable for container in containers for variable in container.get("env") or ()]
     return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables
@@ -69,6 +69,6 @@ def keeps_checkpoints_in_pods(job: Object) -> bool:
 def wait_after(backend: Backend, name: str, goal: str, timeout: float | None) -> None:
     """Wait for what a change leads to. Raises what :func:`wait_for` raises; Ctrl-C takes nothing back."""
     try:
-        wait_for(backend, name, parse_goal(goal), timeout=timeout)
+        wait_for(backend, name, parse_wait_condition(goal), timeout=timeout)
     except KeyboardInterrupt:
         raise Interrupted(f"Stopped waiting; the job {name} will be {goal} all the same.") from None

@@ -15,11 +15,11 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.backends import Where, backend_for, backend_to_change, has_cluster, has_kubeconfig
 from kubectl_ddp.cli.options import Options
-from kubectl_ddp.document import API_VERSION
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
-from kubectl_ddp.nearest import did_you_mean
+from kubectl_ddp.invocation import program
+from kubectl_ddp.json_output import API_VERSION
+from kubectl_ddp.nearest import suggest_close_match
 from kubectl_ddp.present import Style
-from kubectl_ddp.program import program
 
 _KINDS: Final = frozenset(
     word
@@ -28,7 +28,7 @@ _KINDS: Final = frozenset(
 )
 
 
-def places(options: Options) -> list[Backend]:
+def target_backends(options: Options) -> list[Backend]:
     """Where the flags point; without any, this machine and the cluster, if there is one."""
     if options.local or options.names_a_cluster or not has_cluster():
         return [backend_for(options)]
@@ -49,7 +49,7 @@ def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend
     if errors and not found:
         raise errors[0]
     for failed in errors:
-        options.note(f"warning: {failed}")
+        options.print_message(f"warning: {failed}")
     return found
 
 
@@ -66,30 +66,30 @@ def target(options: Options, job: str | None, *, changes: bool = False) -> tuple
         UsageError: two places have a job of this name.
     """
     if job is not None:
-        name = bare_name(job)
+        name = parse_job_name(job)
         if changes:
             return backend_to_change(options, name), name
         backend = backend_for(options, name)
         if backend.where == "local" and not options.local and has_kubeconfig():
-            options.note(f"Job {name} {place_of(backend)}; -n looks in the cluster.")
+            options.print_message(f"Job {name} {place_of(backend)}; -n looks in the cluster.")
         return backend, name
-    backends = places(options)
+    backends = target_backends(options)
     found = jobs_of(backends, options)
     if not found:
         raise no_job(backends, options)
     backend, newest = max(found, key=lambda one: str(one[1].job["metadata"].get("creationTimestamp", "")))
     name = str(newest.job["metadata"]["name"])
-    options.note(f"Job {name} ({backend.where}), the newest.")
+    options.print_message(f"Job {name} ({backend.where}), the newest.")
     return backend, name
 
 
-def job_meant(name: str, options: Options) -> str:
+def suggest_job(name: str, options: Options) -> str:
     """Return a question with the job whose name is nearest; empty where none is near or none can be listed."""
     try:
-        found = jobs_of(places(options), replace(options, quiet=True))
+        found = jobs_of(target_backends(options), replace(options, quiet=True))
     except DdpError:
         return ""
-    return did_you_mean(name, [str(snapshot.job["metadata"]["name"]) for _, snapshot in found])
+    return suggest_close_match(name, [str(snapshot.job["metadata"]["name"]) for _, snapshot in found])
 
 
 def no_job(backends: Sequence[Backend], options: Options) -> NotFound:
@@ -106,7 +106,7 @@ def place_of(backend: Backend, *, is_everywhere: bool = False) -> str:
     return f"in {namespace} of context '{backend.where}'"
 
 
-def bare_name(job: str) -> str:
+def parse_job_name(job: str) -> str:
     """The name in ``NAME`` or ``pytorchjob/NAME``. Raises UsageError for another kind."""
     kind, slash, name = job.rpartition("/")
     if slash and kind.lower() not in _KINDS:
@@ -122,7 +122,7 @@ def resource(job: Object) -> str:
 def style(options: Options) -> Style:
     """What stdout can show."""
     width = _width() if sys.stdout.isatty() else None
-    return Style(color=options.is_colored(), width=width, unicode=_has_unicode(os.environ))
+    return Style(color=options.use_color(), width=width, unicode=_supports_utf8(os.environ))
 
 
 def _width() -> int:
@@ -131,17 +131,17 @@ def _width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def _has_unicode(environ: Mapping[str, str]) -> bool:
+def _supports_utf8(environ: Mapping[str, str]) -> bool:
     """Whether the terminal has letters beyond ASCII, by the locale, of which the first variable that is set counts.
 
-    >>> _has_unicode({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _has_unicode({"LANG": "C.utf8"}), _has_unicode({})
+    >>> _supports_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _supports_utf8({"LANG": "C.utf8"}), _supports_utf8({})
     (False, True, True)
     """
     said = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
     return "utf8" in said.lower().replace("-", "")
 
 
-def print_document(document: dict[str, Any], output: str) -> None:
+def print_output(document: dict[str, Any], output: str) -> None:
     """Print data for programs, as ``json`` or ``yaml``."""
     if output == "json":
         click.echo(json.dumps(document, indent=2))
@@ -169,7 +169,7 @@ def changed(options: Options, backend: Backend, name: str, action: str, what: st
     else:
         place = {"where": backend.where, "namespace": backend.namespace}
         document = {"apiVersion": API_VERSION, "kind": "JobChange", "name": name, "action": action, **place, **facts}
-        print_document(document, options.output)
+        print_output(document, options.output)
 
 
 def seconds_of(flag: str, text: str | None) -> float | None:

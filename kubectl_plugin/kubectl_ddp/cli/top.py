@@ -8,12 +8,12 @@ import time
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, style, target
-from kubectl_ddp.document import job_document
+from kubectl_ddp.cli.target import print_output, style, target
 from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.json_output import job_to_dict
 from kubectl_ddp.scrape import observe
-from kubectl_ddp.stragglers import slowness
-from kubectl_ddp.top.picture import Picture
+from kubectl_ddp.stragglers import slowdown_by_rank
+from kubectl_ddp.top.top_view import TopView
 
 
 @click.command()
@@ -29,12 +29,12 @@ def top(options: Options, job: str | None, *, once: bool) -> None:
     """
     backend, name = target(options, job)
     if options.output is not None:
-        print_document(job_document(observe(backend, backend.job(name, events=False))), options.output)
+        print_output(job_to_dict(observe(backend, backend.job(name, events=False))), options.output)
         return
     looks = style(options)
     if once or not sys.stdout.isatty():
         state = observe(backend, backend.job(name, events=False))
-        picture: Picture | None = Picture(state=state, now=time.time(), slow=slowness(state.ranks))
+        picture: TopView | None = TopView(state=state, now=time.time(), slow=slowdown_by_rank(state.ranks))
     else:
         from kubectl_ddp.top.watch import watch  # noqa: PLC0415 - a terminal, which a pipe does without
 

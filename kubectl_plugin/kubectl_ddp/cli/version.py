@@ -9,7 +9,7 @@ import click
 
 from kubectl_ddp import version as release
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.json_output import API_VERSION
 
 
 @click.command()
@@ -26,9 +26,9 @@ def version(options: Options) -> None:
         }
         click.echo(json.dumps(document))
     else:
-        click.echo(sentence())
+        click.echo(version_text())
 
 
-def sentence() -> str:
+def version_text() -> str:
     """The version for a person."""
     return f"kubectl-ddp {release.version()} (Python {platform.python_version()})"

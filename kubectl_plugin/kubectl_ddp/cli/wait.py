@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from kubectl_ddp.cli.options import Options, shared_options
-from kubectl_ddp.cli.target import print_document, seconds_of, target
-from kubectl_ddp.document import job_document
+from kubectl_ddp.cli.target import print_output, seconds_of, target
 from kubectl_ddp.errors import Interrupted
-from kubectl_ddp.waiting import DELETED, GOALS, parse_goal, wait_for, wait_until_deleted
+from kubectl_ddp.json_output import job_to_dict
+from kubectl_ddp.waiting import DELETED, GOALS, parse_wait_condition, wait_for, wait_until_deleted
 
 
 @click.command()
@@ -24,7 +24,7 @@ def wait(options: Options, job: str | None, *, what: str, timeout: str | None) -
     Exit code 10 says that its code failed, 11 that a machine did, 12 that it was deleted or suspended, 124 that the
     time was over.
     """
-    goal, seconds = parse_goal(what), seconds_of("--timeout", timeout)
+    goal, seconds = parse_wait_condition(what), seconds_of("--timeout", timeout)
     backend, name = target(options, job)
     try:
         if goal is DELETED:
@@ -34,4 +34,4 @@ def wait(options: Options, job: str | None, *, what: str, timeout: str | None) -
     except KeyboardInterrupt:
         raise Interrupted(f"Stopped waiting; the job {name} goes on.") from None
     if options.output is not None:
-        print_document(job_document(state), options.output)
+        print_output(job_to_dict(state), options.output)

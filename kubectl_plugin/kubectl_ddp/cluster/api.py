@@ -18,11 +18,11 @@ from urllib.parse import urlencode
 
 from ddp_trainer.common.constants import FIELD_MANAGER
 from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster.api_errors import Call, Expired, api_error, call
 from kubectl_ddp.cluster.connection import Connection
-from kubectl_ddp.cluster.credentials import joined
-from kubectl_ddp.cluster.pages import decoded, pages
-from kubectl_ddp.cluster.refusals import Call, Expired, call, refused
-from kubectl_ddp.cluster.wire import Answer, Broken, Patience, TooSlow, Unusual
+from kubectl_ddp.cluster.credentials import merge_headers
+from kubectl_ddp.cluster.pagination import decode_json, iter_pages
+from kubectl_ddp.cluster.wire import IncompleteResponse, Response, Timeouts, TooSlow, UnsupportedResponse
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.version import version
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PAGE: Final = 500
 """Objects per answer of a list; larger answers cost the API server memory it may not have."""
 
-PATIENCE: Final = Patience(connect=10, read=60)
+PATIENCE: Final = Timeouts(connect=10, read=60)
 
 TRIES: Final = 6
 """How often one request is sent at most."""
@@ -60,7 +60,7 @@ PACKED: Final[Mapping[str, str]] = {"Accept-Encoding": "gzip"}
 """A long list then comes in a fifteenth of its bytes; to unpack it is less work than to decrypt it."""
 
 
-def whole(item: Object) -> Object:
+def identity(item: Object) -> Object:
     """The object as it is."""
     return item
 
@@ -71,11 +71,11 @@ class Api:
     def __init__(self, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.connection = connection
         self._sleep = sleep
-        self._patience = _patience(connection.request_seconds)
+        self._patience = _request_timeouts(connection.request_seconds)
         self._hear: Callable[[str], None] = lambda _: None
         self._heard: set[str] = set()
 
-    def telling(self, hear: Callable[[str], None]) -> Api:
+    def with_warning_handler(self, hear: Callable[[str], None]) -> Api:
         """The same, with somebody who is told each warning of the API server once, as admission policies give them."""
         told = copy(self)
         told._hear = hear  # noqa: SLF001 - our own
@@ -86,14 +86,14 @@ class Api:
         """One object, or one page of a list."""
         return self._json("GET", path, query)
 
-    def negotiated(self, path: str, accept: str) -> Object:
+    def get_with_accept(self, path: str, accept: str) -> Object:
         """One answer in a form of its own, which ``accept`` names; a server that has no such form answers as ever."""
         answer = self._send("GET", path, {}, ask={"Accept": f"{accept},{JSON}"})
         with self._in_json(path):
-            return decoded(answer.data)
+            return decode_json(answer.data)
 
     def items(
-        self, path: str, *, reduce: Callable[[Object], Object | None] = whole, **query: str
+        self, path: str, *, reduce: Callable[[Object], Object | None] = identity, **query: str
     ) -> tuple[list[Object], str]:
         """All objects of a collection, and the resource version to watch them from.
 
@@ -103,12 +103,12 @@ class Api:
             **query: ``labelSelector``, ``fieldSelector``.
         """
         try:
-            return self._pages(path, query, reduce, limit=str(PAGE))
+            return self._list_all(path, query, reduce, limit=str(PAGE))
         except Expired:  # a page came so late that the server forgot the list's moment: all in one answer, then
             self._sleep(1.0)
-            return self._pages(path, query, reduce)
+            return self._list_all(path, query, reduce)
 
-    def _pages(
+    def _list_all(
         self, path: str, query: Mapping[str, str], reduce: Callable[[Object], Object | None], **paging: str
     ) -> tuple[list[Object], str]:
         def fetch(token: str) -> bytes:
@@ -118,7 +118,7 @@ class Api:
         found: list[Object] = []
         version = ""
         with self._in_json(path):
-            for page in pages(fetch):
+            for page in iter_pages(fetch):
                 found += [kept for item in page.get("items") or () if (kept := reduce(item)) is not None]
                 version = str((page.get("metadata") or {}).get("resourceVersion", ""))
         return found, version
@@ -126,11 +126,11 @@ class Api:
     def text(self, path: str, *, seconds: float) -> str:
         """An answer that is not JSON, asked for once and waited for no longer than ``seconds``."""
         limit = min(seconds, self.connection.request_seconds or seconds)
-        patience = Patience(connect=limit, read=limit, total=limit)
+        patience = Timeouts(connect=limit, read=limit, total=limit)
         return self._send("GET", path, {}, patience=patience, tries=1).data.decode(errors="replace")
 
     def create(self, path: str, body: Object, **query: str) -> Object:
-        """Create an object in a collection. Raises NameTaken when there is one of that name."""
+        """Create an object in a collection. Raises AlreadyExists when there is one of that name."""
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", **query}
         return self._json("POST", path, query, body=body)
 
@@ -150,7 +150,7 @@ class Api:
 
     def stream(self, path: str, *, silence_seconds: float, **query: str) -> BaseHTTPResponse:
         """An answer that goes on; whoever asks closes it. Reading it raises urllib3's errors."""
-        patience = Patience(connect=self._patience.connect, read=silence_seconds)
+        patience = Timeouts(connect=self._patience.connect, read=silence_seconds)
         answer = self._send("GET", path, query, patience=patience, streams=True)
         assert answer.stream is not None  # noqa: S101 - what was asked for as a stream
         return answer.stream
@@ -166,7 +166,7 @@ class Api:
     ) -> Object:
         answer = self._send(method, path, query, body=body, content=content)
         with self._in_json(path):
-            return decoded(answer.data)
+            return decode_json(answer.data)
 
     @contextmanager
     def _in_json(self, path: str) -> Iterator[None]:
@@ -187,11 +187,11 @@ class Api:
         *,
         body: Mapping[str, Any] | None = None,
         content: str = JSON,
-        patience: Patience | None = None,
+        patience: Timeouts | None = None,
         streams: bool = False,
         tries: int = TRIES,
         ask: Mapping[str, str] = NOTHING,
-    ) -> Answer:
+    ) -> Response:
         """Send until there is an answer that is not *later*, at most so many times."""
         to = self.connection
         asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
@@ -201,20 +201,20 @@ class Api:
         for left in reversed(range(tries)):
             try:
                 answer = self._once(asked, method, target, headers, sent, patience or self._patience, streams=streams)
-            except (Broken, TooSlow) as error:
-                if isinstance(error, Broken) and method in REPEATABLE and left:
+            except (IncompleteResponse, TooSlow) as error:
+                if isinstance(error, IncompleteResponse) and method in REPEATABLE and left:
                     if left < tries - 1:  # the first may have been one out of the pool that had been closed meanwhile
                         self._sleep(PAUSE_SECONDS)
                     continue
-                from kubectl_ddp.cluster.pooled import silent  # noqa: PLC0415 - imports urllib3
+                from kubectl_ddp.cluster.http_pool import incomplete_response_error  # noqa: PLC0415 - imports urllib3
 
-                raise silent(error, asked) from error
+                raise incomplete_response_error(error, asked) from error
             if answer.status < HTTPStatus.MULTIPLE_CHOICES:
-                self._tell(answer)
+                self._report_warnings(answer)
                 return answer
             pause = _pause(answer, method, tried=tries - left)
             if pause is None or not left:
-                raise refused(answer.status, answer.data, asked)
+                raise api_error(answer.status, answer.data, asked)
             self._sleep(pause)
         raise AssertionError("unreachable: the last try returns or raises")
 
@@ -225,22 +225,22 @@ class Api:
         target: str,
         headers: Mapping[str, str],
         body: bytes | None,
-        patience: Patience,
+        patience: Timeouts,
         *,
         streams: bool,
-    ) -> Answer:
+    ) -> Response:
         """One answer, over the wire where it is a plain read. Raises Broken, TooSlow, Unreachable."""
         to = self.connection
-        headers = joined(headers, to.authorization())
+        headers = merge_headers(headers, to.authorization())
         if to.wire is not None and method == "GET" and not streams:
-            with suppress(Unusual):
+            with suppress(UnsupportedResponse):
                 return to.wire.get(target, headers, patience)
-        from kubectl_ddp.cluster.pooled import send  # noqa: PLC0415 - imports urllib3, which takes 70 ms
+        from kubectl_ddp.cluster.http_pool import send  # noqa: PLC0415 - imports urllib3, which takes 70 ms
 
         url = f"{to.server}{target}"
         return send(to.pool, method, url, headers=headers, body=body, patience=patience, asked=asked, streams=streams)
 
-    def _tell(self, answer: Answer) -> None:
+    def _report_warnings(self, answer: Response) -> None:
         for header in answer.headers.get("warning", ()):
             for said in WARNING.findall(header):
                 if said not in self._heard:
@@ -248,12 +248,12 @@ class Api:
                     self._hear(re.sub(r"\\(.)", r"\1", said))
 
 
-def _patience(seconds: float | None) -> Patience:
+def _request_timeouts(seconds: float | None) -> Timeouts:
     """How long one request may stay unanswered; 0 is as long as it takes, ``None`` leaves it to us."""
-    return PATIENCE if seconds is None else Patience(connect=seconds or None, read=seconds or None)
+    return PATIENCE if seconds is None else Timeouts(connect=seconds or None, read=seconds or None)
 
 
-def _pause(answer: Answer, method: str, *, tried: int) -> float | None:
+def _pause(answer: Response, method: str, *, tried: int) -> float | None:
     """Seconds to wait before the request is sent again; ``None`` when that would not be safe or of use."""
     said = answer.header("retry-after")
     later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or (

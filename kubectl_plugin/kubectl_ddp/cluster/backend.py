@@ -15,35 +15,35 @@ from typing import TYPE_CHECKING
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp import roots
 from kubectl_ddp.access import Access
-from kubectl_ddp.aside import Aside
-from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
+from kubectl_ddp.backend import Entry, ExecCommand, Object, Snapshot
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.belongings import code_of, events_of, recent_events
 from kubectl_ddp.cluster.connection import Connection, connection_to
+from kubectl_ddp.cluster.job_objects import code_of, events_of, recent_events
 from kubectl_ddp.cluster.jobs import Jobs, kind_of
 from kubectl_ddp.cluster.kubectl import Kubectl
+from kubectl_ddp.cluster.kueue_workloads import queue_state_lookup, set_active
 from kubectl_ddp.cluster.pod_metrics import served
+from kubectl_ddp.cluster.pod_transform import strip_pod, without_managers
 from kubectl_ddp.cluster.resources import Discovery, collection, pod_path
-from kubectl_ddp.cluster.slim import slim_pod, without_managers
 from kubectl_ddp.cluster.snapshots import of_all, of_one
-from kubectl_ddp.cluster.standing import set_active, standing
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
 from kubectl_ddp.evidence import is_running
 from kubectl_ddp.exposition import metrics_path
-from kubectl_ddp.parallel import together
+from kubectl_ddp.future import Future
+from kubectl_ddp.parallel import run_concurrently
 from kubectl_ddp.queued import KUEUE_QUEUE
 
 if TYPE_CHECKING:
-    from kubectl_ddp.capacity.model import Stock
+    from kubectl_ddp.capacity.model import Inventory
     from kubectl_ddp.checks.model import Facts as Known
     from kubectl_ddp.checks.model import Subject
     from kubectl_ddp.cluster.submission import Submission
     from kubectl_ddp.doctor.cluster import ClusterFacts
     from kubectl_ddp.grafana import GrafanaService
+    from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
     from kubectl_ddp.render.choose import Facts, Kind
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.spec.shared_presets import SharedPresets
-    from kubectl_ddp.surroundings import Around, Surroundings
 
 
 def on_stderr(text: str) -> None:
@@ -83,23 +83,23 @@ class ClusterBackend:
         """Every job of ours in the namespace, or in all of them, oldest first; without its events."""
         namespace = None if all_namespaces else self.namespace
         path = collection("v1", "pods", namespace)
-        with Aside(lambda: self._api.items(path, reduce=slim_pod, labelSelector=Label.JOB)[0]) as pods:
+        with Future(lambda: self._api.items(path, reduce=strip_pod, labelSelector=Label.JOB)[0]) as pods:
             jobs = self._jobs.all(namespace)
             found = pods.result() if jobs else []
-        return of_all(jobs, found, standing(self._api, jobs))
+        return of_all(jobs, found, queue_state_lookup(self._api, jobs))
 
     def facts(self) -> Facts:
         """What the cluster is, of that which decides how a job is rendered."""
         from kubectl_ddp.render.choose import Facts  # noqa: PLC0415 - 30 ms, and only to submit
 
-        told, served = together(lambda: self._api.get("/version"), self._kinds_served)
+        told, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
         major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
         return Facts(self.where, (major, minor), served)
 
-    def _kinds_served(self) -> frozenset[Kind]:
-        from kubectl_ddp.render.choose import kinds_asked_about  # noqa: PLC0415 - as above
+    def _served_kinds(self) -> frozenset[Kind]:
+        from kubectl_ddp.render.choose import kinds_to_discover  # noqa: PLC0415 - as above
 
-        return frozenset(kind for kind in kinds_asked_about() if self._discovery.plural_of(*kind) is not None)
+        return frozenset(kind for kind in kinds_to_discover() if self._discovery.resource_for_kind(*kind) is not None)
 
     def api_servers(self) -> tuple[str, ...]:
         """Addresses of the API servers; none, and a notice, where we may not know them."""
@@ -111,14 +111,14 @@ class ClusterBackend:
         """One job; without its events where nobody wants them. Raises NotFound."""
         path = collection("v1", "pods", self.namespace)
         mine = f"{Label.JOB}={name}"
-        with Aside(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
+        with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
             job = self._jobs.named(name)
             found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
-            return replace(found, queued=standing(self._api, [job])(job))
+            return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
     def watch(self, name: str) -> Iterator[Snapshot]:
         """The job now, and again whenever it, one of its pods or its events changed; ends when it is deleted."""
-        from kubectl_ddp.cluster.watching import watch  # noqa: PLC0415 - for those who stay
+        from kubectl_ddp.cluster.job_watch import watch  # noqa: PLC0415 - for those who stay
 
         yield from watch(self._api, self._jobs.named(name), self.namespace)
 
@@ -126,11 +126,11 @@ class ClusterBackend:
         """Events about a job and all that was made for it, pods that are gone included, oldest first."""
         return events_of(self._api, self._jobs.named(name), self._jobs.all(self.namespace))
 
-    def enter(self, pod: Object, entry: Entry) -> Handover:
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         """As ``kubectl exec`` does it."""
         return self._kubectl.enter(pod, entry)
 
-    def forward(self, pod: Object, ports: Sequence[str]) -> Handover:
+    def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
         """As ``kubectl port-forward`` does it."""
         return self._kubectl.forward(pod, ports)
 
@@ -140,7 +140,7 @@ class ClusterBackend:
 
         return grafana(self._api)
 
-    def forward_service(self, service: GrafanaService, local: int | None) -> Handover:
+    def forward_service(self, service: GrafanaService, local: int | None) -> ExecCommand:
         """``kubectl port-forward`` to a Service, from this port of this machine, or from a free one."""
         return self._kubectl.forward_service(service.namespace, service.name, f"{local or ''}:{service.port}")
 
@@ -152,9 +152,9 @@ class ClusterBackend:
         """How the pod's launcher sees its ranks now, through the API server's proxy. Raises Unreachable, Forbidden."""
         return served(self._api, pod, HANG_PATH)
 
-    def past(self, pod: Object) -> str | None:
+    def metrics_history(self, pod: Object) -> str | None:
         """What the pod's metrics have been: from its aggregator, or from the end of its log."""
-        from kubectl_ddp.past import LAST_LINES, unpacked  # noqa: PLC0415 - a report alone needs it
+        from kubectl_ddp.history_log import LAST_LINES, unpacked  # noqa: PLC0415 - a report alone needs it
 
         if is_running(pod):
             with contextlib.suppress(Unreachable):  # of an earlier version, perhaps
@@ -173,7 +173,7 @@ class ClusterBackend:
         since: str | None = None,
     ) -> Iterator[str]:
         """Lines of the pod's container; with ``follow`` until the container is gone."""
-        from kubectl_ddp.past import without  # noqa: PLC0415 - who looks at no lines does without
+        from kubectl_ddp.history_log import without  # noqa: PLC0415 - who looks at no lines does without
 
         for entry in without(self._entries(pod, follow=follow, tail=tail, since=since)):
             yield entry if timestamps else entry.partition(" ")[2]
@@ -182,22 +182,22 @@ class ClusterBackend:
         self, pod: Object, *, follow: bool = False, tail: int | None = None, since: str | None = None
     ) -> Iterator[str]:
         """All lines, each with its time in front."""
-        from kubectl_ddp.cluster.podlogs import PodLogs  # noqa: PLC0415 - streams come through urllib3
+        from kubectl_ddp.cluster.pod_logs import PodLogs  # noqa: PLC0415 - streams come through urllib3
 
         source = PodLogs(self._api, pod_path(pod), pod)
         return source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
 
-    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+    def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
         """What stands around a job, of these kinds, all asked for at once."""
-        from kubectl_ddp.cluster.around import read  # noqa: PLC0415 - who explains a job pays for it
+        from kubectl_ddp.cluster.related_reader import read  # noqa: PLC0415 - who explains a job pays for it
 
         return read(self._api, self.namespace, kind_of(job).engine, kinds)
 
-    def examine(self) -> ClusterFacts:
+    def inspect_cluster(self) -> ClusterFacts:
         """What the cluster is, and what we may do there."""
-        from kubectl_ddp.cluster.examine import examine  # noqa: PLC0415 - a checkup alone needs it
+        from kubectl_ddp.cluster.cluster_info import inspect_cluster  # noqa: PLC0415 - a checkup alone needs it
 
-        return examine(self._api, self.namespace)
+        return inspect_cluster(self._api, self.namespace)
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class ClusterBackend:
         """Create a job; nothing of it runs before all of it is there. The identical job again changes nothing.
 
         Raises:
-            NameTaken: something else has the name.
+            AlreadyExists: something else has the name.
             PreflightFailed: the cluster does not know a kind that the job needs.
             Forbidden, UsageError: the API server refuses an object.
         """
@@ -224,26 +224,26 @@ class ClusterBackend:
         Raises NotFound when there is no such namespace.
         """
         from kubectl_ddp.checks.subject import subject_of  # noqa: PLC0415 - for those who submit
-        from kubectl_ddp.cluster.facts import Inquiry  # noqa: PLC0415
+        from kubectl_ddp.cluster.facts import PreflightReader  # noqa: PLC0415
 
         subject = subject_of(spec, objects, spec.namespace or self.namespace)
-        return subject, Inquiry(self._api, self._discovery, subject, objects, is_thorough).facts()
+        return subject, PreflightReader(self._api, self._discovery, subject, objects, is_thorough).facts()
 
-    def stock(self) -> Stock:
+    def inventory(self) -> Inventory:
         """What decides what is free: machines, pods, queues; what may not be read is told in its place."""
-        from kubectl_ddp.cluster.stock import read  # noqa: PLC0415 - for ``capacity`` alone
+        from kubectl_ddp.cluster.capacity_reader import read  # noqa: PLC0415 - for ``capacity`` alone
 
         return read(self._api, self.namespace)
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
         """Every right that is missing in one sentence; ``None`` when it was no right, or nobody may ask."""
-        from kubectl_ddp.cluster import granted  # noqa: PLC0415 - for a refusal alone
+        from kubectl_ddp.cluster import access_review  # noqa: PLC0415 - for a refusal alone
 
         with contextlib.suppress(DdpError):
-            if lacking := granted.missing_to_submit(self._api, self._discovery, self.namespace, objects):
+            if lacking := access_review.missing_to_submit(self._api, self._discovery, self.namespace, objects):
                 return Forbidden(
                     f"Context '{self.where}' may not {', '.join(map(str, lacking))} in namespace '{self.namespace}'.",
-                    hint=granted.to_ask_for(self._api, self._discovery, self.namespace, lacking),
+                    hint=access_review.role_request_message(self._api, self._discovery, self.namespace, lacking),
                 )
         return None
 
@@ -264,17 +264,17 @@ class ClusterBackend:
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
         """Put a new run in the place of one that is over; the claims that it names are nobody's, and stay."""
-        from kubectl_ddp.cluster.renewal import renew  # noqa: PLC0415 - for a new run alone
+        from kubectl_ddp.cluster.recreate import renew  # noqa: PLC0415 - for a new run alone
 
-        renew(self._api, self._there(name), objects, self._submission(objects), self.namespace)
+        renew(self._api, self._find_job(name), objects, self._submission(objects), self.namespace)
 
     def cut_off(self, name: str) -> Object | None:
         """What a restart wrote down that did not come to its end; ``None`` when there is no such thing."""
-        from kubectl_ddp.cluster.renewal import cut_off  # noqa: PLC0415 - for a new run alone
+        from kubectl_ddp.cluster.recreate import cut_off  # noqa: PLC0415 - for a new run alone
 
-        return cut_off(self._api, name, self.namespace, self._there(name))
+        return cut_off(self._api, name, self.namespace, self._find_job(name))
 
-    def _there(self, name: str) -> Object | None:
+    def _find_job(self, name: str) -> Object | None:
         """The root of a job; ``None`` when there is none."""
         try:
             return self._jobs.named(name)
@@ -285,14 +285,14 @@ class ClusterBackend:
         """Set the number of worker pods. Raises UsageError outside of the job's bounds, in a dry run too."""
         from kubectl_ddp.cluster.scaling import to_scale  # noqa: PLC0415 - for this verb alone
 
-        job = self._jobs.changeable(name)
+        job = self._jobs.active_job(name)
         patch = to_scale(job, nodes)
         if not dry_run:
             self._jobs.change(job, patch)
 
     def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Stop the pods and keep the job, or let it run again; what is in a queue of Kueue's, through Kueue."""
-        job, patch = self._jobs.changeable(name), Object()
+        job, patch = self._jobs.active_job(name), Object()
         if set_active(self._api, job, active=not suspended):
             return str(job["metadata"]["labels"][KUEUE_QUEUE])
         roots.put(patch, kind_of(job).suspend, suspended)
@@ -305,9 +305,9 @@ class ClusterBackend:
 
     def delete(self, name: str) -> None:
         """Delete the job, or what a command left of it that died; what it owns goes too. Raises NotFound."""
+        from kubectl_ddp.cluster.recreate import delete_record  # noqa: PLC0415
         from kubectl_ddp.cluster.remains import delete_remains  # noqa: PLC0415 - for this verb alone
-        from kubectl_ddp.cluster.renewal import forget  # noqa: PLC0415
-        from kubectl_ddp.released import stays  # noqa: PLC0415
+        from kubectl_ddp.helm_release import helm_deletion_warning  # noqa: PLC0415
 
         try:
             job = self._jobs.named(name)
@@ -316,6 +316,6 @@ class ClusterBackend:
                 return
             raise
         self._jobs.delete(job)
-        forget(self._api, name, self.namespace)
-        if told := stays(job):
+        delete_record(self._api, name, self.namespace)
+        if told := helm_deletion_warning(job):
             self._notice(told)

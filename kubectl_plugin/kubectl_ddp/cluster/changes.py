@@ -8,7 +8,7 @@ import queue
 from kubectl_ddp.cluster.reflector import Reflector
 
 
-def tell(reflector: Reflector, changes: queue.SimpleQueue[Exception | None]) -> None:
+def watch_into_queue(reflector: Reflector, changes: queue.SimpleQueue[Exception | None]) -> None:
     """Body of a watching thread: every change is a word into the queue, and so is what ends the watch."""
     try:
         reflector.run(lambda: changes.put(None))

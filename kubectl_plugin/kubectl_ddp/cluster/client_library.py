@@ -27,7 +27,9 @@ def connection_of(
     settings.connection_pool_maxsize = POOL_SIZE
     try:
         if chosen.is_mixed:
-            config.load_kube_config_from_dict(_alone(chosen), client_configuration=settings, persist_config=False)
+            config.load_kube_config_from_dict(
+                _minify_kubeconfig(chosen), client_configuration=settings, persist_config=False
+            )
         else:  # what is renewed is then written where it was read
             config.load_kube_config(config_file=files, context=chosen.name, client_configuration=settings)
     except (config.ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
@@ -41,7 +43,7 @@ def connection_of(
     return lambda: pool, lambda: _authorization(settings)
 
 
-def _alone(chosen: Context) -> dict[str, Any]:
+def _minify_kubeconfig(chosen: Context) -> dict[str, Any]:
     """A kubeconfig with nothing in it but this context."""
     name = chosen.name
     return {

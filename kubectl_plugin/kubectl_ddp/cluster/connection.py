@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.access import Access, check_kubeconfig, kubeconfig_files
-from kubectl_ddp.cluster.credentials import headers_of, impersonation_of, is_made, joined
+from kubectl_ddp.cluster.credentials import headers_of, impersonation_headers, merge_headers, needs_auth_plugin
 from kubectl_ddp.cluster.kubeconfig import Context, read_context
-from kubectl_ddp.cluster.transport import ways_of
+from kubectl_ddp.cluster.transport import create_http_clients
 from kubectl_ddp.cluster.wire import Wire
 from kubectl_ddp.errors import Unreachable, UsageError
 
@@ -80,20 +80,23 @@ def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Co
             hint="Name one with --kubeconfig or KUBECONFIG, or run on this machine with --local.",
         )
     asked = {"as": access.acting_as, "as-groups": list(access.as_groups)}
-    impersonation = impersonation_of({**chosen.user, **{key: value for key, value in asked.items() if value}})
-    if is_made(chosen.user):
+    impersonation = impersonation_headers({**chosen.user, **{key: value for key, value in asked.items() if value}})
+    if needs_auth_plugin(chosen.user):
         from kubectl_ddp.cluster.client_library import connection_of  # noqa: PLC0415 - takes 0.3 s
 
         wire, (pools, authorization) = None, connection_of(files, chosen)
     else:
-        (wire, pools), authorization = ways_of(chosen.cluster, chosen.user, environ), headers_of(chosen.user)
+        (wire, pools), authorization = (
+            create_http_clients(chosen.cluster, chosen.user, environ),
+            headers_of(chosen.user),
+        )
     return Connection(
         where=chosen.name,
         server=str(chosen.cluster["server"]).rstrip("/"),
         namespace=access.namespace or chosen.namespace or "default",
         pools=pools,
         wire=wire,
-        authorization=lambda: joined(authorization(), impersonation),
+        authorization=lambda: merge_headers(authorization(), impersonation),
         request_seconds=access.request_seconds,
     )
 

@@ -31,7 +31,7 @@ IN_HEADER: Final = "!#$&'*+-.^_`|~"
 """What may stand in the name of a header besides letters and digits (RFC 9110, token), but for ``%``."""
 
 
-def is_made(user: Mapping[str, Any]) -> bool:
+def needs_auth_plugin(user: Mapping[str, Any]) -> bool:
     """Whether a program or a provider has to make the credentials."""
     return any(user.get(key) for key in MADE)
 
@@ -45,7 +45,7 @@ def headers_of(user: Mapping[str, Any]) -> Callable[[], Headers]:
     return lambda: fixed
 
 
-def impersonation_of(user: Mapping[str, Any]) -> Headers:
+def impersonation_headers(user: Mapping[str, Any]) -> Headers:
     """Headers by which the user acts as another. Raises UsageError for groups and the like of nobody."""
     extra, prefix = EXTRA
     if not any(user.get(key) for key in (*IMPERSONATION, extra)):
@@ -67,7 +67,7 @@ def impersonation_of(user: Mapping[str, Any]) -> Headers:
     return headers
 
 
-def joined(*headers: Headers) -> Headers:
+def merge_headers(*headers: Headers) -> Headers:
     """All of these headers, those too that come more than once."""
     if all(isinstance(each, dict) for each in headers):
         return {name: value for each in headers for name, value in each.items()}

@@ -8,12 +8,12 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
+from kubectl_ddp.cluster.pod_transform import without_managers
 from kubectl_ddp.cluster.resources import collection
-from kubectl_ddp.cluster.slim import without_managers
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.parallel import each
-from kubectl_ddp.program import program, there
 
 KINDS = tuple(roots.ROOTS.values())
 
@@ -38,7 +38,7 @@ class Jobs:
 
         Raises what the first kind is refused with, when no job is found among the others.
         """
-        answers = each(lambda kind: self._listed(kind, namespace), KINDS)
+        answers = each(lambda kind: self._list_kind(kind, namespace), KINDS)
         refusals = [answer for answer in answers if isinstance(answer, Forbidden)]
         found = [job for answer in answers if not isinstance(answer, Forbidden) for job in answer]
         if refusals and not found:
@@ -47,18 +47,18 @@ class Jobs:
             self._notice(f"warning: {refused.message}")
         return found
 
-    def _listed(self, kind: roots.Root, namespace: str | None) -> list[Object] | Forbidden:
+    def _list_kind(self, kind: roots.Root, namespace: str | None) -> list[Object] | Forbidden:
         try:
             items, _ = self._api.items(path(kind, namespace), reduce=without_managers, labelSelector=Label.JOB)
         except NotServed:
             return []
         except Forbidden as refusal:
             return refusal
-        return [job for item in items if _is_ours(job := whole(kind, item))]
+        return [job for item in items if _is_managed_root(job := with_type_meta(kind, item))]
 
     def named(self, name: str) -> Object:
         """The root object of a job. Raises NotFound."""
-        answers = each(lambda kind: self._asked(kind, name), KINDS)
+        answers = each(lambda kind: self._fetch(kind, name), KINDS)
         job = next((answer for answer in answers if isinstance(answer, dict)), None)
         if job is not None:
             return job
@@ -67,30 +67,31 @@ class Jobs:
         raise NoSuchJob(
             name,
             f"There is no job '{name}' in namespace '{self._namespace}' of context '{self._api.connection.where}'.",
-            hint=f"'{program()} list{there()}' names them all; -n chooses another namespace.",
+            hint=f"'{program()} list{location_flags()}' names them all; -n chooses another namespace.",
         )
 
-    def _asked(self, kind: roots.Root, name: str) -> Object | DdpError | None:
+    def _fetch(self, kind: roots.Root, name: str) -> Object | DdpError | None:
         """The job of a kind, or why it cannot be had; ``None`` when there is none."""
         try:
-            job = whole(kind, self._api.get(f"{path(kind, self._namespace)}/{name}"))
+            job = with_type_meta(kind, self._api.get(f"{path(kind, self._namespace)}/{name}"))
         except (NotServed, NotFound):
             return None
         except Forbidden as refusal:
             return refusal
-        if _is_ours(job):
+        if _is_managed_root(job):
             return job
         return NotFound(
             f"The {kind.kind} '{name}' in namespace '{self._namespace}' was not submitted by {program()}.",
             hint="Use kubectl for it.",
         )
 
-    def changeable(self, name: str) -> Object:
+    def active_job(self, name: str) -> Object:
         """The root object of a job that is not over. Raises NotFound, UsageError."""
         job = self.named(name)
         if {"Succeeded", "Failed"} & roots.conditions(job).keys():
             raise UsageError(
-                f"Job '{name}' is over and cannot be changed.", hint=f"Delete it: '{program()} delete {name}{there()}'."
+                f"Job '{name}' is over and cannot be changed.",
+                hint=f"Delete it: '{program()} delete {name}{location_flags()}'.",
             )
         return job
 
@@ -107,17 +108,17 @@ class Jobs:
         return f"{path(kind_of(job), self._namespace)}/{job['metadata']['name']}"
 
 
-def namesake(api: Api, namespace: str, job: Object) -> Object | None:
+def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None:
     """A job of ours with the name of ``job`` and of another kind, whose pods would have the same labels, and some the
     same names; None where there is none, or where that may not be read.
     """
 
     def asked(kind: roots.Root) -> Object | None:
         try:
-            found = whole(kind, api.get(f"{path(kind, namespace)}/{job['metadata']['name']}"))
+            found = with_type_meta(kind, api.get(f"{path(kind, namespace)}/{job['metadata']['name']}"))
         except (NotServed, NotFound, Forbidden):
             return None
-        return found if _is_ours(found) else None
+        return found if _is_managed_root(found) else None
 
     return next(filter(None, each(asked, [kind for kind in KINDS if kind.kind != job["kind"]])), None)
 
@@ -132,12 +133,12 @@ def kind_of(job: Object) -> roots.Root:
     return roots.kind_of(job) or roots.PYTORCHJOB
 
 
-def whole(kind: roots.Root, job: Object) -> Object:
+def with_type_meta(kind: roots.Root, job: Object) -> Object:
     """A job with its kind, which lists leave out, and a status, which a job that no operator has seen lacks."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, "status": {}} | job
 
 
-def _is_ours(job: Object) -> bool:
+def _is_managed_root(job: Object) -> bool:
     """Whether it is a root of ours, and not what an operator made of one, or a store."""
     owners = job["metadata"].get("ownerReferences") or ()
     is_made = any(owner.get("controller") for owner in owners)

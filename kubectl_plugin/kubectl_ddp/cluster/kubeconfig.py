@@ -47,7 +47,7 @@ def read_context(
     UsageError for files that are no kubeconfig, and for a context, cluster or user that is not there.
     """
     try:
-        documents = [_document(Path(part)) for part in files.split(os.pathsep)]
+        documents = [_load_file(Path(part)) for part in files.split(os.pathsep)]
         contexts, clusters, users = (_merged(documents, kind) for kind in ("contexts", "clusters", "users"))
         current = next((str(each["current-context"]) for each in documents if each.get("current-context")), "")
         name, chosen = _chosen(contexts, wanted, current, cluster)
@@ -69,7 +69,7 @@ def read_context(
     )
 
 
-def _document(path: Path) -> Entry:
+def _load_file(path: Path) -> Entry:
     """A file's content, its relative paths made whole."""
     found = yaml.load(path.read_bytes(), Loader=LOADER)  # noqa: S506 - both are safe loaders
     if not isinstance(found, dict):

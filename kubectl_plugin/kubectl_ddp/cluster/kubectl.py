@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kubectl_ddp.access import Access
-from kubectl_ddp.backend import Entry, Handover, Object
+from kubectl_ddp.backend import Entry, ExecCommand, Object
 from kubectl_ddp.cluster.resources import main_container
 from kubectl_ddp.errors import PreflightFailed
 
@@ -20,27 +20,27 @@ class Kubectl:
 
     def __init__(self, namespace: str, access: Access) -> None:
         """With the flags that were given; the rest kubectl reads where we do."""
-        self._access = access.words
+        self._access = access.kubectl_flags
         self._namespace = namespace
 
-    def enter(self, pod: Object, entry: Entry) -> Handover:
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         """``kubectl exec``. Raises PreflightFailed when there is no kubectl."""
         manner = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
         variables = [f"{name}={value}" for name, value in entry.variables.items()]
         words = [*(["env", *variables] if variables else []), *entry.words]
-        return self._handover(
+        return self._exec_command(
             "exec", *manner, pod["metadata"]["name"], f"--container={main_container(pod)}", "--", *words
         )
 
-    def forward(self, pod: Object, ports: Sequence[str]) -> Handover:
+    def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
         """``kubectl port-forward``. Raises PreflightFailed when there is no kubectl."""
-        return self._handover("port-forward", pod["metadata"]["name"], *ports)
+        return self._exec_command("port-forward", pod["metadata"]["name"], *ports)
 
-    def forward_service(self, namespace: str, name: str, ports: str) -> Handover:
+    def forward_service(self, namespace: str, name: str, ports: str) -> ExecCommand:
         """``kubectl port-forward`` to a Service of any namespace. Raises PreflightFailed when there is no kubectl."""
-        return self._handover("port-forward", f"service/{name}", ports, namespace=namespace)
+        return self._exec_command("port-forward", f"service/{name}", ports, namespace=namespace)
 
-    def _handover(self, command: str, *words: str, namespace: str | None = None) -> Handover:
+    def _exec_command(self, command: str, *words: str, namespace: str | None = None) -> ExecCommand:
         import shutil  # noqa: PLC0415 - what is only read needs no kubectl
 
         kubectl = shutil.which("kubectl")
@@ -50,4 +50,4 @@ class Kubectl:
                 hint="Install it: https://kubernetes.io/docs/tasks/tools/.",
             )
         flags = (*self._access, f"--namespace={namespace or self._namespace}")
-        return Handover(words=(kubectl, command, *flags, *words))
+        return ExecCommand(words=(kubectl, command, *flags, *words))

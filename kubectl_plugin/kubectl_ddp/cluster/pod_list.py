@@ -40,7 +40,7 @@ def pod_list(body: bytes) -> Object:
         after = body.find(NEXT, status)
         end = after + 1 if after >= 0 else body.rindex(b"}]}")
         pod = {
-            "metadata": _about(body[at + len(ABOUT) : spec + 1]),
+            "metadata": _parse_metadata(body[at + len(ABOUT) : spec + 1]),
             "spec": common.spec(body[spec + len(SPEC) - 1 : status + 1]),
             "status": _object(body[status + len(STATUS) - 1 : end]),
         }
@@ -51,7 +51,7 @@ def pod_list(body: bytes) -> Object:
     return document
 
 
-def _about(text: bytes) -> dict[str, Any]:
+def _parse_metadata(text: bytes) -> dict[str, Any]:
     """Metadata, without the record of who set what, which comes last in it."""
     begin = text.find(BEGIN)
     return _object(text if begin < 0 or not text.endswith(b"]}") else text[:begin] + b"}")

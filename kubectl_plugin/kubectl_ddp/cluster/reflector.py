@@ -20,7 +20,7 @@ from urllib3.exceptions import HTTPError
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import Expired, call, refused
+from kubectl_ddp.cluster.api_errors import Expired, api_error, call
 from kubectl_ddp.errors import DdpError, Unreachable
 
 WATCH_SECONDS: Final = 240
@@ -121,7 +121,7 @@ class Reflector:
                 return
             yield False
             for line in lines(response):
-                event = _decoded(line)
+                event = _decode_event(line)
                 if event is None:
                     return
                 yield self._take(event)
@@ -149,10 +149,10 @@ class Reflector:
         code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
         to = self._api.connection
         asked = call("GET", self._path, server=to.server, context=to.where, watches=True)
-        return refused(code, json.dumps(status).encode(), asked)
+        return api_error(code, json.dumps(status).encode(), asked)
 
 
-def _decoded(line: bytes) -> dict[str, Any] | None:
+def _decode_event(line: bytes) -> dict[str, Any] | None:
     """An event; ``None`` for a torn one, which a load balancer leaves that ends a broken connection in good order."""
     try:
         event = json.loads(line)

@@ -6,7 +6,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.roots import TRAINJOB
@@ -20,9 +20,9 @@ def delete_remains(api: Api, name: str, namespace: str) -> bool:
 
     What has an owner is left alone: it goes with that.
     """
-    from kubectl_ddp.cluster.renewal import forget  # noqa: PLC0415 - imports this module
+    from kubectl_ddp.cluster.recreate import delete_record  # noqa: PLC0415 - imports this module
 
-    found = forget(api, name, namespace)
+    found = delete_record(api, name, namespace)
     for version, plural in BEFORE_ROOT.values():
         path = f"{collection(version, plural, namespace)}/{name}"
         try:

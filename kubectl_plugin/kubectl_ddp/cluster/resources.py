@@ -10,7 +10,7 @@ from typing import Final
 from ddp_trainer.common.constants import CONTAINER
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.errors import Forbidden, Unreachable
 from kubectl_ddp.roots import ROOTS
 
@@ -79,59 +79,59 @@ class Discovery:
         self._is_whole: bool | None = None
         """Whether the server has told everything at once; ``None`` before it was asked."""
 
-    def plural(self, item: Object) -> str | None:
+    def resource_for_object(self, item: Object) -> str | None:
         """The plural of an object's kind; ``None`` when the cluster does not serve it."""
-        return self.plural_of(str(item["apiVersion"]), str(item["kind"]))
+        return self.resource_for_kind(str(item["apiVersion"]), str(item["kind"]))
 
-    def plural_of(self, group: Group, kind: str) -> str | None:
+    def resource_for_kind(self, group: Group, kind: str) -> str | None:
         """The plural of a kind of a group and version; ``None`` when the cluster does not serve it.
 
         Raises Unreachable when nothing is known of the group, and its own server is away.
         """
         with self._lock:  # several checks ask at once, and half an answer would read as "not served"
             if group not in self._groups and self._is_whole is None:
-                self._ask_for_all()
+                self._discover_all()
             if group in self._stale:
-                self._ask_itself(group)
+                self._refresh_stale_group(group)
             if group not in self._groups:
-                self._groups[group] = {} if self._is_whole else self._ask(group)
+                self._groups[group] = {} if self._is_whole else self._fetch_plurals(group)
             return self._groups[group].get(kind)
 
-    def kinds_of(self, objects: Iterable[Object]) -> list[tuple[str, str]]:
+    def group_resources(self, objects: Iterable[Object]) -> list[tuple[str, str]]:
         """API group and plural of each of these objects; without those of kinds that are not served."""
-        found = ((str(item["apiVersion"]), self.plural(item)) for item in objects)
+        found = ((str(item["apiVersion"]), self.resource_for_object(item)) for item in objects)
         return [(version.rpartition("/")[0], plural) for version, plural in found if plural is not None]
 
-    def serves(self, group: str) -> list[str]:
+    def served_versions(self, group: str) -> list[str]:
         """The versions of a group that are served, the preferred one first; none when an older server does not say."""
         with self._lock:
             if self._is_whole is None:
-                self._ask_for_all()
+                self._discover_all()
         return [each.partition("/")[2] for each in self._groups if each.partition("/")[0] == group]
 
-    def those_served(self, kinds: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    def filter_served(self, kinds: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
         """Of these kinds (API group and plural) those that are served."""
         return frozenset(kind for kind in kinds if self.has(*kind))
 
     def has(self, group: str, plural: str) -> bool:
         """Whether a resource is served in some version; of an older server Kubernetes' own and our roots are known."""
-        versions = self.serves(group)
+        versions = self.served_versions(group)
         with self._lock:
             if self._is_whole:
                 for stale in self._stale & {f"{group}/{version}" for version in versions}:
                     with contextlib.suppress(Unreachable):
-                        self._ask_itself(stale)
+                        self._refresh_stale_group(stale)
                 return not group or plural in self._plurals.get(group, ())
         if group in BUILT_IN:
             return True
         named = [root for root in ROOTS.values() if (root.group, root.plural) == (group, plural)]
         return any(plural in self._groups[f"{group}/{version}"].values() for version in versions) or any(
-            self.plural_of(root.api_version, root.kind) is not None for root in named
+            self.resource_for_kind(root.api_version, root.kind) is not None for root in named
         )
 
-    def _ask_for_all(self) -> None:
+    def _discover_all(self) -> None:
         try:
-            told = self._api.negotiated("/apis", AGGREGATED)
+            told = self._api.get_with_accept("/apis", AGGREGATED)
         except (NotServed, Forbidden):  # what it says of a single group may still be had
             told = {}
         self._is_whole = told.get("kind") == "APIGroupDiscoveryList"
@@ -139,22 +139,22 @@ class Discovery:
             for version in group["versions"]:
                 name = f"{group['metadata']['name']}/{version['version']}"
                 served = self._plurals.setdefault(group["metadata"]["name"], set())
-                self._groups[name] = _kinds(version)
+                self._groups[name] = _resources_by_kind(version)
                 served.update(each["resource"] for each in version.get("resources") or ())
                 if version.get("freshness") == "Stale":  # its own server is away, which most jobs need not care about
                     self._stale.add(name)
 
-    def _ask_itself(self, group: Group) -> None:
+    def _refresh_stale_group(self, group: Group) -> None:
         """Ask for a group that is stale; where nobody answers, what is known of it stays. Raises Unreachable."""
         try:
-            self._groups[group] = self._ask(group)
+            self._groups[group] = self._fetch_plurals(group)
             self._plurals[group.partition("/")[0]].update(self._groups[group].values())
         except Unreachable:
             if not self._groups[group]:
                 raise
         self._stale.discard(group)
 
-    def _ask(self, group: Group) -> dict[str, str]:
+    def _fetch_plurals(self, group: Group) -> dict[str, str]:
         try:
             listed = self._api.get(f"/apis/{group}" if "/" in group else f"/api/{group}")
         except NotServed:
@@ -162,7 +162,7 @@ class Discovery:
         return {each["kind"]: each["name"] for each in listed.get("resources", ()) if "/" not in each["name"]}
 
 
-def _kinds(version: Object) -> dict[str, str]:
+def _resources_by_kind(version: Object) -> dict[str, str]:
     """Kind → plural. What has no kind of its own is there for its subresources alone, as KubeVirt's consoles are."""
     kinds = [((each.get("responseKind") or {}).get("kind"), each) for each in version.get("resources") or ()]
     return {kind: each["resource"] for kind, each in kinds if kind}

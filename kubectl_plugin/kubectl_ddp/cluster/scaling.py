@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
-from kubectl_ddp.bounds import demand_within
+from kubectl_ddp.bounds import validate_node_count
 from kubectl_ddp.cluster.jobs import kind_of
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.queued import KUEUE_QUEUE
@@ -23,7 +23,7 @@ def to_scale(job: Object, nodes: int) -> Object:
             f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
             hint="Submit it again with other --nnodes.",
         )
-    demand_within(roots.bounds(job), name, nodes)
+    validate_node_count(roots.bounds(job), name, nodes)
     patch: Object = {}
     for path in kind.nodes:
         roots.put(patch, path, nodes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.errors import Forbidden, NotFound
 

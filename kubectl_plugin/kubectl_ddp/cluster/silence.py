@@ -16,7 +16,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from kubectl_ddp.cluster.refusals import Call
+from kubectl_ddp.cluster.api_errors import Call
 from kubectl_ddp.errors import Unreachable
 
 REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
@@ -44,7 +44,7 @@ REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
 """Kind of failure → what it is, what to do; the first row that fits counts."""
 
 
-def unreachable(error: HTTPError, asked: Call) -> Unreachable:
+def connection_error(error: HTTPError, asked: Call) -> Unreachable:
     """The error for a server that could not be asked."""
     kind, reason, hint = next(row for row in REASONS if isinstance(error, row[0]))
     del kind

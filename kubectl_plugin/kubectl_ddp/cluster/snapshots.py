@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backend import Object, Queued, Snapshot
-from kubectl_ddp.cluster.belongings import moment
+from kubectl_ddp.cluster.job_objects import last_timestamp
 from kubectl_ddp.queued import queued
 
 Run = tuple[str, str, str]
@@ -38,7 +38,7 @@ def of_one(job: Object, pods: Iterable[Object], events: Sequence[Object]) -> Sna
     mine = _in_order(pod for pod in pods if _run_of(pod) == _run_of(job))
     uids = {each["metadata"]["uid"] for each in (job, *mine)}
     about = [event for event in events if event["involvedObject"].get("uid") in uids]
-    return Snapshot(job, mine, tuple(sorted(about, key=moment)), queued(job))
+    return Snapshot(job, mine, tuple(sorted(about, key=last_timestamp)), queued(job))
 
 
 def _run_of(item: Object) -> Run:

@@ -13,10 +13,10 @@ from typing import Final
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import PAGE, Api
-from kubectl_ddp.cluster.refusals import NotServed
+from kubectl_ddp.cluster.api_errors import NotServed
+from kubectl_ddp.cluster.pod_transform import strip_scheduled_pod, without_managers
 from kubectl_ddp.cluster.resources import collection
-from kubectl_ddp.cluster.slim import occupying_pod, without_managers
-from kubectl_ddp.surroundings import Around
+from kubectl_ddp.related_objects import RelatedKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +38,21 @@ _KUEUE: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 HELD: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Pods that have a machine and are not over."""
 
-SOURCES: Final[Mapping[Around, Source]] = {
-    Around.EVENTS: Source(plural="events"),
-    Around.NODES: Source(plural="nodes", is_everywhere=True),
-    Around.BOUND: Source(plural="pods", is_everywhere=True, fields=HELD, reduce=occupying_pod),
-    Around.CLAIMS: Source(plural="persistentvolumeclaims"),
-    Around.QUOTAS: Source(plural="resourcequotas"),
-    Around.WORKLOADS: Source(versions=_KUEUE, plural="workloads", is_everywhere=True),
-    Around.LOCAL_QUEUES: Source(versions=_KUEUE, plural="localqueues", is_everywhere=True),
-    Around.CLUSTER_QUEUES: Source(versions=_KUEUE, plural="clusterqueues", is_everywhere=True),
-    Around.OPERATOR: Source(plural="pods", is_everywhere=True),
-    Around.QUEUE_CONTROLLER: Source(plural="pods", is_everywhere=True),
+SOURCES: Final[Mapping[RelatedKind, Source]] = {
+    RelatedKind.EVENTS: Source(plural="events"),
+    RelatedKind.NODES: Source(plural="nodes", is_everywhere=True),
+    RelatedKind.BOUND: Source(plural="pods", is_everywhere=True, fields=HELD, reduce=strip_scheduled_pod),
+    RelatedKind.CLAIMS: Source(plural="persistentvolumeclaims"),
+    RelatedKind.QUOTAS: Source(plural="resourcequotas"),
+    RelatedKind.WORKLOADS: Source(versions=_KUEUE, plural="workloads", is_everywhere=True),
+    RelatedKind.LOCAL_QUEUES: Source(versions=_KUEUE, plural="localqueues", is_everywhere=True),
+    RelatedKind.CLUSTER_QUEUES: Source(versions=_KUEUE, plural="clusterqueues", is_everywhere=True),
+    RelatedKind.OPERATOR: Source(plural="pods", is_everywhere=True),
+    RelatedKind.QUEUE_CONTROLLER: Source(plural="pods", is_everywhere=True),
 }
 
 
-def objects(api: Api, kind: Around, namespace: str | None, selector: str = "") -> list[Object]:
+def objects(api: Api, kind: RelatedKind, namespace: str | None, selector: str = "") -> list[Object]:
     """The objects of a kind; none where the cluster does not serve it. Raises what else it is refused with.
 
     Args:
@@ -71,7 +71,7 @@ def objects(api: Api, kind: Around, namespace: str | None, selector: str = "") -
     return []
 
 
-def few_objects(api: Api, kind: Around) -> list[Object] | None:
+def list_if_single_page(api: Api, kind: RelatedKind) -> list[Object] | None:
     """Those of all namespaces where one answer holds them all; ``None`` where there are more: for who is in a hurry."""
     source = SOURCES[kind]
     path = collection(source.versions[0], source.plural, None)

@@ -24,12 +24,12 @@ from ddp_trainer.common.constants import GROUP, Annotation, Label
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.jobs import namesake
-from kubectl_ddp.cluster.refusals import Conflict
+from kubectl_ddp.cluster.api_errors import Conflict
+from kubectl_ddp.cluster.jobs import find_conflicting_job
 from kubectl_ddp.cluster.remains import BEFORE_ROOT
 from kubectl_ddp.cluster.resources import Discovery, collection, not_served
-from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, UsageError
-from kubectl_ddp.program import program, there
+from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.queued import KUEUE_QUEUE
 
 INCOMPLETE: Final = f"{GROUP}/incomplete"
@@ -69,7 +69,7 @@ class Submission:
             PreflightFailed: it lacks a kind that the job needs.
             UsageError: the objects are not one job.
         """
-        self._api = api.telling(lambda warning: notice(f"warning: {warning}"))
+        self._api = api.with_warning_handler(lambda warning: notice(f"warning: {warning}"))
         self._namespace = namespace
         self._sleep = sleep
         found = [(kind, item) for item in objects if (kind := roots.kind_of(item)) is not None]
@@ -82,14 +82,14 @@ class Submission:
         others = [item for item in objects if item is not self._root and item["kind"] in self._plurals]
         self._before = [item for item in others if item["kind"] in BEFORE_ROOT]
         self._companions = [
-            item for item in others if item["kind"] not in BEFORE_ROOT and not self._is_scraped_anyway(item)
+            item for item in others if item["kind"] not in BEFORE_ROOT and not self._is_duplicate_monitor(item)
         ]
 
     def _served(self, objects: Sequence[Object], discovery: Discovery, notice: Callable[[str], None]) -> dict[str, str]:
         plurals: dict[str, str] = {}
         for item in objects:
             kind = item["kind"]
-            plural = discovery.plural(item)
+            plural = discovery.resource_for_object(item)
             if plural is not None:
                 plurals[kind] = plural
             elif kind in OPTIONAL:
@@ -98,7 +98,7 @@ class Submission:
                 raise not_served(item["apiVersion"], kind, self._api.connection.where)
         return plurals
 
-    def _is_scraped_anyway(self, item: Object) -> bool:
+    def _is_duplicate_monitor(self, item: Object) -> bool:
         """Whether it is a PodMonitor beside that of the platform: two would count every series twice."""
         if item["kind"] != "PodMonitor":
             return False
@@ -109,7 +109,10 @@ class Submission:
         return True
 
     def dry_run(self) -> list[Object]:
-        """What the API server would make of the objects; nothing is changed. Raises NameTaken and what it refuses."""
+        """What the API server would make of the objects; nothing is changed.
+
+        Raises AlreadyExists and what it refuses.
+        """
         if self._before:
             self._notice(
                 f"The {self._kind.kind} itself is not checked: the API server takes one only after its "
@@ -118,13 +121,13 @@ class Submission:
         wanted = [*self._before, *([] if self._before else [self._root]), *self._companions]
         try:
             return [self._api.create(self._collection(item), item, dryRun="All") for item in wanted]
-        except NameTaken:
+        except AlreadyExists:
             if self._is_complete(self._existing()):
                 return [self._api.get(self._path(item)) for item in wanted if item["kind"] != "Secret"]
             raise
 
     def submit(self) -> None:
-        """Create the job; the identical one that is there already stays as it is. Raises NameTaken."""
+        """Create the job; the identical one that is there already stays as it is. Raises AlreadyExists."""
         root = self._claim()
         if root is None:
             return
@@ -133,16 +136,19 @@ class Submission:
                 self._api.merge(self._path(item), {"metadata": {"ownerReferences": _owned_by(root)}})
             for item in self._companions:
                 self._create_owned(item, root)
-            self._let_go(root)
+            self._finalize_root(root)
         except BaseException:  # Ctrl-C too: what never ran is better gone than half there
             with contextlib.suppress(DdpError):
-                self._withdraw(root)
+                self._delete_root(root)
             raise
 
     def _claim(self) -> Object | None:
-        """Create the root, suspended and marked; ``None`` when the identical job is there already. Raises NameTaken."""
-        if (other := namesake(self._api, self._namespace, self._root)) is not None:
-            raise self._taken(other)
+        """Create the root, suspended and marked; ``None`` when the identical job is there already.
+
+        Raises AlreadyExists.
+        """
+        if (other := find_conflicting_job(self._api, self._namespace, self._root)) is not None:
+            raise self._already_exists_error(other)
         root = deepcopy(self._root)
         root["metadata"].setdefault("annotations", {})[INCOMPLETE] = "true"
         roots.put(root, self._kind.suspend, value=True)
@@ -153,7 +159,7 @@ class Submission:
                 continue
             try:
                 return self._api.create(self._collection(root), root)
-            except NameTaken:
+            except AlreadyExists:
                 pass
             except Forbidden as refusal:
                 if not self._is_too_early(refusal) or tried == TRIES - 1:
@@ -163,8 +169,8 @@ class Submission:
                 existing = self._existing()
                 if self._is_complete(existing):
                     return None
-                self._withdraw(existing)
-        raise self._taken(self._root)
+                self._delete_root(existing)
+        raise self._already_exists_error(self._root)
 
     def _is_too_early(self, refusal: Forbidden) -> bool:
         """Whether a webhook of the root's operator has not heard yet of what was created a moment ago."""
@@ -174,10 +180,10 @@ class Submission:
     def _is_ready_for_root(self) -> bool:
         """Create what the root cannot be created without, unless it is there; not while an earlier job's is going.
 
-        Raises NameTaken when its name is somebody else's.
+        Raises AlreadyExists when its name is somebody else's.
         """
         for item in self._before:
-            with contextlib.suppress(NameTaken):
+            with contextlib.suppress(AlreadyExists):
                 self._api.create(self._collection(item), item)
                 continue
             try:
@@ -185,16 +191,16 @@ class Submission:
             except NotFound:
                 return False
             if (existing["metadata"].get("labels") or {}).get(Label.JOB) != self._root["metadata"]["name"]:
-                raise self._taken(item)
+                raise self._already_exists_error(item)
             if not existing["metadata"].get("ownerReferences"):  # of a submission that died before its root
                 self._api.apply(self._path(item), item)
-            elif not self._is_there(self._root):
+            elif not self._exists(self._root):
                 with contextlib.suppress(NotFound, Conflict):
                     self._api.delete(self._path(item), uid=existing["metadata"]["uid"])
                 return False
         return True
 
-    def _is_there(self, item: Object) -> bool:
+    def _exists(self, item: Object) -> bool:
         try:
             self._api.get(self._path(item))
         except NotFound:
@@ -202,12 +208,12 @@ class Submission:
         return True
 
     def _existing(self) -> Object:
-        """The root of this name that is there. Raises NameTaken unless it is this very job, and NotFound."""
+        """The root of this name that is there. Raises AlreadyExists unless it is this very job, and NotFound."""
         existing = self._api.get(self._path(self._root))
         if "deletionTimestamp" in existing["metadata"]:
-            raise self._taken(self._root, hint="It is being deleted; try again in a moment.")
+            raise self._already_exists_error(self._root, hint="It is being deleted; try again in a moment.")
         if _annotations(existing).get(Annotation.DIGEST) != _annotations(self._root).get(Annotation.DIGEST):
-            raise self._taken(self._root)
+            raise self._already_exists_error(self._root)
         return existing
 
     @staticmethod
@@ -215,53 +221,53 @@ class Submission:
         return INCOMPLETE not in _annotations(root)
 
     def _create_owned(self, item: Object, root: Object) -> None:
-        """Create a companion that goes when the root goes. Raises NameTaken when its name is somebody else's."""
+        """Create a companion that goes when the root goes. Raises AlreadyExists when its name is somebody else's."""
         owned = deepcopy(item)
         owned["metadata"]["ownerReferences"] = _owned_by(root)
         if owned["kind"] == "Job":
             owned["spec"]["suspend"] = True
         if owned["kind"] == "Secret":
-            self._create_unread(owned)
+            self._create_without_get(owned)
             return
         for tried in range(TRIES):
             self._sleep(PAUSE_SECONDS if tried > 1 else 0)
-            with contextlib.suppress(NameTaken):
+            with contextlib.suppress(AlreadyExists):
                 self._api.create(self._collection(item), owned)
                 return
             with contextlib.suppress(NotFound, Conflict):
                 existing = self._api.get(self._path(item))
                 if not _is_of(existing, root):
-                    raise self._taken(item)
+                    raise self._already_exists_error(item)
                 if existing["metadata"]["ownerReferences"][0]["uid"] == root["metadata"]["uid"]:
                     self._api.apply(self._path(item), owned)  # created, and the answer was lost
                     return
                 self._api.delete(self._path(item), uid=existing["metadata"]["uid"])
-        raise self._taken(item)
+        raise self._already_exists_error(item)
 
-    def _create_unread(self, item: Object) -> None:
-        """Create an object without reading one of its name. Raises NameTaken.
+    def _create_without_get(self, item: Object) -> None:
+        """Create an object without reading one of its name. Raises AlreadyExists.
 
         Its name is that of the run, so only a submission of the same run that was cut off leaves one. The cluster
         collects it after its root.
         """
         for tried in range(UNREAD_TRIES):
             self._sleep(PAUSE_SECONDS if tried else 0)
-            with contextlib.suppress(NameTaken):
+            with contextlib.suppress(AlreadyExists):
                 self._api.create(self._collection(item), item)
                 return
-        raise self._taken(item, hint="Submit again: each run has a Secret with another name.")
+        raise self._already_exists_error(item, hint="Submit again: each run has a Secret with another name.")
 
-    def _let_go(self, root: Object) -> None:
+    def _finalize_root(self, root: Object) -> None:
         for item in self._companions:
             if item["kind"] == "Job":
                 self._api.merge(self._path(item), {"spec": {"suspend": item["spec"].get("suspend", False)}})
         labels = self._root["metadata"]["labels"]
         queue = {"labels": {KUEUE_QUEUE: labels[KUEUE_QUEUE]}} if KUEUE_QUEUE in labels else {}
         patch: Object = {"metadata": {"uid": root["metadata"]["uid"], "annotations": {INCOMPLETE: None}, **queue}}
-        roots.put(patch, self._kind.suspend, roots.is_to_be_suspended(self._root))
+        roots.put(patch, self._kind.suspend, roots.is_suspend_requested(self._root))
         self._api.merge(self._path(root), patch)
 
-    def _withdraw(self, root: Object) -> None:
+    def _delete_root(self, root: Object) -> None:
         with contextlib.suppress(NotFound, Conflict):
             self._api.delete(self._path(root), uid=root["metadata"]["uid"])
 
@@ -272,13 +278,13 @@ class Submission:
     def _path(self, item: Object) -> str:
         return f"{self._collection(item)}/{item['metadata']['name']}"
 
-    def _taken(self, item: Object, *, hint: str = "") -> NameTaken:
+    def _already_exists_error(self, item: Object, *, hint: str = "") -> AlreadyExists:
         name, job = item["metadata"]["name"], self._root["metadata"]["name"]
         where = self._api.connection.where
         namespace = item["metadata"].get("namespace") or self._namespace
-        return NameTaken(
+        return AlreadyExists(
             f"There is another {item['kind']} '{name}' in namespace '{namespace}' of context '{where}' already.",
-            hint=hint or f"Choose another --name, or delete it with '{program()} delete {job}{there()}'.",
+            hint=hint or f"Choose another --name, or delete it with '{program()} delete {job}{location_flags()}'.",
         )
 
 

@@ -27,7 +27,7 @@ OPEN_FILES: Final = "/proc/self/fd"
 """Where Linux shows a process what it has open."""
 
 
-def ways_of(
+def create_http_clients(
     cluster: Mapping[str, Any], user: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> tuple[Wire | None, Callable[[], urllib3.PoolManager]]:
     """The way of plain reads, where no proxy is on it, and the way of all else, made when it is needed.

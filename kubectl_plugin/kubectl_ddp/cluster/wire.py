@@ -39,11 +39,11 @@ FIELD: Final = re.compile(r"[\t -~]*")
 FIRST_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n]*)?")
 
 
-class Unusual(Exception):
+class UnsupportedResponse(Exception):
     """What this module does not understand."""
 
 
-class Broken(Exception):
+class IncompleteResponse(Exception):
     """The connection ended before the answer was whole."""
 
 
@@ -56,7 +56,7 @@ class TooSlow(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Seconds to wait, each ``None`` for as long as it takes."""
 
     connect: float | None
@@ -68,7 +68,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """One answer, whole and unpacked."""
 
     status: int
@@ -103,25 +103,25 @@ class Wire:
         self._kept: deque[Link] = deque()
         weakref.finalize(self, _close_all, self._kept).atexit = False  # Python's end closes them, too
 
-    def get(self, target: str, headers: Mapping[str, str], patience: Patience) -> Answer:
+    def get(self, target: str, headers: Mapping[str, str], patience: Timeouts) -> Response:
         """The answer to a GET of a path below the server's URL. Raises Unusual, Broken and TooSlow."""
         request = self._request(target, headers)
         end = time.monotonic() + patience.total if patience.total is not None else None
         link = self._link(patience, end)
         try:
-            reading = _Reading(link, patience.read, end)
+            reading = _ResponseReader(link, patience.read, end)
             reading.wait()
             link.sendall(request)
-            answer, is_kept = reading.answer()
+            answer, is_kept = reading.read_response()
         except TimeoutError as error:
             link.close()
             raise TooSlow(is_connecting=False) from error
         except OSError as error:
             link.close()
-            raise Broken from error
+            raise IncompleteResponse from error
         except (ValueError, zlib.error) as error:
             link.close()
-            raise Unusual from error
+            raise UnsupportedResponse from error
         except BaseException:  # Ctrl-C: what is left of the answer must not be taken for the next one
             link.close()
             raise
@@ -134,7 +134,7 @@ class Wire:
     def _request(self, target: str, headers: Mapping[str, str]) -> bytes:
         target = f"{self._prefix}{target}"
         if not TARGET.fullmatch(target) or not all(map(FIELD.fullmatch, headers.values())):
-            raise Unusual
+            raise UnsupportedResponse
         lines = [
             f"GET {target} HTTP/1.1",
             f"Host: {self._host}",
@@ -142,7 +142,7 @@ class Wire:
         ]
         return "\r\n".join([*lines, "", ""]).encode("ascii")
 
-    def _link(self, patience: Patience, end: float | None) -> Link:
+    def _link(self, patience: Timeouts, end: float | None) -> Link:
         with contextlib.suppress(IndexError):
             while True:
                 kept = self._kept.pop()  # the one used last: it is the least likely to have been closed meanwhile
@@ -158,7 +158,7 @@ class Wire:
         except TimeoutError as error:
             raise TooSlow(is_connecting=True) from error
         except OSError as error:
-            raise Unusual from error
+            raise UnsupportedResponse from error
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return plain if self._context is None else self._context.wrap_socket(plain, server_hostname=self._name)
@@ -167,7 +167,7 @@ class Wire:
             raise TooSlow(is_connecting=True) from error
         except (OSError, ValueError) as error:  # a certificate that is not trusted, among others
             plain.close()
-            raise Unusual from error
+            raise UnsupportedResponse from error
 
 
 def _as_it_is(host: str) -> str | bytes:
@@ -188,7 +188,7 @@ def _is_open(link: Link) -> bool:
         return False
 
 
-class _Reading:
+class _ResponseReader:
     """One answer, as it comes. Every method raises OSError, TimeoutError among them, and ValueError."""
 
     def __init__(self, link: Link, seconds: float | None, end: float | None) -> None:
@@ -207,7 +207,7 @@ class _Reading:
             raise TimeoutError
         self._link.settimeout(left if self._seconds is None else min(left, self._seconds))
 
-    def answer(self) -> tuple[Answer, bool]:
+    def read_response(self) -> tuple[Response, bool]:
         """The answer, and whether the connection may be used again."""
         status, headers = self._head()
         data = self._body(status, headers)
@@ -217,7 +217,7 @@ class _Reading:
         elif packed not in {"", "identity"}:
             raise ValueError(packed)
         ends = "close" in ", ".join(headers.get("connection", ())).lower()
-        return Answer(status, headers, data), not ends and not self._buffer
+        return Response(status, headers, data), not ends and not self._buffer
 
     def _head(self) -> tuple[int, dict[str, tuple[str, ...]]]:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:

@@ -42,10 +42,10 @@ def holds_credentials(path: str, data: bytes) -> bool:
     >>> holds_credentials("conf/.env", b""), holds_credentials(".env.example", b""), holds_credentials("a.py", b"x = 1")
     (True, False, False)
     """
-    return _is_named_so(path.lower()) or _is_inside(path.lower(), data)
+    return _is_credential_name(path.lower()) or _is_inside(path.lower(), data)
 
 
-def refuse(option: str, paths: Sequence[str]) -> None:
+def reject_credentials(option: str, paths: Sequence[str]) -> None:
     """Raise UsageError where there are paths of credentials."""
     if not paths:
         return
@@ -57,7 +57,7 @@ def refuse(option: str, paths: Sequence[str]) -> None:
     )
 
 
-def _is_named_so(path: str) -> bool:
+def _is_credential_name(path: str) -> bool:
     name = path.rpartition("/")[2]
     if _any(_EXAMPLES, (path, name)):
         return False

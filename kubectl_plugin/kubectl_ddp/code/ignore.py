@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.code.wildmatch import Wildcard
+from kubectl_ddp.code.wildmatch import GlobPattern
 
 OURS: Final = ".ddpignore"
 FILES: Final = (".gitignore", OURS)
@@ -29,7 +29,7 @@ class Pattern:
 
     prefix: str
     """What a path begins with, up to the first wildcard; git compares it before, so ``a**/b`` is ``a`` and ``**/b``."""
-    wildcard: Wildcard
+    wildcard: GlobPattern
     """Of the rest of a path below the directory of the file, or of a name in any directory below it."""
     base: str
     """The directory of the file, below the one that is packed; empty, or with a slash at its end."""
@@ -51,12 +51,12 @@ class Pattern:
 
 
 def read(text: str, base: str = "", *, is_ours: bool = False) -> list[Pattern]:
-    """The patterns of a file that lies in ``base``; ``is_ours`` where it is a ``.ddpignore``."""
+    """The patterns of a file that lies in ``base``; ``is_internal_frame`` where it is a ``.ddpignore``."""
     lines = text.removeprefix("\ufeff").split("\n")
     return [pattern for line in lines if (pattern := _pattern(line.removesuffix("\r"), base, is_ours)) is not None]
 
 
-def stays_behind(patterns: Sequence[Pattern], path: str, *, is_directory: bool) -> bool:
+def is_ignored(patterns: Sequence[Pattern], path: str, *, is_directory: bool) -> bool:
     """Whether the last pattern that speaks of a path leaves it out; its directories are asked about before."""
     last = next((each for each in reversed(patterns) if each.matches(path, is_directory=is_directory)), None)
     return last is not None and not last.is_negated
@@ -69,7 +69,7 @@ def allows(patterns: Sequence[Pattern], path: str) -> bool:
 
 
 def _pattern(line: str, base: str, is_ours: bool) -> Pattern | None:
-    word = _without_spaces_at_end(line)
+    word = _strip_trailing_whitespace(line)
     if not word or word.startswith("#"):
         return None
     is_negated, word = word.startswith("!"), word.removeprefix("!")
@@ -79,14 +79,14 @@ def _pattern(line: str, base: str, is_ours: bool) -> Pattern | None:
     # A slash within ties a pattern to the directory of its file.
     is_name, word = "/" not in word, word.removeprefix("/")
     prefix = word[: next((at for at, letter in enumerate(word) if letter in "*?[\\"), len(word))]
-    wildcard = Wildcard(word.removeprefix(prefix))
+    wildcard = GlobPattern(word.removeprefix(prefix))
     return Pattern(prefix, wildcard, base, is_negated, is_for_directories, is_name=is_name, is_ours=is_ours)
 
 
-def _without_spaces_at_end(line: str) -> str:
+def _strip_trailing_whitespace(line: str) -> str:
     r"""Without spaces at the end, but for one that a backslash keeps.
 
-    >>> _without_spaces_at_end("a  "), _without_spaces_at_end("a\\  ")
+    >>> _strip_trailing_whitespace("a  "), _strip_trailing_whitespace("a\\  ")
     ('a', 'a\\ ')
     """
     bare = line.rstrip(" ")

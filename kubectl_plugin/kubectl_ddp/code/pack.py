@@ -15,7 +15,7 @@ from typing import Final
 from kubectl_ddp.code import credentials, ignore
 from kubectl_ddp.code.credentials import holds_credentials
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.nearest import file_meant
+from kubectl_ddp.nearest import suggest_file
 from kubectl_ddp.render.code import ARCHIVE, Code
 
 LARGEST_BYTES: Final = 2**20 - 2**10
@@ -52,8 +52,8 @@ def pack(directory: str) -> Code:
             raise UsageError(f"--code: there is no file to send in '{directory}'.", hint=_ignored())
         if sum(file.size for file in files) > HOPELESS_BYTES:
             raise _too_large(directory, files, None)
-        credentials.refuse("--code", [file.path for file in files if _holds_credentials(file)])
-        data = gzip.compress(_tar(files), compresslevel=9, mtime=0)
+        credentials.reject_credentials("--code", [file.path for file in files if _holds_credentials(file)])
+        data = gzip.compress(_build_archive(files), compresslevel=9, mtime=0)
     except OSError as error:
         raise UsageError(f"--code: '{error.filename or directory}' cannot be read: {error.strerror}.") from error
     if len(data) > LARGEST_BYTES:
@@ -72,7 +72,7 @@ def script_inside(script: str, directory: str) -> str:
             return str(PurePosixPath(candidate.relative_to(root)))
     raise UsageError(
         f"There is no script '{script}' in the code '{directory}'.",
-        hint=file_meant(script) or "Name a file in it, or another --code.",
+        hint=suggest_file(script) or "Name a file in it, or another --code.",
     )
 
 
@@ -84,7 +84,7 @@ def _files(root: Path, base: str = "", above: Sequence[ignore.Pattern] = ()) -> 
     for entry in found:
         path = f"{base}{entry.name}"
         is_directory = entry.is_dir(follow_symlinks=False)
-        if ignore.stays_behind(patterns, path, is_directory=is_directory):
+        if ignore.is_ignored(patterns, path, is_directory=is_directory):
             continue
         if is_directory:
             yield from _files(root, f"{path}/", patterns)
@@ -123,7 +123,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _tar(files: Sequence[_File]) -> bytes:
+def _build_archive(files: Sequence[_File]) -> bytes:
     """A tar archive that tells nothing of who packed it, and when."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:

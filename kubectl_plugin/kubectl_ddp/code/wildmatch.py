@@ -30,12 +30,12 @@ _CLASSES: Final[dict[str, Callable[[str], bool]]] = {
 }
 
 
-class _Unmatchable(Exception):
+class _InvalidPattern(Exception):
     """A pattern that git matches with nothing, such as a bracket that is never closed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Letters:
+class _CharClass:
     """One character of a path, other than a slash: any, or one of a bracket."""
 
     ranges: tuple[tuple[str, str], ...] = ()
@@ -50,12 +50,12 @@ class _Letters:
 
 
 @dataclass(slots=True)
-class Wildcard:
+class GlobPattern:
     """One pattern. Bit ``n`` of a state means that the path so far may have led to part ``n`` of the pattern."""
 
     pattern: str
     _literals: dict[str, int] = field(default_factory=dict)
-    _brackets: list[tuple[int, _Letters]] = field(default_factory=list)
+    _brackets: list[tuple[int, _CharClass]] = field(default_factory=list)
     _stays: int = 0
     """Parts that take any number of characters but slashes: ``*``."""
     _stays_over_slashes: int = 0
@@ -69,7 +69,7 @@ class Wildcard:
         """Read the pattern."""
         try:
             self._read(self.pattern)
-        except _Unmatchable:
+        except _InvalidPattern:
             self._matches_nothing = True
 
     def matches(self, path: str) -> bool:
@@ -79,12 +79,12 @@ class Wildcard:
         states = self._closed(1)
         for letter in path:
             kept = states & (self._stays_over_slashes if letter == "/" else self._stays | self._stays_over_slashes)
-            states = self._closed(kept | (states & self._accepting(letter)) << 1)
+            states = self._closed(kept | (states & self._matching_parts(letter)) << 1)
             if not states:
                 return False
         return bool(states >> self._size & 1)
 
-    def _accepting(self, letter: str) -> int:
+    def _matching_parts(self, letter: str) -> int:
         parts = self._literals.get(letter, 0)
         for bit, letters in self._brackets:
             if letters.accepts(letter):
@@ -105,46 +105,46 @@ class Wildcard:
         while at < len(pattern):
             at = self._read_part(pattern, at)
         if sum(parts.bit_count() for parts in self._literals.values()) + len(self._brackets) > LONGEST_PATH:
-            raise _Unmatchable
+            raise _InvalidPattern
 
     def _read_part(self, pattern: str, at: int) -> int:
         letter = pattern[at]
         if letter == "*":
-            return self._read_stars(pattern, at)
+            return self._parse_asterisk(pattern, at)
         if letter == "?":
-            self._add_letters(_Letters())
+            self._add_char_class(_CharClass())
         elif letter == "[":
-            letters, at = _bracket(pattern, at + 1)
-            self._add_letters(letters)
+            letters, at = _parse_bracket(pattern, at + 1)
+            self._add_char_class(letters)
         else:
             if letter == "\\":
                 at += 1
                 if at == len(pattern):
-                    raise _Unmatchable
+                    raise _InvalidPattern
             self._add_literal(pattern[at])
         return at + 1
 
-    def _read_stars(self, pattern: str, start: int) -> int:
+    def _parse_asterisk(self, pattern: str, start: int) -> int:
         end = start
         while pattern[end : end + 1] == "*":
             end += 1
         is_directory = end > start + 1 and (start == 0 or pattern[start - 1] == "/")
         if is_directory and end == len(pattern):
-            self._add_star(over_slashes=True)
+            self._add_asterisk(over_slashes=True)
         elif is_directory and pattern[end] == "/":
             while pattern.startswith("**/", end + 1):  # as many times as you like is once
                 end += 3
             self._skip(1)
             self._skip(3)
             self._size += 1
-            self._add_star(over_slashes=True, skips=1)
+            self._add_asterisk(over_slashes=True, skips=1)
             self._add_literal("/")
             return end + 1
         else:
-            self._add_star(over_slashes=False)
+            self._add_asterisk(over_slashes=False)
         return end
 
-    def _add_star(self, *, over_slashes: bool, skips: int = 1) -> None:
+    def _add_asterisk(self, *, over_slashes: bool, skips: int = 1) -> None:
         if over_slashes:
             self._stays_over_slashes |= 1 << self._size
         else:
@@ -156,7 +156,7 @@ class Wildcard:
         self._literals[letter] = self._literals.get(letter, 0) | 1 << self._size
         self._size += 1
 
-    def _add_letters(self, letters: _Letters) -> None:
+    def _add_char_class(self, letters: _CharClass) -> None:
         self._brackets.append((1 << self._size, letters))
         self._size += 1
 
@@ -164,7 +164,7 @@ class Wildcard:
         self._skips[distance] = self._skips.get(distance, 0) | 1 << self._size
 
 
-def _bracket(pattern: str, at: int) -> tuple[_Letters, int]:
+def _parse_bracket(pattern: str, at: int) -> tuple[_CharClass, int]:
     """What is in a bracket that opens before ``at``, and where it closes, as git reads it."""
     is_negated = pattern[at : at + 1] in {"!", "^"} and at < len(pattern)
     at += is_negated
@@ -173,12 +173,12 @@ def _bracket(pattern: str, at: int) -> tuple[_Letters, int]:
     before, is_first = "", True
     while is_first or pattern[at : at + 1] != "]":
         if at >= len(pattern):
-            raise _Unmatchable
+            raise _InvalidPattern
         is_first = False
         closing = pattern.find("]", at + 2) if pattern.startswith("[:", at) else -1
         if closing > at + 2 and pattern[closing - 1] == ":":
             if (name := pattern[at + 2 : closing - 1]) not in _CLASSES:
-                raise _Unmatchable
+                raise _InvalidPattern
             classes.append(name)
             before, at = "", closing + 1
         elif pattern[at] == "-" and before and pattern[at + 1 : at + 2] not in {"", "]"}:
@@ -188,12 +188,12 @@ def _bracket(pattern: str, at: int) -> tuple[_Letters, int]:
         else:
             before, at = _literal(pattern, at)
             ranges.append((before, before))
-    return _Letters(tuple(ranges), tuple(classes), is_negated), at
+    return _CharClass(tuple(ranges), tuple(classes), is_negated), at
 
 
 def _literal(pattern: str, at: int) -> tuple[str, int]:
     if pattern[at] == "\\":
         at += 1
         if at == len(pattern):
-            raise _Unmatchable
+            raise _InvalidPattern
     return pattern[at], at + 1

@@ -9,8 +9,8 @@ from typing import Final
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import holds
-from kubectl_ddp.doctor.model import Look, Verdict
-from kubectl_ddp.doctor.rights import judge as judge_rights
+from kubectl_ddp.doctor.model import CheckResult, Verdict
+from kubectl_ddp.doctor.permissions import check_permissions as judge_rights
 from kubectl_ddp.operators import KUEUE, OPERATORS, Operator
 from kubectl_ddp.rights.model import Right
 from kubectl_ddp.rights.table import KINDS, Kind
@@ -63,49 +63,49 @@ class ClusterFacts:
     """Rights that commands need and we do not have."""
 
 
-def looks(facts: ClusterFacts) -> Iterator[Look]:
+def run_checks(facts: ClusterFacts) -> Iterator[CheckResult]:
     """Everything there is to say of a cluster."""
     yield _version(facts)
     yield _namespace(facts)
-    yield from _engines(facts)
+    yield from _check_engine_kinds(facts)
     yield _queue(facts)
     yield _nodes(facts)
-    yield _policies(facts)
+    yield _network_policy(facts)
     yield _monitor(facts)
     yield from judge_rights(facts.missing, facts.namespace)
 
 
-def _version(facts: ClusterFacts) -> Look:
+def _version(facts: ClusterFacts) -> CheckResult:
     found = f"Kubernetes {facts.version} at {facts.server}, as {facts.user or 'somebody'}"
     major, _, minor = facts.version.removeprefix("v").partition(".")
     known = (int(major or 0), int("".join(filter(str.isdigit, minor.partition(".")[0])) or 0))
     if known < OLDEST:
-        return Look("API server", Verdict.WARN, found, f"--engine job needs Kubernetes {OLDEST[0]}.{OLDEST[1]}.")
-    return Look("API server", Verdict.OK, found)
+        return CheckResult("API server", Verdict.WARN, found, f"--engine job needs Kubernetes {OLDEST[0]}.{OLDEST[1]}.")
+    return CheckResult("API server", Verdict.OK, found)
 
 
-def _namespace(facts: ClusterFacts) -> Look:
+def _namespace(facts: ClusterFacts) -> CheckResult:
     if not facts.has_namespace:
-        return Look("namespace", Verdict.FAIL, f"'{facts.namespace}' does not exist", "Choose another with -n.")
+        return CheckResult("namespace", Verdict.FAIL, f"'{facts.namespace}' does not exist", "Choose another with -n.")
     if facts.labels is None:
-        return Look(
+        return CheckResult(
             "namespace", Verdict.OK, f"'{facts.namespace}'; its labels may not be read, any Pod Security will do"
         )
     profile = facts.labels.get("pod-security.kubernetes.io/enforce", "")
     found = f"'{facts.namespace}', Pod Security {profile or 'not enforced'}; our pods pass restricted"
-    return Look("namespace", Verdict.OK if profile in _PROFILES else Verdict.WARN, found)
+    return CheckResult("namespace", Verdict.OK if profile in _PROFILES else Verdict.WARN, found)
 
 
-def _engines(facts: ClusterFacts) -> Iterator[Look]:
+def _check_engine_kinds(facts: ClusterFacts) -> Iterator[CheckResult]:
     for engine, root in roots.ROOTS.items():
         if engine not in facts.engines:
             continue
         who = OPERATORS[engine]
         verdict, found, fix = _operator(facts, who) if who.selector else (Verdict.OK, f"{who.name} acts on it", "")
-        yield Look(f"engine {engine}", verdict, f"{root.kind} is served; {found}", fix)
+        yield CheckResult(f"engine {engine}", verdict, f"{root.kind} is served; {found}", fix)
     absent = [engine for engine in roots.ROOTS if engine not in facts.engines]
     if absent:
-        yield Look("other engines", Verdict.OK, f"{', '.join(absent)} not served; --engine auto takes another")
+        yield CheckResult("other engines", Verdict.OK, f"{', '.join(absent)} not served; --engine auto takes another")
 
 
 def _operator(facts: ClusterFacts, who: Operator) -> tuple[Verdict, str, str]:
@@ -125,32 +125,34 @@ def _operator(facts: ClusterFacts, who: Operator) -> tuple[Verdict, str, str]:
     return Verdict.OK, f"{who.name} runs ({len(ready)} ready)", ""
 
 
-def _queue(facts: ClusterFacts) -> Look:
+def _queue(facts: ClusterFacts) -> CheckResult:
     if "kueue.x-k8s.io" not in facts.groups:
-        return Look("queues", Verdict.OK, "Kueue is not served; --queue needs it, or Volcano or KAI")
+        return CheckResult("queues", Verdict.OK, "Kueue is not served; --queue needs it, or Volcano or KAI")
     verdict, found, fix = _operator(facts, KUEUE)
-    return Look("queues", Verdict.WARN if verdict is Verdict.FAIL else verdict, f"Kueue is served; {found}", fix)
+    return CheckResult("queues", Verdict.WARN if verdict is Verdict.FAIL else verdict, f"Kueue is served; {found}", fix)
 
 
-def _nodes(facts: ClusterFacts) -> Look:
+def _nodes(facts: ClusterFacts) -> CheckResult:
     if facts.nodes is None:
-        return Look("nodes", Verdict.WARN, "may not be listed", "preflight and why say less without.")
-    return Look(
+        return CheckResult("nodes", Verdict.WARN, "may not be listed", "preflight and why say less without.")
+    return CheckResult(
         "nodes", Verdict.OK if facts.nodes else Verdict.FAIL, f"{facts.nodes} ready, nvidia.com/gpu: {facts.gpus}"
     )
 
 
-def _policies(facts: ClusterFacts) -> Look:
+def _network_policy(facts: ClusterFacts) -> CheckResult:
     fix = "Where none is enforced, pods of others reach the rendezvous port; see SECURITY.md."
     if facts.daemons is None:
-        return Look("NetworkPolicy", Verdict.WARN, "who enforces it may not be seen", fix)
+        return CheckResult("NetworkPolicy", Verdict.WARN, "who enforces it may not be seen", fix)
     found = sorted({known for known in ENFORCERS for name in facts.daemons if known in name})
     if found:
-        return Look("NetworkPolicy", Verdict.OK, f"enforced by {', '.join(found)}")
-    return Look("NetworkPolicy", Verdict.WARN, "no known enforcer among the DaemonSets", fix)
+        return CheckResult("NetworkPolicy", Verdict.OK, f"enforced by {', '.join(found)}")
+    return CheckResult("NetworkPolicy", Verdict.WARN, "no known enforcer among the DaemonSets", fix)
 
 
-def _monitor(facts: ClusterFacts) -> Look:
+def _monitor(facts: ClusterFacts) -> CheckResult:
     if "monitoring.coreos.com" in facts.groups:
-        return Look("Prometheus", Verdict.OK, "PodMonitor is served, so jobs are scraped")
-    return Look("Prometheus", Verdict.WARN, "PodMonitor is not served", "'top' works without; dashboards need it.")
+        return CheckResult("Prometheus", Verdict.OK, "PodMonitor is served, so jobs are scraped")
+    return CheckResult(
+        "Prometheus", Verdict.WARN, "PodMonitor is not served", "'top' works without; dashboards need it."
+    )

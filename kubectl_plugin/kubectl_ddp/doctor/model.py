@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from kubectl_ddp.document import API_VERSION
+from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.present import Cell, Table
 
 
@@ -25,7 +25,7 @@ _COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckResult:
     """One thing that was looked at."""
 
     what: str
@@ -35,7 +35,7 @@ class Look:
     """What to do, where something is to be done."""
 
 
-def table(looks: Sequence[Look]) -> Table:
+def table(looks: Sequence[CheckResult]) -> Table:
     """One row each."""
     rows: list[Sequence[Cell]] = [
         [Cell(look.what), Cell(look.verdict, _COLORS[look.verdict]), Cell(look.found), Cell(look.fix)] for look in looks
@@ -43,7 +43,7 @@ def table(looks: Sequence[Look]) -> Table:
     return Table(("WHAT", "VERDICT", "FOUND", "FIX"), rows)
 
 
-def document(looks: Sequence[Look], **more: Any) -> dict[str, Any]:
+def checks_to_dict(looks: Sequence[CheckResult], **more: Any) -> dict[str, Any]:
     """The same for programs."""
     return {
         "apiVersion": API_VERSION,

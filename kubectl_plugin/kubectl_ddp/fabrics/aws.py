@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp.fabrics import sources
-from kubectl_ddp.fabrics.model import Entry, Need, Profile, Refusal
+from kubectl_ddp.fabrics.model import ConflictingVariable, Entry, Need, Profile
 from kubectl_ddp.fabrics.plain import INTERFACES, LOCKED_MEMORY
 
 RESOURCE: Final = "vpc.amazonaws.com/efa"
@@ -43,26 +43,26 @@ _HUGE_PAGES: Final = Entry(
 )
 _NEEDS: Final = (
     Need(
-        sentence="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl). Ours does not: build FROM it.",
+        message="The image must hold Amazon's EFA installer (libfabric, aws-ofi-nccl). Ours does not: build FROM it.",
         source=sources.EFA_PLUGIN,
         is_vendors=True,
     ),
     Need(
-        sentence="The installer must be one whose aws-ofi-nccl lists the NCCL of the image: older ones deadlocked with "
+        message="The installer must be one whose aws-ofi-nccl lists the NCCL of the image: older ones deadlocked with "
         "NCCL 2.28.9.",
         source=sources.issue("aws/aws-ofi-nccl", 1055),
     ),
     Need(
-        sentence="The security group of the machines must allow all traffic to and from itself, and one cluster "
+        message="The security group of the machines must allow all traffic to and from itself, and one cluster "
         "placement group should hold them.",
         source=sources.EKS,
     ),
     LOCKED_MEMORY,
 )
 _REFUSALS: Final = (
-    *(Refusal(name=name, reason=_OBSOLETE, source=sources.EFA) for name in _OBSOLETES),
-    *(Refusal(name=name, reason=_ITS_OWN, source=sources.EFA) for name in _ITS_OWNS),
-    Refusal(name="NCCL_IB_*", reason="EFA is no InfiniBand device to NCCL", source=sources.EFA),
+    *(ConflictingVariable(name=name, reason=_OBSOLETE, source=sources.EFA) for name in _OBSOLETES),
+    *(ConflictingVariable(name=name, reason=_ITS_OWN, source=sources.EFA) for name in _ITS_OWNS),
+    ConflictingVariable(name="NCCL_IB_*", reason="EFA is no InfiniBand device to NCCL", source=sources.EFA),
 )
 
 EFA: Final = Profile(
@@ -107,7 +107,7 @@ EFA_DRA: Final = Profile(
     needs=(
         *_NEEDS,
         Need(
-            sentence="The cluster must have EKS's EFA DRA driver and Kubernetes 1.34 or newer; EKS Auto Mode has the "
+            message="The cluster must have EKS's EFA DRA driver and Kubernetes 1.34 or newer; EKS Auto Mode has the "
             "device plugin instead.",
             source=sources.EKS_DEVICES,
         ),

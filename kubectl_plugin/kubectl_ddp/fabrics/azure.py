@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp.fabrics import sources
-from kubectl_ddp.fabrics.model import Emission, Entry, Need, Profile, Refusal
+from kubectl_ddp.fabrics.model import ConflictingVariable, EmitPolicy, Entry, Need, Profile
 from kubectl_ddp.fabrics.plain import DISABLED, INTERFACES, LOCKED_MEMORY, VERBS, VERBS_NET
 
 RESOURCE: Final = "rdma/ib"
@@ -28,14 +28,14 @@ IB: Final = Profile(
             value=f"{RESOURCE}=8",
             reason="all of the machine's devices, by SR-IOV; --rdma rdma/shared_ib where the plugin shares them",
             source=sources.AKS,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
         Entry(
             key="env.NCCL_IB_HCA",
             value="^=mlx5_8",
             reason="keeps the Ethernet device of the H100 and H200 machines out",
             source=sources.AZURE,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
             machines=("Standard_ND96is*_H[12]00_v5",),
         ),
         Entry(
@@ -43,14 +43,14 @@ IB: Final = Profile(
             value="<ndv4-topo.xml or ndv5-topo.xml, mounted>",
             reason="the virtual machine shows a PCI tree that is not the real one",
             source=sources.AZURE,
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
         ),
         Entry(
             key="env.NCCL_IB_PCI_RELAXED_ORDERING",
             value="1",
             reason="2, the default, finds out by itself; 1 fails where it is not to be had",
             source=sources.AZURE,
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
         ),
         *(
             Entry(
@@ -58,7 +58,7 @@ IB: Final = Profile(
                 value=value,
                 reason="tuning without a published comparison; the same source leaves it out for newer machines",
                 source=sources.AZURE,
-                emission=Emission.OFF,
+                emission=EmitPolicy.OFF,
             )
             for name, value in _TUNING.items()
         ),
@@ -66,14 +66,14 @@ IB: Final = Profile(
     ),
     needs=(
         Need(
-            sentence="Without the machine's topology file NCCL plans for a PCI tree that is not there: mount it, as in "
+            message="Without the machine's topology file NCCL plans for a PCI tree that is not there: mount it, as in "
             "--mount configmap=nccl-topo:/topo, and say --env NCCL_TOPO_FILE=/topo/ndv5-topo.xml.",
             source=sources.AZURE,
             is_grave=True,
             unless="NCCL_TOPO_FILE",
         ),
         Need(
-            sentence="All nodes must be of one agent pool or scale set: InfiniBand ends there (--topology "
+            message="All nodes must be of one agent pool or scale set: InfiniBand ends there (--topology "
             "pack=kubernetes.azure.com/agentpool:required).",
             source=sources.AKS,
         ),
@@ -82,7 +82,7 @@ IB: Final = Profile(
     ),
     refusals=(
         DISABLED,
-        Refusal(
+        ConflictingVariable(
             name="NCCL_COLLNET_ENABLE",
             value="1",
             reason="it needs SHARP, which few subscriptions have",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from kubectl_ddp.fabrics.catalogue import JOINT, NONE
-from kubectl_ddp.fabrics.emitted import Facts
+from kubectl_ddp.fabrics.effective_env import Facts
+from kubectl_ddp.fabrics.registry import JOINT, NONE
 
 RACKS: Final = "gb200-mnnvl"
 RACK_PRODUCTS: Final = ("GB200", "GB300")
@@ -96,7 +96,7 @@ def _accelerator(facts: Facts) -> Choice | None:
     return Choice(ACCELERATORS[facts.accelerator], "nodeSelector", f"the network of {facts.accelerator}")
 
 
-def _racks(facts: Facts) -> Choice | None:
+def _multi_node_nvlink(facts: Facts) -> Choice | None:
     if not any(product in facts.gpu_type for product in RACK_PRODUCTS):
         return None
     name = JOINT.join([RACKS, *_of_devices(facts.devices)])
@@ -117,7 +117,7 @@ RULES: Final[Sequence[Callable[[Facts], Choice | None]]] = (
     _one_node,
     _machine,
     _accelerator,
-    _racks,
+    _multi_node_nvlink,
     _devices,
 )
 """In order: the first that knows decides."""

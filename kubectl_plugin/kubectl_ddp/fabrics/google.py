@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from kubectl_ddp.fabrics import sources
-from kubectl_ddp.fabrics.model import Emission, Entry, Need, Profile, Refusal
+from kubectl_ddp.fabrics.model import ConflictingVariable, EmitPolicy, Entry, Need, Profile
 from kubectl_ddp.fabrics.plain import INTERFACES, LOCKED_MEMORY
 
 _LIBRARIES: Final = "/usr/local/nvidia/lib64"
@@ -20,11 +20,11 @@ def _ignored(rules: str) -> Entry:
         value=rules,
         reason="Google's script sets variables that NCCL documents as debugging, a GID index, protocols, defaults",
         source=sources.GUEST_CONFIG,
-        emission=Emission.VENDOR,
+        emission=EmitPolicy.VENDOR,
     )
 
 
-def _interfaces(networks: dict[str, str], source: str) -> tuple[Entry, ...]:
+def _network_annotations(networks: dict[str, str], source: str) -> tuple[Entry, ...]:
     """Annotations that attach networks, by the name of the interface in the pod."""
     attached = [
         {"interfaceName": name, "network": network} for name, network in {"eth0": "default", **networks}.items()
@@ -35,20 +35,20 @@ def _interfaces(networks: dict[str, str], source: str) -> tuple[Entry, ...]:
             value="eth0",
             reason="the cluster's own network stays the default route",
             source=source,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
         Entry(
             key="annotation.networking.gke.io/interfaces",
             value=json.dumps(attached, separators=(",", ":")),
             reason="attaches the networks of the GPUs under the names that Google's guide gives them",
             source=source,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
     )
 
 
 _SHELL: Final = Need(
-    sentence="The image must hold bash: a shell of it sets the environment before the launcher starts.",
+    message="The image must hold bash: a shell of it sets the environment before the launcher starts.",
     source=sources.GUEST_CONFIG,
     packages=("bash",),
 )
@@ -90,7 +90,7 @@ TCPX: Final = Profile(
             reason="the name of plugins 3.1 in NCCL's log; where it is not loaded NCCL ends at the start instead of "
             "crawling over TCP",
             source=sources.TCPX_LOG,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
         *(
             Entry(
@@ -98,7 +98,7 @@ TCPX: Final = Profile(
                 value=value,
                 reason="Google's recipe for this machine, tested as a whole",
                 source=sources.TCPX,
-                emission=Emission.VENDOR,
+                emission=EmitPolicy.VENDOR,
             )
             for name, value in _TCPX_VALUES.items()
         ),
@@ -107,28 +107,28 @@ TCPX: Final = Profile(
             value="N03,N30",
             reason="the recipe has variables that NCCL documents as debugging, and values that are the default",
             source=sources.TCPX,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
         Entry(
             key="libraryPath",
             value=_LIBRARIES,
             reason="where the machine's libraries, the plugin among them, are mounted",
             source=sources.TCPX,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
-        *_interfaces({f"eth{number}": f"vpc{number}" for number in range(1, 5)}, sources.TCPX),
+        *_network_annotations({f"eth{number}": f"vpc{number}" for number in range(1, 5)}, sources.TCPX),
         Entry(
             key="annotation.devices.gke.io/container.tcpx-daemon",
             value=_DAEMONS_DEVICES,
             reason="hands the GPUs to the daemon beside the job, which the cluster adds",
             source=sources.TCPX,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
         *INTERFACES[1:],
     ),
     needs=(
         Need(
-            sentence="The cluster must add the container tcpx-daemon (NET_ADMIN; 2.0.12 for plugin 3.1.9), its socket "
+            message="The cluster must add the container tcpx-daemon (NET_ADMIN; 2.0.12 for plugin 3.1.9), its socket "
             f"/run/tcpx and the machine's libraries at {_LIBRARIES} to every pod, in a namespace that Pod "
             "Security does not hold to 'restricted'; this program adds no directory of the machine and no privilege.",
             source=sources.TCPX,
@@ -137,8 +137,8 @@ TCPX: Final = Profile(
         _SHELL,
     ),
     refusals=(
-        Refusal(name="NCCL_FASTRAK_*", reason=_OTHER_PLUGIN, source=sources.TCPX),
-        Refusal(name="NCCL_TUNER_*", reason=_OTHER_PLUGIN, source=sources.TCPX),
+        ConflictingVariable(name="NCCL_FASTRAK_*", reason=_OTHER_PLUGIN, source=sources.TCPX),
+        ConflictingVariable(name="NCCL_TUNER_*", reason=_OTHER_PLUGIN, source=sources.TCPX),
     ),
 )
 _BY_THE_SCRIPT: Final = "Google's script sets about 20 variables that must match the plugin on the machine"
@@ -153,7 +153,7 @@ TCPXO: Final = Profile(
             value="FasTrak",
             reason="the plugin's name; where it is not loaded NCCL ends at the start instead of crawling over TCP",
             source=sources.FASTRAK,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
         Entry(
             key="load",
@@ -179,14 +179,14 @@ TCPXO: Final = Profile(
             value=_LIBRARIES,
             reason="where the machine's libraries, the plugin among them, are mounted",
             source=sources.TCPXO,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
-        *_interfaces({f"eth{number}": f"vpc{number}" for number in range(1, 9)}, sources.TCPXO),
+        *_network_annotations({f"eth{number}": f"vpc{number}" for number in range(1, 9)}, sources.TCPXO),
         *INTERFACES[1:],
     ),
     needs=(
         Need(
-            sentence="The cluster must add the daemon tcpgpudmarxd (NET_ADMIN, NET_BIND_SERVICE; 1.0.21 for plugin "
+            message="The cluster must add the daemon tcpgpudmarxd (NET_ADMIN, NET_BIND_SERVICE; 1.0.21 for plugin "
             f"1.0.15), /dev/aperture_devices and the machine's libraries at {_LIBRARIES} to every pod, in a "
             "namespace that Pod Security does not hold to 'restricted'; this program adds no directory of the machine "
             "and no privilege.",
@@ -195,13 +195,13 @@ TCPXO: Final = Profile(
         ),
         _SHELL,
         Need(
-            sentence="No further gVNIC network may be attached: it takes one of the eight.",
+            message="No further gVNIC network may be attached: it takes one of the eight.",
             source=sources.issue("NVIDIA/aicr", 381),
         ),
     ),
     refusals=(
         *(
-            Refusal(
+            ConflictingVariable(
                 name=name, reason="the checker refuses values beside those of its script", source=sources.GUEST_CONFIG
             )
             for name in ("NCCL_PROTO", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_NET_GDR_LEVEL", "NCCL_TUNER_*", "NCCL_P2P_*")
@@ -233,7 +233,7 @@ _GIB_COMMON: Final = (
 _GIB_NEEDS: Final = (
     _SHELL,
     Need(
-        sentence=f"gIB must be at {_GIB}, in the image or mounted by the cluster, and the driver at {_LIBRARIES}; a "
+        message=f"gIB must be at {_GIB}, in the image or mounted by the cluster, and the driver at {_LIBRARIES}; a "
         "mount from the machine needs a namespace that Pod Security does not hold to 'restricted', and this program "
         "adds none.",
         source=sources.GIB,
@@ -243,12 +243,12 @@ _GIB_NEEDS: Final = (
     LOCKED_MEMORY,
 )
 _GIB_REFUSALS: Final = (
-    Refusal(
+    ConflictingVariable(
         name="NCCL_TUNER_CONFIG_PATH",
         reason="the file's name differs between machines; the script knows it",
         source=sources.GIB,
     ),
-    Refusal(name="NCCL_IB_GID_INDEX", reason="the script sets it where it is needed", source=sources.GIB),
+    ConflictingVariable(name="NCCL_IB_GID_INDEX", reason="the script sets it where it is needed", source=sources.GIB),
 )
 GIB: Final = Profile(
     name="gcp-gib",
@@ -262,7 +262,7 @@ GIB: Final = Profile(
             reason="the network of the pods; =eth0,eth1 where gvnic-1 is attached too",
             source=sources.GIB,
         ),
-        *_interfaces({f"eth{number + 2}": f"rdma-{number}" for number in range(8)}, sources.GIB),
+        *_network_annotations({f"eth{number + 2}": f"rdma-{number}" for number in range(8)}, sources.GIB),
         *INTERFACES[1:],
     ),
     needs=_GIB_NEEDS,
@@ -285,7 +285,7 @@ GIB_DRA: Final = Profile(
     needs=(
         *_GIB_NEEDS,
         Need(
-            sentence="The node pool must have accelerator-network-profile=auto, and the cluster Kubernetes 1.34 or "
+            message="The node pool must have accelerator-network-profile=auto, and the cluster Kubernetes 1.34 or "
             "newer.",
             source=sources.GIB_DRA,
         ),

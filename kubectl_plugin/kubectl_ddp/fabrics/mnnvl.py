@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp.fabrics import sources
-from kubectl_ddp.fabrics.model import Entry, Need, Profile, Refusal
+from kubectl_ddp.fabrics.model import ConflictingVariable, Entry, Need, Profile
 from kubectl_ddp.fabrics.plain import INTERFACES
 
 CLIQUE: Final = "nvidia.com/gpu.clique"
@@ -48,14 +48,18 @@ GB200: Final = Profile(
     ),
     needs=(
         Need(
-            sentence="The cluster must have NVIDIA's DRA driver for GPUs, 25.8 or newer, with its ComputeDomains.",
+            message="The cluster must have NVIDIA's DRA driver for GPUs, 25.8 or newer, with its ComputeDomains.",
             source=sources.DRA_DRIVER,
         ),
     ),
     refusals=(
-        Refusal(name="NCCL_CUMEM_ENABLE", value="0", reason=_SWITCHES_OFF, source=sources.env("NCCL_CUMEM_ENABLE")),
-        Refusal(name="NCCL_P2P_DISABLE", value="1", reason=_SWITCHES_OFF, source=sources.env("NCCL_P2P_DISABLE")),
-        Refusal(
+        ConflictingVariable(
+            name="NCCL_CUMEM_ENABLE", value="0", reason=_SWITCHES_OFF, source=sources.env("NCCL_CUMEM_ENABLE")
+        ),
+        ConflictingVariable(
+            name="NCCL_P2P_DISABLE", value="1", reason=_SWITCHES_OFF, source=sources.env("NCCL_P2P_DISABLE")
+        ),
+        ConflictingVariable(
             name="NCCL_MNNVL_ENABLE",
             value="1",
             reason="2, the default, finds out by itself; 1 ends in CUDA's error 800 where a channel is missing",

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 
-class Emission(StrEnum):
+class EmitPolicy(StrEnum):
     """How a value comes to a job."""
 
     SYSTEM = "system"
@@ -22,7 +22,7 @@ class Emission(StrEnum):
     """Not set: it depends on the pod, and is found out where the pod runs."""
 
 
-SET: Final = frozenset({Emission.SYSTEM, Emission.VENDOR})
+SET: Final = frozenset({EmitPolicy.SYSTEM, EmitPolicy.VENDOR})
 
 
 class Target(StrEnum):
@@ -54,7 +54,7 @@ class Entry:
     reason: str
     source: str
     """Where it is written."""
-    emission: Emission = Emission.SYSTEM
+    emission: EmitPolicy = EmitPolicy.SYSTEM
     since: str = ""
     """First version of NCCL that has it; set unless the image is known to have an older one."""
     before: str = ""
@@ -84,7 +84,7 @@ class Entry:
 class Need:
     """What the cluster or the image must bring along."""
 
-    sentence: str
+    message: str
     source: str
     is_grave: bool = False
     """Said at every submission: the job ends at its start, or crawls, without it."""
@@ -97,7 +97,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ConflictingVariable:
     """A variable that stands against the fabric."""
 
     name: str
@@ -110,7 +110,7 @@ class Refusal:
     def matches(self, name: str, value: str | None) -> bool:
         """Whether a variable of a job is meant; ``None`` is a value that is not known.
 
-        >>> Refusal(name="FI_*", reason="", source="").matches("FI_PROVIDER", None)
+        >>> ConflictingVariable(name="FI_*", reason="", source="").matches("FI_PROVIDER", None)
         True
         """
         is_value = self.value == "*" if value is None else fnmatchcase(value, self.value)
@@ -126,7 +126,7 @@ class Profile:
     source: str
     entries: tuple[Entry, ...] = ()
     needs: tuple[Need, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[ConflictingVariable, ...] = ()
     devices: tuple[str, ...] = ()
     """Beginnings of the RDMA resources of which a node must ask for one; a fabric without RDMA devices has none."""
     largest: int | None = None

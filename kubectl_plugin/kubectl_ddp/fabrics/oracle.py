@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp.fabrics import sources
-from kubectl_ddp.fabrics.model import Emission, Entry, Need, Profile, Refusal
+from kubectl_ddp.fabrics.model import ConflictingVariable, EmitPolicy, Entry, Need, Profile
 from kubectl_ddp.fabrics.plain import DISABLED, INTERFACES, LOCKED_MEMORY, VERBS, VERBS_NET
 
 RESOURCE: Final = "nvidia.com/rdma-vf"
@@ -34,13 +34,13 @@ _DEVICES: Final = {
 """Shape to its RDMA devices, by number: what a pod in the network of its machine would name."""
 
 
-def _recipe(name: str, value: str, reason: str, machines: tuple[str, ...] = ()) -> Entry:
+def _vendor_entry(name: str, value: str, reason: str, machines: tuple[str, ...] = ()) -> Entry:
     return Entry(
         key=f"env.{name}",
         value=value,
         reason=reason,
         source=sources.OCI,
-        emission=Emission.VENDOR,
+        emission=EmitPolicy.VENDOR,
         machines=machines,
     )
 
@@ -53,33 +53,33 @@ ROCE: Final = Profile(
     source=sources.OCI,
     entries=(
         VERBS_NET,
-        _recipe("NCCL_IB_HCA", "mlx5", "virtual functions have other numbers than the devices of the machine"),
+        _vendor_entry("NCCL_IB_HCA", "mlx5", "virtual functions have other numbers than the devices of the machine"),
         *(
             Entry(
                 key="env.NCCL_IB_HCA",
                 value="=" + ",".join(f"mlx5_{number}" for number in numbers.split(",")),
                 reason="for pods in the network of their machine, which this program makes none of",
                 source=sources.OCI,
-                emission=Emission.OFF,
+                emission=EmitPolicy.OFF,
                 machines=(shape,),
             )
             for shape, numbers in _DEVICES.items()
         ),
-        _recipe("NCCL_IB_GID_INDEX", "3", f"{_SAME_EVERYWHERE}; NCCL's guide advises against it since 2.21"),
-        _recipe("NCCL_IB_TC", "41", "the traffic class of Oracle's switches; no other site's"),
-        _recipe("NCCL_IB_SL", "0", _SAME_EVERYWHERE),
-        _recipe("NCCL_IB_TIMEOUT", "22", _SAME_EVERYWHERE),
-        _recipe("NCCL_IB_SPLIT_DATA_ON_QPS", "0", _SAME_EVERYWHERE),
-        _recipe("NCCL_IB_QPS_PER_CONNECTION", "4", "Oracle's recipe for A100", A100),
-        _recipe("NCCL_CUMEM_ENABLE", "0", "Oracle's recipe for H100 and later", HOPPER_AND_LATER),
-        _recipe("NCCL_IGNORE_CPU_AFFINITY", "1", "Oracle's recipe for H100 and later", HOPPER_AND_LATER),
-        _recipe("NCCL_SOCKET_IFNAME", "eth0", "the network of the pods; virtual functions are named otherwise"),
+        _vendor_entry("NCCL_IB_GID_INDEX", "3", f"{_SAME_EVERYWHERE}; NCCL's guide advises against it since 2.21"),
+        _vendor_entry("NCCL_IB_TC", "41", "the traffic class of Oracle's switches; no other site's"),
+        _vendor_entry("NCCL_IB_SL", "0", _SAME_EVERYWHERE),
+        _vendor_entry("NCCL_IB_TIMEOUT", "22", _SAME_EVERYWHERE),
+        _vendor_entry("NCCL_IB_SPLIT_DATA_ON_QPS", "0", _SAME_EVERYWHERE),
+        _vendor_entry("NCCL_IB_QPS_PER_CONNECTION", "4", "Oracle's recipe for A100", A100),
+        _vendor_entry("NCCL_CUMEM_ENABLE", "0", "Oracle's recipe for H100 and later", HOPPER_AND_LATER),
+        _vendor_entry("NCCL_IGNORE_CPU_AFFINITY", "1", "Oracle's recipe for H100 and later", HOPPER_AND_LATER),
+        _vendor_entry("NCCL_SOCKET_IFNAME", "eth0", "the network of the pods; virtual functions are named otherwise"),
         Entry(
             key="env.DDP_LINT_IGNORE",
             value="N03,N10,N11,N36",
             reason="the recipe has variables that NCCL documents as debugging, a GID index, and defaults",
             source=sources.OCI,
-            emission=Emission.VENDOR,
+            emission=EmitPolicy.VENDOR,
         ),
         *(
             entry
@@ -90,7 +90,7 @@ ROCE: Final = Profile(
                     value=f"{RESOURCE}={count}",
                     reason="one virtual function for each device of the machine",
                     source=sources.OCI_VF,
-                    emission=Emission.VENDOR,
+                    emission=EmitPolicy.VENDOR,
                     machines=(shape,),
                 ),
                 Entry(
@@ -98,7 +98,7 @@ ROCE: Final = Profile(
                     value=",".join(["rdma-vf"] * count),
                     reason="attaches each virtual function to the pod's network",
                     source=sources.OCI_VF,
-                    emission=Emission.VENDOR,
+                    emission=EmitPolicy.VENDOR,
                     machines=(shape,),
                 ),
             )
@@ -107,7 +107,7 @@ ROCE: Final = Profile(
     ),
     needs=(
         Need(
-            sentence="Oracle's own recipe runs privileged; this program's pods do not, so the cluster must hand out "
+            message="Oracle's own recipe runs privileged; this program's pods do not, so the cluster must hand out "
             "the virtual functions with their RDMA devices (isRdma in the SR-IOV device plugin), with a "
             "NetworkAttachmentDefinition 'rdma-vf' in the job's namespace.",
             source=sources.OCI_VF,
@@ -118,7 +118,7 @@ ROCE: Final = Profile(
     ),
     refusals=(
         DISABLED,
-        Refusal(
+        ConflictingVariable(
             name="NCCL_IB_HCA",
             value="=*",
             reason="such a list is right on one shape alone, and not for virtual functions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp.fabrics import sources
-from kubectl_ddp.fabrics.model import Emission, Entry, Need, Profile, Refusal
+from kubectl_ddp.fabrics.model import ConflictingVariable, EmitPolicy, Entry, Need, Profile
 
 INTERFACES: Final = (
     Entry(
@@ -13,32 +13,32 @@ INTERFACES: Final = (
         value="=<interface of the route to the master>",
         reason="names differ from node to node; by itself NCCL takes the first that is neither lo nor docker",
         source=sources.env("NCCL_SOCKET_IFNAME"),
-        emission=Emission.CONTAINER,
+        emission=EmitPolicy.CONTAINER,
     ),
     Entry(
         key="env.GLOO_SOCKET_IFNAME",
         value="<the same, a plain name>",
         reason="gloo knows no prefixes; by itself it takes the interface of the host name's address",
         source=sources.TORCH,
-        emission=Emission.CONTAINER,
+        emission=EmitPolicy.CONTAINER,
     ),
     Entry(
         key="env.TP_SOCKET_IFNAME",
         value="<the same, a plain name>",
         reason="torch's RPC takes names as gloo does",
         source=sources.TORCH,
-        emission=Emission.CONTAINER,
+        emission=EmitPolicy.CONTAINER,
     ),
 )
 """What every fabric of several nodes needs, and what only the pod can know."""
 
 LOCKED_MEMORY: Final = Need(
-    sentence="The container runtime of the machines must leave locked memory unlimited: RDMA pins what it sends, and "
+    message="The container runtime of the machines must leave locked memory unlimited: RDMA pins what it sends, and "
     "the capability IPC_LOCK has no effect for a user that is not root.",
     source=sources.NON_ROOT_MEMLOCK,
 )
 VERBS: Final = Need(
-    sentence="The image must hold libibverbs1, ibverbs-providers and librdmacm1, as our cuda image does, and the "
+    message="The image must hold libibverbs1, ibverbs-providers and librdmacm1, as our cuda image does, and the "
     "machines nvidia-peermem or DMA-BUF.",
     source=sources.NCCL_TROUBLESHOOTING,
     packages=("libibverbs1", "ibverbs-providers", "librdmacm1"),
@@ -52,7 +52,7 @@ GLOO_CPU: Final = Profile(
     summary="CPU cores, collectives by gloo over TCP.",
     source=sources.TORCH,
     entries=INTERFACES[1:],
-    refusals=(Refusal(name="NCCL_*", reason="gloo reads no variable of NCCL's", source=sources.TORCH),),
+    refusals=(ConflictingVariable(name="NCCL_*", reason="gloo reads no variable of NCCL's", source=sources.TORCH),),
     has_gpus=False,
 )
 SINGLE_NODE: Final = Profile(
@@ -61,14 +61,14 @@ SINGLE_NODE: Final = Profile(
     source=sources.ENV,
     needs=(
         Need(
-            sentence="Shared memory must hold 1 GiB or more; --shm sets its size.",
+            message="Shared memory must hold 1 GiB or more; --shm sets its size.",
             source=sources.NCCL_SHARED_MEMORY,
         ),
     ),
     refusals=(
-        Refusal(name="NCCL_P2P_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_P2P_DISABLE")),
-        Refusal(name="NCCL_SHM_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_SHM_DISABLE")),
-        Refusal(
+        ConflictingVariable(name="NCCL_P2P_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_P2P_DISABLE")),
+        ConflictingVariable(name="NCCL_SHM_DISABLE", reason=_ONE_NODE, source=sources.env("NCCL_SHM_DISABLE")),
+        ConflictingVariable(
             name="NCCL_IB_DISABLE", reason="on one machine no network is used", source=sources.env("NCCL_IB_DISABLE")
         ),
     ),
@@ -91,36 +91,36 @@ TCP: Final = Profile(
             value="AF_INET or AF_INET6",
             reason="the family of the master's address",
             source=sources.env("NCCL_SOCKET_FAMILY"),
-            emission=Emission.CONTAINER,
+            emission=EmitPolicy.CONTAINER,
         ),
         Entry(
             key="env.NCCL_SOCKET_NTHREADS",
             value="4",
             reason="fills networks of 100 Gb/s; AWS and GCP are detected by NCCL",
             source=sources.env("NCCL_SOCKET_NTHREADS"),
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
         ),
         Entry(
             key="env.NCCL_NSOCKS_PERTHREAD",
             value="4",
             reason="the same; threads times sockets must not exceed 64",
             source=sources.env("NCCL_NSOCKS_PERTHREAD"),
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
         ),
     ),
     needs=(
         Need(
-            sentence="Every port must be open between the pods of the job, as its NetworkPolicy allows.",
+            message="Every port must be open between the pods of the job, as its NetworkPolicy allows.",
             source=sources.NCCL_TROUBLESHOOTING,
         ),
         Need(
-            sentence="Google's machines with 100 Gb/s and no other network need its plugin Fast Socket in the image, "
+            message="Google's machines with 100 Gb/s and no other network need its plugin Fast Socket in the image, "
             "and --fabric none: NCCL_NET=Socket keeps plugins out.",
             source=sources.FAST_SOCKET,
             is_vendors=True,
         ),
     ),
-    refusals=(Refusal(name="NCCL_IB_*", reason=_NO_DEVICES, source=sources.env("NCCL_NET")),),
+    refusals=(ConflictingVariable(name="NCCL_IB_*", reason=_NO_DEVICES, source=sources.env("NCCL_NET")),),
 )
 
 FAILS_CLOSED: Final = "asks for RDMA: where it cannot be used NCCL ends at the start instead of crawling over TCP"
@@ -131,9 +131,9 @@ HCA_OF_THE_SITE: Final = Entry(
     value="=mlx5_0,... or ^=mlx5_8",
     reason="only where a machine has devices that are not of the fabric; names differ from site to site",
     source=sources.env("NCCL_IB_HCA"),
-    emission=Emission.OFF,
+    emission=EmitPolicy.OFF,
 )
-DISABLED: Final = Refusal(
+DISABLED: Final = ConflictingVariable(
     name="NCCL_IB_DISABLE", reason="it switches off what NCCL_NET asks for", source=sources.env("NCCL_IB_DISABLE")
 )
 DEVICES: Final = ("rdma/", "nvidia.com/hostdev", "nvidia.com/rdma", "openshift.io/", "intel.com/", "mellanox.com/")
@@ -147,11 +147,13 @@ IB: Final = Profile(
     needs=(LOCKED_MEMORY, VERBS),
     refusals=(
         DISABLED,
-        Refusal(
+        ConflictingVariable(
             name="NCCL_IB_GID_INDEX", reason="InfiniBand has no RoCE GIDs", source=sources.env("NCCL_IB_GID_INDEX")
         ),
-        Refusal(name="NCCL_IB_TC", reason="it is a traffic class of Ethernet", source=sources.env("NCCL_IB_TC")),
-        Refusal(
+        ConflictingVariable(
+            name="NCCL_IB_TC", reason="it is a traffic class of Ethernet", source=sources.env("NCCL_IB_TC")
+        ),
+        ConflictingVariable(
             name="NCCL_SOCKET_IFNAME",
             value="ib*",
             reason="sockets over InfiniBand work only where IPoIB is routed",
@@ -180,7 +182,7 @@ ROCE: Final = Profile(
             value="<network of the site>",
             reason="chooses where a device has several GIDs",
             source=sources.env("NCCL_IB_ADDR_RANGE"),
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
             since="2.21",
         ),
         Entry(
@@ -188,21 +190,21 @@ ROCE: Final = Profile(
             value="<traffic class of the site>",
             reason="only where the switches have a queue for it; another site's value loses packets",
             source=sources.env("NCCL_IB_TC"),
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
         ),
         Entry(
             key="env.NCCL_IB_QPS_PER_CONNECTION",
             value="2",
             reason="2 to 4 on fabrics that balance by ECMP",
             source=sources.env("NCCL_IB_QPS_PER_CONNECTION"),
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
         ),
         Entry(
             key="networks",
             value="<one attachment per rail>",
             reason="each rail is a network of its own; --network names its NetworkAttachmentDefinition",
             source=sources.NETWORK_OPERATOR,
-            emission=Emission.OFF,
+            emission=EmitPolicy.OFF,
         ),
         *INTERFACES,
     ),
@@ -210,13 +212,13 @@ ROCE: Final = Profile(
         LOCKED_MEMORY,
         VERBS,
         Need(
-            sentence="Switches and NICs must agree on PFC, ECN and one MTU for all rails.",
+            message="Switches and NICs must agree on PFC, ECN and one MTU for all rails.",
             source=sources.NCCL_TROUBLESHOOTING,
         ),
     ),
     refusals=(
         DISABLED,
-        Refusal(
+        ConflictingVariable(
             name="NCCL_IB_GID_INDEX",
             reason="with Multus the index differs from pod to pod, and NCCL chooses by itself since 2.21",
             source=sources.MULTUS,

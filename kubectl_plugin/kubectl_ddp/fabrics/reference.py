@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.fabrics.catalogue import FABRICS
 from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES
 from kubectl_ddp.fabrics.model import SET, Entry, Profile
+from kubectl_ddp.fabrics.registry import FABRICS
 
 HEAD: Final = """\
 # Fabrics: the network between GPUs
@@ -75,7 +75,7 @@ def _profile(profile: Profile) -> Iterator[str]:
         yield from ("", "| Key | Value | How | For | Reason | Source |", "| --- | --- | --- | --- | --- | --- |")
         yield from map(_row, profile.entries)
     if profile.needs:
-        yield from ("", "Needs:", "", *(f"- {need.sentence} {_link(need.source)}" for need in profile.needs))
+        yield from ("", "Needs:", "", *(f"- {need.message} {_link(need.source)}" for need in profile.needs))
     if profile.refusals:
         yield from ("", "Warns of:", "")
     for refusal in profile.refusals:

@@ -7,8 +7,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import FailureReason
 from kubectl_ddp.evidence import FirstError
-from kubectl_ddp.hang.judge import HANGING, Answer, Verdict
-from kubectl_ddp.hang.sight import RankSight, Sight
+from kubectl_ddp.hang.analysis import HANGING, HangState, Verdict
+from kubectl_ddp.hang.collector import HangSnapshot, RankReport
 from kubectl_ddp.state import JobState
 
 HANG_CODE: Final = 14
@@ -20,7 +20,7 @@ class HangReport:
     """One answer of the command."""
 
     state: JobState
-    sight: Sight
+    sight: HangSnapshot
     verdict: Verdict
     now: float
     """Unix time."""
@@ -34,36 +34,36 @@ class HangReport:
         return error if error is not None and error.reason == FailureReason.HANG else None
 
     @property
-    def hangs(self) -> bool:
+    def is_hung(self) -> bool:
         """Whether it hangs now, or was ended for it."""
         return self.verdict.answer in HANGING or (self.state.is_terminal and self.ended is not None)
 
     @property
     def code(self) -> int:
         """Exit code: 14 where it hangs or has ended by it, else 0."""
-        return HANG_CODE if self.hangs else 0
+        return HANG_CODE if self.is_hung else 0
 
     @property
-    def culprits(self) -> tuple[tuple[RankSight, str], ...]:
+    def culprits(self) -> tuple[tuple[RankReport, str], ...]:
         """Each rank that is waited for, with the sentence about it."""
         seen = {rank.look.rank: rank for rank in self.sight.ranks}
-        return tuple((seen[each.look.rank], each.sentence) for each in self.verdict.culprits)
+        return tuple((seen[each.look.rank], each.message) for each in self.verdict.culprits)
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         """The answer in one sentence."""
         answer = self.verdict.answer
-        if answer is Answer.HANGS:
+        if answer is HangState.HANGS:
             return f"It hangs: {'; '.join(sentence for _, sentence in self.culprits)}."
-        if answer in {Answer.STUCK, Answer.SILENT}:
-            return f"It hangs: {self.verdict.sentence}."
-        if answer is Answer.MOVES:
+        if answer in {HangState.STUCK, HangState.SILENT}:
+            return f"It hangs: {self.verdict.message}."
+        if answer is HangState.MOVES:
             return f"It does not hang: {_moving(len(self.sight.ranks))}."
-        if answer is Answer.STANDS:
-            return f"No rank is waited for by all others, as far as can be seen: {self.verdict.sentence}."
-        return self._unseen()
+        if answer is HangState.STANDS:
+            return f"No rank is waited for by all others, as far as can be seen: {self.verdict.message}."
+        return self._no_ranks_message()
 
-    def _unseen(self) -> str:
+    def _no_ranks_message(self) -> str:
         if self.ended is not None and self.state.is_terminal:
             return f"It hung, and has ended by that: {self.ended.message.rstrip('.')}."
         if self.state.is_terminal:

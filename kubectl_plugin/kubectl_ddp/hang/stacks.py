@@ -11,8 +11,8 @@ from typing import Final
 
 from kubectl_ddp.backend import Backend, Entry, Object, Snapshot
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.hang.judge import Answer, Verdict, judge
-from kubectl_ddp.hang.sight import PodSight, Sight, read
+from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
+from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from kubectl_ddp.parallel import each
 
 MOST_PODS: Final = 4
@@ -29,7 +29,9 @@ exec "$own" "$@"
 """The launcher's own interpreter can import what the launcher can."""
 
 
-def with_stacks(backend: Backend, snapshot: Snapshot, sight: Sight, verdict: Verdict) -> tuple[Sight, Verdict, str]:
+def with_stacks(
+    backend: Backend, snapshot: Snapshot, sight: HangSnapshot, verdict: Verdict
+) -> tuple[HangSnapshot, Verdict, str]:
     """Add stacks to the ranks that a verdict names, or that stand still where it names none.
 
     Returns:
@@ -38,22 +40,22 @@ def with_stacks(backend: Backend, snapshot: Snapshot, sight: Sight, verdict: Ver
     names = _pods(sight, verdict)[:MOST_PODS]
     pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
     found = each(lambda pod: _read(backend, pod), pods)
-    fuller = {shown.pod: shown for shown in found if isinstance(shown, PodSight)}
+    fuller = {shown.pod: shown for shown in found if isinstance(shown, PodReport)}
     missing = next((shown for shown in found if isinstance(shown, str)), "")
-    whole = replace(sight, pods=tuple(_fuller(pod, fuller.get(pod.pod)) for pod in sight.pods))
-    again = judge(whole)  # the sentences name lines of code now
-    return whole, again if again is not None and _means(again) == _means(verdict) else verdict, missing
+    whole = replace(sight, pods=tuple(_merge_pod_reports(pod, fuller.get(pod.pod)) for pod in sight.pods))
+    again = analyze(whole)  # the sentences name lines of code now
+    return whole, again if again is not None and _verdict_key(again) == _verdict_key(verdict) else verdict, missing
 
 
-def _pods(sight: Sight, verdict: Verdict) -> list[str]:
+def _pods(sight: HangSnapshot, verdict: Verdict) -> list[str]:
     """Pods of the ranks that a verdict is about; else one whose launcher has written of a hang before."""
     wanted = {culprit.look.rank for culprit in verdict.culprits} or set(verdict.still)
-    if verdict.answer in {Answer.MOVES, Answer.UNSEEN} or not wanted:
+    if verdict.answer in {HangState.MOVES, HangState.UNSEEN} or not wanted:
         return [pod.pod for pod in sight.pods if pod.named][:1]
     return list(dict.fromkeys(rank.pod for rank in sight.ranks if rank.look.rank in wanted))
 
 
-def _fuller(outline: PodSight, shown: PodSight | None) -> PodSight:
+def _merge_pod_reports(outline: PodReport, shown: PodReport | None) -> PodReport:
     """The later look; of a pod that has gone on to other ranks meanwhile only what its launcher has said."""
     if shown is None:
         return outline
@@ -61,15 +63,15 @@ def _fuller(outline: PodSight, shown: PodSight | None) -> PodSight:
     return shown if is_same else replace(outline, named=shown.named)
 
 
-def _ranks(shown: PodSight) -> set[int]:
+def _ranks(shown: PodReport) -> set[int]:
     return {rank.look.rank for rank in shown.ranks}
 
 
-def _means(verdict: Verdict) -> tuple[Answer, Sequence[int]]:
+def _verdict_key(verdict: Verdict) -> tuple[HangState, Sequence[int]]:
     return verdict.answer, [culprit.look.rank for culprit in verdict.culprits]
 
 
-def _read(backend: Backend, pod: Object) -> PodSight | str:
+def _read(backend: Backend, pod: Object) -> PodReport | str:
     """What a pod shows, or a sentence."""
     name = str(pod["metadata"]["name"])
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.lint.reading import mapping, mappings, number, texts, words
+from kubectl_ddp.lint.accessors import mapping, mappings, number, scalar_list, string_mapping
 
 _GPU: Final = re.compile(r"(nvidia|amd)\.com/(gpu|mig-.+)")
 _RDMA: Final = re.compile(r"rdma/.+|.+/(efa|roce.*|hostdev|(shared_)?ib|(.*[-_])?rdma([-_].*)?|(.*[-_])?hca([-_].*)?)")
@@ -37,12 +37,12 @@ class Container:
     @property
     def limits(self) -> dict[str, str]:
         """Amounts of resources that it cannot exceed."""
-        return texts(mapping(self.document.get("resources")).get("limits"))
+        return string_mapping(mapping(self.document.get("resources")).get("limits"))
 
     @property
     def requests(self) -> dict[str, str]:
         """Amounts of resources that it is sure of."""
-        return texts(mapping(self.document.get("resources")).get("requests"))
+        return string_mapping(mapping(self.document.get("resources")).get("requests"))
 
     @property
     def gpus(self) -> int:
@@ -67,7 +67,8 @@ class Container:
     def capabilities(self) -> set[str]:
         """Those it adds, without the beginning CAP_."""
         return {
-            word.upper().removeprefix("CAP_") for word in words(mapping(self.security.get("capabilities")).get("add"))
+            word.upper().removeprefix("CAP_")
+            for word in scalar_list(mapping(self.security.get("capabilities")).get("add"))
         }
 
     @property
@@ -85,17 +86,17 @@ class Container:
         }
 
     @property
-    def unseen(self) -> list[str]:
+    def unresolved_env(self) -> list[str]:
         """Variables whose values only the cluster knows."""
         named = [str(each.get("name")) for each in mappings(self.document.get("env")) if "valueFrom" in each]
-        kept = [each for each in named if not _is_fact(self.document, each)]
+        kept = [each for each in named if not _is_downward_api(self.document, each)]
         sources = mappings(self.document.get("envFrom"))
         return kept + [f"{kind}/{mapping(value).get('name', '?')}" for each in sources for kind, value in each.items()]
 
     @property
     def command_line(self) -> list[str]:
         """Command and arguments; empty where the image says them."""
-        return [*words(self.document.get("command")), *words(self.document.get("args"))]
+        return [*scalar_list(self.document.get("command")), *scalar_list(self.document.get("args"))]
 
     def mount_at(self, path: str) -> Mapping[str, object]:
         """The mount at a path; empty where there is none."""
@@ -109,7 +110,7 @@ class Container:
         )
 
 
-def _is_fact(document: Mapping[str, object], name: str) -> bool:
+def _is_downward_api(document: Mapping[str, object], name: str) -> bool:
     """Whether a variable is a field of the pod, such as its name: nothing that a rule is about."""
     for each in mappings(document.get("env")):
         if each.get("name") == name:

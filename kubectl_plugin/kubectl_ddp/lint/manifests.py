@@ -9,9 +9,9 @@ import yaml
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.lint.accessors import mapping, mappings, number
 from kubectl_ddp.lint.model import Pods, Workload
-from kubectl_ddp.lint.reading import mapping, mappings, number
-from kubectl_ddp.spec.document import API_VERSION, KIND
+from kubectl_ddp.spec.serialization import API_VERSION, KIND
 
 _TEMPLATE_KINDS: Final = ("Job", "StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
 _REPLICAS: Final = "ReplicaSpecs"
@@ -21,7 +21,7 @@ _TRAINER: Final = "node"
 _RUNTIMES: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 
-def documents(name: str, text: str) -> list[Object]:
+def parse_manifest(name: str, text: str) -> list[Object]:
     """The objects of a file, of Lists too. Raises UsageError for what is no YAML, and for what are no objects."""
     try:
         found = [each for each in yaml.safe_load_all(text) if each is not None]
@@ -57,7 +57,7 @@ def is_job_file(objects: Sequence[Object]) -> bool:
     return any((each.get("apiVersion"), each.get("kind")) == (API_VERSION, KIND) for each in objects)
 
 
-def workloads(objects: Sequence[Object]) -> list[Workload]:
+def find_workloads(objects: Sequence[Object]) -> list[Workload]:
     """The objects that make pods, each with the others beside it."""
     found = [(each, tuple(_pods(each, objects))) for each in objects]
     return [

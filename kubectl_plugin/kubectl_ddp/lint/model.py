@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ddp_trainer.common.lint.model import Doubtful, Finding, Found
+from ddp_trainer.common.lint.model import Finding, Found, RuleMetadata
 from kubectl_ddp.backend import Object
+from kubectl_ddp.lint.accessors import mapping, mappings, string_mapping
 from kubectl_ddp.lint.container import Container
-from kubectl_ddp.lint.reading import mapping, mappings, texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class Pods:
     @property
     def labels(self) -> dict[str, str]:
         """Of each pod."""
-        return texts(self.metadata.get("labels"))
+        return string_mapping(self.metadata.get("labels"))
 
     @property
     def annotations(self) -> dict[str, str]:
         """Of each pod."""
-        return texts(self.metadata.get("annotations"))
+        return string_mapping(self.metadata.get("annotations"))
 
     @property
     def containers(self) -> list[Container]:
@@ -39,7 +39,7 @@ class Pods:
         return [Container(each) for each in (*mappings(self.spec.get("containers")), *sidecars)]
 
     @property
-    def trainers(self) -> list[Container]:
+    def training_containers(self) -> list[Container]:
         """Those that train: the ones with devices, or else the first."""
         return [each for each in self.containers if each.gpus or each.rdma] or self.containers[:1]
 
@@ -56,7 +56,7 @@ class Pods:
     @property
     def node_selector(self) -> dict[str, str]:
         """Labels of the machines."""
-        return texts(self.spec.get("nodeSelector"))
+        return string_mapping(self.spec.get("nodeSelector"))
 
     @property
     def is_on_host_network(self) -> bool:
@@ -126,7 +126,7 @@ class Workload:
         }
         return added.get(self.kind, {}) | pods.labels
 
-    def others(self, kind: str) -> list[Object]:
+    def objects_of_kind(self, kind: str) -> list[Object]:
         """Objects beside it of one kind, in its namespace as far as that is said."""
         return [
             each
@@ -140,19 +140,19 @@ class Workload:
         for each in self.beside:
             metadata = mapping(each.get("metadata"))
             if each.get("kind") == "Namespace" and self.namespace in {"", metadata.get("name")}:
-                return texts(metadata.get("labels"))
+                return string_mapping(metadata.get("labels"))
         return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRule(Doubtful):
+class PodRule(RuleMetadata):
     """One thing to look for in pods."""
 
     when: Callable[[Pods, Workload], Iterable[Found]]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PodFinding:
     """A finding, and the pods that it is about."""
 
     where: str

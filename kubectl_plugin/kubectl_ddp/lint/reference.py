@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_ddp.lint.catalogue import RULES
 from kubectl_ddp.lint.model import PodRule
+from kubectl_ddp.lint.registry import RULES
 
 HEAD: Final = """\
 # Lint: what is doubtful in the pods
@@ -42,7 +42,7 @@ def lines() -> Iterator[str]:
 
 
 def _row(rule: PodRule) -> str:
-    says = f"{rule.sentence} {rule.fix}".format(name="*name*", value="*value*", detail="*…*").replace("|", "\\|")
+    says = f"{rule.message} {rule.fix}".format(name="*name*", value="*value*", detail="*…*").replace("|", "\\|")
     address, _, place = rule.source.partition(" ")
     source = f"[source]({address}){' ' + place if place else ''}"
     return f"| {rule.id} | {rule.severity} | {rule.looks_for} | {says} | {source} |"

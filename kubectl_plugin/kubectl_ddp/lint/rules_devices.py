@@ -24,7 +24,7 @@ _WHOLE: Final = 8
 
 def _cannot_lock(pods: Pods, *, efa: bool) -> Iterator[Found]:
     """What runs as root can be given the capability; it has no effect for anybody else."""
-    for container in pods.trainers:
+    for container in pods.training_containers:
         has = container.is_privileged or _LOCK in container.capabilities
         for resource in container.rdma:
             if pods.may_be_root(container) and not has and (resource == EFA) is efa:
@@ -40,32 +40,32 @@ def _no_lock_for_efa(pods: Pods, _: Workload) -> Iterator[Found]:
 
 
 def _lock_without_effect(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers:
+    for container in pods.training_containers:
         if _LOCK in container.capabilities and not pods.may_be_root(container):
             yield Found(container.name)
 
 
-def _relies_on_the_runtime(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers:
+def _memlock_depends_on_runtime(pods: Pods, _: Workload) -> Iterator[Found]:
+    for container in pods.training_containers:
         is_plain = _LOCK not in container.capabilities and not container.is_privileged
         if container.rdma and is_plain and not pods.may_be_root(container):
             yield Found(container.name, ", ".join(container.rdma))
 
 
-def _other_number_of_adapters(pods: Pods, _: Workload) -> Iterator[Found]:
+def _adapter_count_mismatch(pods: Pods, _: Workload) -> Iterator[Found]:
     machine = pods.node_selector.get(_MACHINE, "")
     asked = pods.rdma.get(EFA)
     if asked is not None and asked != ADAPTERS.get(machine, asked):
         yield Found(EFA, str(asked), f"{machine} has {ADAPTERS[machine]}")
 
 
-def _no_huge_pages(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers:
+def _no_hugepages(pods: Pods, _: Workload) -> Iterator[Found]:
+    for container in pods.training_containers:
         if EFA in container.rdma and not any(name.startswith(_HUGE) for name in container.limits):
             yield Found(container.name)
 
 
-def _differing_amounts(pods: Pods, _: Workload) -> Iterator[Found]:
+def _request_limit_mismatch(pods: Pods, _: Workload) -> Iterator[Found]:
     for container in pods.containers:
         for name, asked in container.requests.items():
             is_device = is_rdma(name) or name.startswith(_HUGE) or (container.gpus > 0 and "/" in name)
@@ -82,21 +82,23 @@ def _boolean_or_count(pods: Pods, _: Workload) -> Iterator[Found]:
         yield Found("rdma/ib", "1", "on Azure it counts adapters, of which a machine has 8")
 
 
-def _unlike_the_others(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _role_mismatch(pods: Pods, workload: Workload) -> Iterator[Found]:
     def devices(of: Pods) -> dict[str, int]:
         found = {f"{EFA if name == EFA else name}": count for name, count in of.rdma.items()}
         return found | {f"GPUs of {_type_of(of)}": of.gpus}
 
     training = [each for each in workload.pods if each.gpus or each.rdma]
     if pods in training[1:] and devices(pods) != devices(training[0]):
-        yield Found(pods.role, _listed(devices(pods)), f"{training[0].role} has {_listed(devices(training[0]))}")
+        yield Found(
+            pods.role, _format_devices(devices(pods)), f"{training[0].role} has {_format_devices(devices(training[0]))}"
+        )
 
 
 def _type_of(pods: Pods) -> str:
     return pods.node_selector.get("nvidia.com/gpu.product") or pods.node_selector.get(_MACHINE) or "any type"
 
 
-def _listed(devices: dict[str, int]) -> str:
+def _format_devices(devices: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(devices.items())) or "none"
 
 
@@ -115,22 +117,22 @@ def _claims(pods: Pods) -> list[object]:
     return claims if isinstance(claims, list) else []
 
 
-def _switched_off(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers:
+def _infiniband_disabled(pods: Pods, _: Workload) -> Iterator[Found]:
+    for container in pods.training_containers:
         others = [name for name in container.rdma if name != EFA]
         if others and is_yes(container.environment.get("NCCL_IB_DISABLE", "")):
             yield Found("NCCL_IB_DISABLE", container.environment["NCCL_IB_DISABLE"], ", ".join(others))
 
 
-def _may_fall_back(pods: Pods, workload: Workload) -> Iterator[Found]:
-    for container in pods.trainers:
-        is_open = "NCCL_NET" not in container.environment and "NCCL_NET" not in container.unseen
+def _may_fallback_to_tcp(pods: Pods, workload: Workload) -> Iterator[Found]:
+    for container in pods.training_containers:
+        is_open = "NCCL_NET" not in container.environment and "NCCL_NET" not in container.unresolved_env
         if container.rdma and is_open and workload.count > 1:
             yield Found("NCCL_NET", detail=", ".join(container.rdma))
 
 
-def _no_shared_memory_between_machines(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers:
+def _cumem_disabled(pods: Pods, _: Workload) -> Iterator[Found]:
+    for container in pods.training_containers:
         if _claims_channel(pods) and is_no(container.environment.get("NCCL_CUMEM_ENABLE", "")):
             yield Found("NCCL_CUMEM_ENABLE", container.environment["NCCL_CUMEM_ENABLE"])
 
@@ -141,7 +143,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="RDMA devices for root, without the capability `IPC_LOCK`",
         when=_no_lock,
-        sentence="Container {name} asks for {value} and may not lock memory: RDMA fails to register its buffers, and "
+        message="Container {name} asks for {value} and may not lock memory: RDMA fails to register its buffers, and "
         "NCCL goes over TCP.",
         fix="Add the capability IPC_LOCK, or let the container runtime leave locked memory unlimited.",
         source=sources.TROUBLESHOOTING,
@@ -151,7 +153,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`IPC_LOCK` for a user that is not root",
         when=_lock_without_effect,
-        sentence="Container {name} is not root, for whom IPC_LOCK has no effect: the limit of locked memory stays.",
+        message="Container {name} is not root, for whom IPC_LOCK has no effect: the limit of locked memory stays.",
         fix="Delete it, and let the container runtime leave locked memory unlimited.",
         source=sources.issue("NVIDIA/nvidia-container-toolkit", 2037),
     ),
@@ -159,8 +161,8 @@ RULES: Final = (
         id="K07",
         severity=Severity.WARNING,
         looks_for="another number of EFA adapters than the machine has",
-        when=_other_number_of_adapters,
-        sentence="{value} of {name} are asked for, and {detail}: with fewer, NCCL's picture of the machine is wrong.",
+        when=_adapter_count_mismatch,
+        message="{value} of {name} are asked for, and {detail}: with fewer, NCCL's picture of the machine is wrong.",
         fix="Ask for all of them.",
         source=sources.EFA_TYPES,
     ),
@@ -168,8 +170,8 @@ RULES: Final = (
         id="K08",
         severity=Severity.ERROR,
         looks_for="devices or huge pages whose request is not their limit",
-        when=_differing_amounts,
-        sentence="Container {name} requests {value} and is limited to {detail}: the API server refuses the pod.",
+        when=_request_limit_mismatch,
+        message="Container {name} requests {value} and is limited to {detail}: the API server refuses the pod.",
         fix="Write the same under limits.",
         source=sources.EXTENDED,
     ),
@@ -178,7 +180,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`rdma/ib` counted as another cloud counts it",
         when=_boolean_or_count,
-        sentence="{name}: {value} is asked for, and {detail}.",
+        message="{name}: {value} is asked for, and {detail}.",
         fix="Correct the number.",
         source=sources.COREWEAVE,
     ),
@@ -186,8 +188,8 @@ RULES: Final = (
         id="K16",
         severity=Severity.ERROR,
         looks_for="replicas with differing GPUs or RDMA devices",
-        when=_unlike_the_others,
-        sentence="The pods of {name} have {value}, and {detail}: nodes with differing devices hang in NCCL.",
+        when=_role_mismatch,
+        message="The pods of {name} have {value}, and {detail}: nodes with differing devices hang in NCCL.",
         fix="Give all replicas the same.",
         source=sources.issue("NVIDIA/nccl", 2428),
     ),
@@ -196,7 +198,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="RDMA, and fewer than 8 GPUs",
         when=_part_of_a_machine,
-        sentence="{value} GPUs are asked for beside RDMA; on a machine with more of them nobody promises that the pod "
+        message="{value} GPUs are asked for beside RDMA; on a machine with more of them nobody promises that the pod "
         "gets those next to its adapters.",
         fix="Take whole machines where it matters.",
         source=sources.TROUBLESHOOTING,
@@ -206,7 +208,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="EFA for root, without the capability `IPC_LOCK`",
         when=_no_lock_for_efa,
-        sentence="Container {name} asks for {value} without IPC_LOCK: it works only where the machine's image leaves "
+        message="Container {name} asks for {value} without IPC_LOCK: it works only where the machine's image leaves "
         "locked memory unlimited.",
         fix="Add the capability, or make sure of the machines.",
         source=sources.EKS,
@@ -215,8 +217,8 @@ RULES: Final = (
         id="K27",
         severity=Severity.INFO,
         looks_for="RDMA for a user that is not root",
-        when=_relies_on_the_runtime,
-        sentence="Container {name} asks for {value} and is not root, so the container runtime has to leave locked "
+        when=_memlock_depends_on_runtime,
+        message="Container {name} asks for {value} and is not root, so the container runtime has to leave locked "
         "memory unlimited.",
         fix="Make sure that it does; ddp-launch preflight and NCCL_NET, which forbids a fallback, tell.",
         source=sources.issue("NVIDIA/nvidia-container-toolkit", 2037),
@@ -225,8 +227,8 @@ RULES: Final = (
         id="K28",
         severity=Severity.WARNING,
         looks_for="EFA without huge pages",
-        when=_no_huge_pages,
-        sentence="Container {name} asks for EFA without huge pages, in which libfabric keeps its buffers.",
+        when=_no_hugepages,
+        message="Container {name} asks for EFA without huge pages, in which libfabric keeps its buffers.",
         fix="Ask for hugepages-2Mi: 5120Mi.",
         source=sources.EKS,
     ),
@@ -234,8 +236,8 @@ RULES: Final = (
         id="K36",
         severity=Severity.ERROR,
         looks_for="RDMA devices, and `NCCL_IB_DISABLE=1`",
-        when=_switched_off,
-        sentence="{name}={value} leaves {detail} idle, and all goes over TCP.",
+        when=_infiniband_disabled,
+        message="{name}={value} leaves {detail} idle, and all goes over TCP.",
         fix="Delete it.",
         source=sources.env("NCCL_IB_DISABLE"),
     ),
@@ -243,8 +245,8 @@ RULES: Final = (
         id="K37",
         severity=Severity.INFO,
         looks_for="RDMA devices, and no `NCCL_NET` that insists on them",
-        when=_may_fall_back,
-        sentence="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
+        when=_may_fallback_to_tcp,
+        message="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
         fix="Set NCCL_NET to the network's name, such as IB, and a fallback fails at the start.",
         source=sources.env("NCCL_NET"),
     ),
@@ -252,8 +254,8 @@ RULES: Final = (
         id="K38",
         severity=Severity.ERROR,
         looks_for="a channel of a ComputeDomain, and `NCCL_CUMEM_ENABLE=0`",
-        when=_no_shared_memory_between_machines,
-        sentence="{name}={value} switches off what NVLink between machines needs.",
+        when=_cumem_disabled,
+        message="{name}={value} switches off what NVLink between machines needs.",
         fix="Delete it.",
         source=sources.env("NCCL_CUMEM_ENABLE"),
     ),

@@ -17,54 +17,54 @@ _OPERATORS: Final = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _ALIKE: Final = ("NCCL_", "FI_", "UCX_", "GLOO_", "LD_LIBRARY_PATH")
 
 
-def _words(container: Container) -> str:
+def _command_text(container: Container) -> str:
     return " ".join(container.command_line)
 
 
-def _several_masters(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _multiple_masters(pods: Pods, workload: Workload) -> Iterator[Found]:
     if workload.kind == "PyTorchJob" and pods.role == "Master" and pods.count != 1:
         yield Found("replicas", str(pods.count))
 
 
 def _one_rank_for_all(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers if pods.count > 1 else ():
-        if match := _NODE_RANK.search(_words(container)):
+    for container in pods.training_containers if pods.count > 1 else ():
+        if match := _NODE_RANK.search(_command_text(container)):
             yield Found(match[0].split("=")[0].split()[0], match[1], str(pods.count))
         elif (rank := container.environment.get("PET_NODE_RANK", "")).isdecimal():
             yield Found("PET_NODE_RANK", rank, str(pods.count))
 
 
-def _operators_own(pods: Pods, workload: Workload) -> Iterator[Found]:
-    for container in pods.trainers if workload.kind == "PyTorchJob" else ():
+def _overrides_operator_env(pods: Pods, workload: Workload) -> Iterator[Found]:
+    for container in pods.training_containers if workload.kind == "PyTorchJob" else ():
         for name in _OPERATORS:
             if name in container.environment:
                 yield Found(name, container.environment[name])
 
 
 def _etcd(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers:
+    for container in pods.training_containers:
         told = container.environment.get("PET_RDZV_BACKEND", "")
-        match = _ETCD.search(_words(container))
+        match = _ETCD.search(_command_text(container))
         if match or told.startswith("etcd"):
             yield Found("--rdzv-backend", match[1].strip("\"'") if match else told)
 
 
-def _unlike_the_others(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _role_mismatch(pods: Pods, workload: Workload) -> Iterator[Found]:
     first = workload.training[0] if workload.training else pods
     if pods is first or pods not in workload.training:
         return
     ours, theirs = _tuning(pods), _tuning(first)
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
-            yield Found(name, _shown(ours.get(name)), f"{_shown(theirs.get(name))} in {first.role}")
+            yield Found(name, _format_value(ours.get(name)), f"{_format_value(theirs.get(name))} in {first.role}")
 
 
 def _tuning(pods: Pods) -> dict[str, str]:
-    found = {name: value for each in pods.trainers for name, value in each.environment.items()}
+    found = {name: value for each in pods.training_containers for name, value in each.environment.items()}
     return {name: value for name, value in found.items() if name.startswith(_ALIKE)}
 
 
-def _shown(value: str | None) -> str:
+def _format_value(value: str | None) -> str:
     return "not set" if value is None else value or "empty"
 
 
@@ -73,8 +73,8 @@ RULES: Final = (
         id="K15",
         severity=Severity.ERROR,
         looks_for="a PyTorchJob whose Master is not one pod",
-        when=_several_masters,
-        sentence="The Master has {value} {name}, and rank 0 is one pod.",
+        when=_multiple_masters,
+        message="The Master has {value} {name}, and rank 0 is one pod.",
         fix="Set it to 1; further nodes are Workers.",
         source=sources.PYTORCHJOB,
     ),
@@ -83,7 +83,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="one node rank for several pods",
         when=_one_rank_for_all,
-        sentence="{name} {value} is the same in all {detail} pods: two nodes of one rank, and the rendezvous hangs.",
+        message="{name} {value} is the same in all {detail} pods: two nodes of one rank, and the rendezvous hangs.",
         fix="Take it from the pod's index, or leave it out: torchrun and ddp-launch hand out ranks.",
         source=sources.issue("kubeflow/trainer", 1836),
     ),
@@ -91,8 +91,8 @@ RULES: Final = (
         id="K33",
         severity=Severity.WARNING,
         looks_for="variables of a PyTorchJob that its operator sets",
-        when=_operators_own,
-        sentence="{name}={value} is set by the operator as well, whose value comes last and counts.",
+        when=_overrides_operator_env,
+        message="{name}={value} is set by the operator as well, whose value comes last and counts.",
         fix="Delete it.",
         source=sources.PYTORCHJOB,
     ),
@@ -101,7 +101,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="etcd as rendezvous",
         when=_etcd,
-        sentence="{name} {value} speaks only the v2 API, which etcd has removed.",
+        message="{name} {value} speaks only the v2 API, which etcd has removed.",
         fix="Use c10d, or ddp-launch with its store.",
         source=sources.TORCHRUN,
     ),
@@ -109,8 +109,8 @@ RULES: Final = (
         id="K35",
         severity=Severity.WARNING,
         looks_for="variables of NCCL, gloo or libfabric that differ between replicas",
-        when=_unlike_the_others,
-        sentence="{name} is {value} here and {detail}: nodes that are tuned differently hang or fail in their first "
+        when=_role_mismatch,
+        message="{name} is {value} here and {detail}: nodes that are tuned differently hang or fail in their first "
         "collective.",
         fix="Give all replicas the same.",
         source=sources.issue("NVIDIA/nccl", 1328),

@@ -8,16 +8,16 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Path
 from ddp_trainer.common.lint.model import Found, Severity
 from kubectl_ddp.lint import sources
+from kubectl_ddp.lint.accessors import mapping, size_bytes
 from kubectl_ddp.lint.container import Container
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
-from kubectl_ddp.lint.reading import mapping, size_bytes
 
 _SHM: Final = str(Path.SHARED_MEMORY)
 
 
 def _volumes(pods: Pods) -> Iterator[tuple[Container, Mapping[str, Any]]]:
     """The containers that train, and the volume that each has at /dev/shm; empty for none."""
-    for container in pods.trainers:
+    for container in pods.training_containers:
         mount = container.mount_at(_SHM)
         yield container, pods.volume(mount.get("name")) if mount else {}
 
@@ -34,7 +34,7 @@ def _missing(pods: Pods, *, at_least: int, at_most: int) -> Iterator[Found]:
             yield Found(container.name, str(container.gpus))
 
 
-def _none_for_several(pods: Pods, _: Workload) -> Iterator[Found]:
+def _none_for_multiple(pods: Pods, _: Workload) -> Iterator[Found]:
     yield from _missing(pods, at_least=2, at_most=10**6)
 
 
@@ -48,7 +48,7 @@ def _on_disk(pods: Pods, _: Workload) -> Iterator[Found]:
             yield Found(container.name, str(volume.get("name")))
 
 
-def _outgrows_the_limit(pods: Pods, _: Workload) -> Iterator[Found]:
+def _exceeds_memory_limit(pods: Pods, _: Workload) -> Iterator[Found]:
     for container, volume in _volumes(pods):
         size, limit = mapping(volume.get("emptyDir")).get("sizeLimit"), container.limits.get("memory")
         most, allowed = size_bytes(size), size_bytes(limit)
@@ -67,8 +67,8 @@ RULES: Final = (
         id="K01",
         severity=Severity.ERROR,
         looks_for="two GPUs or more, and no volume at `/dev/shm`",
-        when=_none_for_several,
-        sentence="Container {name} has {value} GPUs and no volume at /dev/shm, which is 64 MiB then: NCCL fails to "
+        when=_none_for_multiple,
+        message="Container {name} has {value} GPUs and no volume at /dev/shm, which is 64 MiB then: NCCL fails to "
         "extend it, data loaders die of a bus error.",
         fix="Mount an emptyDir with medium: Memory there.",
         source=sources.SHARED_MEMORY,
@@ -78,7 +78,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="an emptyDir at `/dev/shm` without `medium: Memory`",
         when=_on_disk,
-        sentence="The volume {value} at /dev/shm of container {name} is a directory on the machine's disk.",
+        message="The volume {value} at /dev/shm of container {name} is a directory on the machine's disk.",
         fix="Say medium: Memory.",
         source=sources.EMPTY_DIR,
     ),
@@ -87,7 +87,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="a hostPath at `/dev/shm`",
         when=_on_the_host,
-        sentence="Container {name} has the machine's {value} at /dev/shm: what one job leaves there fills it for all "
+        message="Container {name} has the machine's {value} at /dev/shm: what one job leaves there fills it for all "
         "others.",
         fix="Use an emptyDir with medium: Memory.",
         source=sources.issue("llm-d/llm-d", 352),
@@ -97,7 +97,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="one GPU, and no volume at `/dev/shm`",
         when=_none_for_one,
-        sentence="Container {name} has no volume at /dev/shm, which is 64 MiB then: data loaders with workers die of a "
+        message="Container {name} has no volume at /dev/shm, which is 64 MiB then: data loaders with workers die of a "
         "bus error.",
         fix="Mount an emptyDir with medium: Memory there.",
         source=sources.SHARED_MEMORY,
@@ -106,8 +106,8 @@ RULES: Final = (
         id="K25",
         severity=Severity.WARNING,
         looks_for="`/dev/shm` as large as the memory limit",
-        when=_outgrows_the_limit,
-        sentence="The volume at /dev/shm of container {name} may grow to {value}, counts as its memory, and "
+        when=_exceeds_memory_limit,
+        message="The volume at /dev/shm of container {name} may grow to {value}, counts as its memory, and "
         "the limit of that is {detail}: a full one ends the container.",
         fix="Raise the limit, or lower the sizeLimit.",
         source=sources.EMPTY_DIR,

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from ddp_trainer.common.lint.model import Found, Severity
 from kubectl_ddp.lint import sources
+from kubectl_ddp.lint.accessors import mapping, string_mapping
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
-from kubectl_ddp.lint.policies import selects, shut
-from kubectl_ddp.lint.reading import mapping, texts
+from kubectl_ddp.lint.network_policy import blocking_policies, selects
 
 _INJECT: Final = "sidecar.istio.io/inject"
 _OF_PODS: Final = (
@@ -20,12 +20,12 @@ _OF_PODS: Final = (
 _WITH_HOST_NAMES: Final = "ClusterFirstWithHostNet"
 
 
-def _said(metadata: Mapping[str, Any]) -> dict[str, str]:
-    return texts(metadata.get("annotations")) | texts(metadata.get("labels"))
+def _annotations_and_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return string_mapping(metadata.get("annotations")) | string_mapping(metadata.get("labels"))
 
 
 def _is_out_of_the_mesh(pods: Pods) -> bool:
-    return _said(pods.metadata).get(_INJECT, "").lower() == "false" or pods.is_on_host_network
+    return _annotations_and_labels(pods.metadata).get(_INJECT, "").lower() == "false" or pods.is_on_host_network
 
 
 def _is_injected(workload: Workload) -> bool:
@@ -38,16 +38,16 @@ def _in_the_mesh(pods: Pods, workload: Workload) -> Iterator[Found]:
         yield Found(_INJECT)
 
 
-def _perhaps_in_a_mesh(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _may_be_in_mesh(pods: Pods, workload: Workload) -> Iterator[Found]:
     if workload.count > 1 and not workload.namespace_labels() and not _is_out_of_the_mesh(pods):
         yield Found(_INJECT)
 
 
-def _on_the_job_alone(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _missing_from_pods(pods: Pods, workload: Workload) -> Iterator[Found]:
     if workload.kind == "Pod":
         return
-    for name, value in _said(workload.metadata).items():
-        if name in _OF_PODS and name not in _said(pods.metadata):
+    for name, value in _annotations_and_labels(workload.metadata).items():
+        if name in _OF_PODS and name not in _annotations_and_labels(pods.metadata):
             yield Found(name, value, workload.kind)
 
 
@@ -57,25 +57,25 @@ def _without_names(pods: Pods, _: Workload) -> Iterator[Found]:
 
 
 def _shares_ports(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.trainers if pods.is_on_host_network else ():
+    for container in pods.training_containers if pods.is_on_host_network else ():
         environment = container.environment
         if container.gpus and "NCCL_RAS_ADDR" not in environment and environment.get("NCCL_RAS_ENABLE") != "0":
             yield Found(container.name)
 
 
-def _shut_in(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _blocked_by_policy(pods: Pods, workload: Workload) -> Iterator[Found]:
     if workload.count > 1:
         peers = [workload.labels_of(each) for each in workload.training]
-        policies = workload.others("NetworkPolicy")
-        for direction, policy in shut(policies, workload.labels_of(pods), peers):
+        policies = workload.objects_of_kind("NetworkPolicy")
+        for direction, policy in blocking_policies(policies, workload.labels_of(pods), peers):
             yield Found("NetworkPolicy", policy, direction.lower())
 
 
-def _hides_those_that_start(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _excludes_not_ready_pods(pods: Pods, workload: Workload) -> Iterator[Found]:
     said = " ".join(word for each in pods.containers for word in (*each.environment.values(), *each.command_line))
-    for service in workload.others("Service"):
+    for service in workload.objects_of_kind("Service"):
         name, spec = str(mapping(service.get("metadata")).get("name")), mapping(service.get("spec"))
-        selector = texts(spec.get("selector"))
+        selector = string_mapping(spec.get("selector"))
         is_theirs = any(selects({"matchLabels": selector}, workload.labels_of(each)) for each in workload.pods)
         is_used = pods.spec.get("subdomain") == name or name in said
         lacks = [
@@ -92,7 +92,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="pods that a service mesh's namespace gives a proxy",
         when=_in_the_mesh,
-        sentence="The namespace puts Istio's proxy in front of the pods' ports, which breaks rendezvous and NCCL.",
+        message="The namespace puts Istio's proxy in front of the pods' ports, which breaks rendezvous and NCCL.",
         fix='Label the pods {name}: "false".',
         source=sources.issue("kubeflow/trainer", 1637),
     ),
@@ -100,8 +100,8 @@ RULES: Final = (
         id="K11",
         severity=Severity.ERROR,
         looks_for="what is meant for pods, on the object that makes them alone",
-        when=_on_the_job_alone,
-        sentence="{name} stands on the {detail} alone, and does not come to its pods.",
+        when=_missing_from_pods,
+        message="{name} stands on the {detail} alone, and does not come to its pods.",
         fix="Write it into the metadata of the pod template.",
         source=sources.issue("kubeflow/pytorch-operator", 258),
     ),
@@ -110,7 +110,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`hostNetwork` without `dnsPolicy: ClusterFirstWithHostNet`",
         when=_without_names,
-        sentence="The pods have their machine's network, and with {name} {value} its resolver, which knows no Service.",
+        message="The pods have their machine's network, and with {name} {value} its resolver, which knows no Service.",
         fix="Set dnsPolicy: ClusterFirstWithHostNet.",
         source=sources.POD_DNS,
     ),
@@ -119,7 +119,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`hostNetwork`, and NCCL's own port left as it is",
         when=_shares_ports,
-        sentence="Container {name} shares its machine's ports: the rendezvous and NCCL's RAS (28028) meet those of any "
+        message="Container {name} shares its machine's ports: the rendezvous and NCCL's RAS (28028) meet those of any "
         "other job there.",
         fix="Do without hostNetwork, or choose MASTER_PORT and NCCL_RAS_ADDR for each job.",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
@@ -128,8 +128,8 @@ RULES: Final = (
         id="K14",
         severity=Severity.ERROR,
         looks_for="a NetworkPolicy that keeps the pods from each other",
-        when=_shut_in,
-        sentence="The NetworkPolicy {value} allows the pods no {detail} between each other on all ports: the "
+        when=_blocked_by_policy,
+        message="The NetworkPolicy {value} allows the pods no {detail} between each other on all ports: the "
         "rendezvous port is not enough, since gloo and NCCL use those that the kernel chooses.",
         fix="Allow the job's pods, by their labels and without ports.",
         source=sources.POLICIES,
@@ -138,8 +138,8 @@ RULES: Final = (
         id="K29",
         severity=Severity.INFO,
         looks_for="pods that do not say that they want no proxy of a mesh",
-        when=_perhaps_in_a_mesh,
-        sentence="Where the namespace has Istio, its proxy in front of the pods' ports breaks rendezvous and NCCL.",
+        when=_may_be_in_mesh,
+        message="Where the namespace has Istio, its proxy in front of the pods' ports breaks rendezvous and NCCL.",
         fix='Label the pods {name}: "false".',
         source=sources.SIDECARS,
     ),
@@ -147,8 +147,8 @@ RULES: Final = (
         id="K30",
         severity=Severity.WARNING,
         looks_for="a Service for the rendezvous that is not headless, or hides pods that are not ready",
-        when=_hides_those_that_start,
-        sentence="The nodes look for one another through the Service {name} before any of them is ready, and it lacks "
+        when=_excludes_not_ready_pods,
+        message="The nodes look for one another through the Service {name} before any of them is ready, and it lacks "
         "{detail}.",
         fix="Add it.",
         source=sources.HEADLESS,

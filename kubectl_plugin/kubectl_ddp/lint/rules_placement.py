@@ -8,8 +8,8 @@ from typing import Any, Final
 from ddp_trainer.common.lint.model import Found, Severity
 from kubectl_ddp.fabrics.mnnvl import CLIQUE
 from kubectl_ddp.lint import sources
+from kubectl_ddp.lint.accessors import mapping, mappings, number, string_mapping
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
-from kubectl_ddp.lint.reading import mapping, mappings, number, texts
 
 _DAEMONS: Final = ("tcpgpudmarxd", "tcpxo", "fastrak")
 _GANG_LABELS: Final = (
@@ -20,11 +20,14 @@ _GANG_LABELS: Final = (
 _TOPOLOGY: Final = ("kueue.x-k8s.io/podset-", "alpha.jobset.sigs.k8s.io/exclusive-topology")
 
 
-def _anywhere(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _missing_affinity(pods: Pods, workload: Workload) -> Iterator[Found]:
     is_placed = (
         "affinity" in pods.spec
         or "topologySpreadConstraints" in pods.spec
-        or any(key.startswith(_TOPOLOGY) for key in (*pods.annotations, *texts(workload.metadata.get("annotations"))))
+        or any(
+            key.startswith(_TOPOLOGY)
+            for key in (*pods.annotations, *string_mapping(workload.metadata.get("annotations")))
+        )
         or any("topology" in key or "block" in key or key == CLIQUE for key in pods.node_selector)
     )
     if pods.rdma and workload.count > 1 and not is_placed:
@@ -32,7 +35,7 @@ def _anywhere(pods: Pods, workload: Workload) -> Iterator[Found]:
 
 
 def _one_by_one(pods: Pods, workload: Workload) -> Iterator[Found]:
-    said = (*pods.labels, *pods.annotations, *texts(workload.metadata.get("labels")))
+    said = (*pods.labels, *pods.annotations, *string_mapping(workload.metadata.get("labels")))
     spec = mapping(workload.document.get("spec"))
     policy = mapping(mapping(spec.get("runPolicy")).get("schedulingPolicy"))
     is_gang = (
@@ -40,22 +43,22 @@ def _one_by_one(pods: Pods, workload: Workload) -> Iterator[Found]:
         or pods.spec.get("schedulerName") not in {None, "default-scheduler"}
         or any(name in said for name in _GANG_LABELS)
         or "schedulingGates" in pods.spec
-        or _starts_with_fewer(spec)
+        or _is_elastic(spec)
     )
     if pods.gpus and workload.count > 1 and not is_gang:
         yield Found("schedulerName", str(workload.count))
 
 
-def _starts_with_fewer(spec: Mapping[str, Any]) -> bool:
+def _is_elastic(spec: Mapping[str, Any]) -> bool:
     elastic = mapping(spec.get("elasticPolicy"))
     least, most = number(elastic.get("minReplicas")), number(elastic.get("maxReplicas"))
     return 0 < least < most
 
 
-def _across_cliques(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _may_span_cliques(pods: Pods, workload: Workload) -> Iterator[Found]:
     domains = {
         mapping(mapping(mapping(each.get("spec")).get("channel")).get("resourceClaimTemplate")).get("name")
-        for each in workload.others("ComputeDomain")
+        for each in workload.objects_of_kind("ComputeDomain")
     }
     claimed = [each.get("resourceClaimTemplateName") for each in mappings(pods.spec.get("resourceClaims"))]
     if domains & set(claimed) and CLIQUE not in str(pods.spec.get("affinity")) and CLIQUE not in pods.node_selector:
@@ -76,8 +79,8 @@ RULES: Final = (
         id="K18",
         severity=Severity.INFO,
         looks_for="several nodes with RDMA, and no word on how they should lie to each other",
-        when=_anywhere,
-        sentence="Nothing says where the {value} pods are to run, so they may be spread over the slowest links.",
+        when=_missing_affinity,
+        message="Nothing says where the {value} pods are to run, so they may be spread over the slowest links.",
         fix="Set an affinity for the fabric's topology label, such as that of a block, a clique or a placement group.",
         source=sources.TOPOLOGY,
     ),
@@ -86,7 +89,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="several nodes with GPUs, and nobody who lets them start together",
         when=_one_by_one,
-        sentence="The {value} pods are scheduled one by one: two jobs that each get a part wait for each other, with "
+        message="The {value} pods are scheduled one by one: two jobs that each get a part wait for each other, with "
         "their GPUs idle.",
         fix="Use a queue or a gang scheduler (Kueue, Volcano, coscheduling), or let the job start with fewer nodes.",
         source=sources.GANGS,
@@ -95,8 +98,8 @@ RULES: Final = (
         id="K21",
         severity=Severity.WARNING,
         looks_for="a ComputeDomain's channel without affinity for `nvidia.com/gpu.clique`",
-        when=_across_cliques,
-        sentence="Nothing keeps the pods within one {name}, over which NVLink ends.",
+        when=_may_span_cliques,
+        message="Nothing keeps the pods within one {name}, over which NVLink ends.",
         fix="Add a pod affinity with that topologyKey.",
         source=sources.issue("NVIDIA/k8s-dra-driver-gpu", 957),
     ),
@@ -105,7 +108,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="the daemon of a network as a sidecar without `startupProbe`",
         when=_before_the_daemon,
-        sentence="NCCL may start before {name} is ready, and fails then.",
+        message="NCCL may start before {name} is ready, and fails then.",
         fix="Give it a startupProbe on its health check.",
         source=sources.issue("NVIDIA/aicr", 1631),
     ),

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from ddp_trainer.common.lint.model import Found, Severity
 from kubectl_ddp.lint import sources
+from kubectl_ddp.lint.accessors import mapping, mappings, scalar_list
 from kubectl_ddp.lint.container import Container
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
-from kubectl_ddp.lint.reading import mapping, mappings, words
 
 _ENFORCED: Final = "pod-security.kubernetes.io/enforce"
 _BASELINE: Final = frozenset(
@@ -28,7 +28,7 @@ def _privileged(pods: Pods, _: Workload) -> Iterator[Found]:
             yield Found(container.name)
 
 
-def _not_admitted(pods: Pods, workload: Workload) -> Iterator[Found]:
+def _violates_pod_security(pods: Pods, workload: Workload) -> Iterator[Found]:
     level = workload.namespace_labels().get(_ENFORCED, "privileged")
     asked = {"baseline": _beyond_baseline, "restricted": _beyond_restricted}.get(level)
     if asked and (found := list(dict.fromkeys(asked(pods)))):
@@ -62,7 +62,7 @@ def _missing(container: Container, security: Mapping[str, Any]) -> Iterator[str]
         yield "runAsNonRoot: true"
     if container.security.get("allowPrivilegeEscalation") is not False:
         yield "allowPrivilegeEscalation: false"
-    if "ALL" not in words(mapping(container.security.get("capabilities")).get("drop")):
+    if "ALL" not in scalar_list(mapping(container.security.get("capabilities")).get("drop")):
         yield "capabilities: {drop: [ALL]}"
     if mapping(security.get("seccompProfile")).get("type") not in {"RuntimeDefault", "Localhost"}:
         yield "seccompProfile"
@@ -74,7 +74,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`privileged: true`",
         when=_privileged,
-        sentence="Container {name} may do everything on its machine.",
+        message="Container {name} may do everything on its machine.",
         fix="Delete it: IPC_LOCK is enough for RDMA, SYS_PTRACE for py-spy, device plugins give the devices.",
         source=sources.SECURITY,
     ),
@@ -82,8 +82,8 @@ RULES: Final = (
         id="K23",
         severity=Severity.ERROR,
         looks_for="what the namespace's level of Pod Security refuses",
-        when=_not_admitted,
-        sentence="The namespace enforces the level {value}, which refuses the pods for {detail}.",
+        when=_violates_pod_security,
+        message="The namespace enforces the level {value}, which refuses the pods for {detail}.",
         fix="Change the pods, or run them in another namespace.",
         source=sources.SECURITY,
     ),

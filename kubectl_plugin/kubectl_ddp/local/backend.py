@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label, Port, PortName
-from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
+from kubectl_ddp.backend import Entry, ExecCommand, Object, Snapshot
 from kubectl_ddp.backends import local_jobs_directory
-from kubectl_ddp.bounds import demand_within
+from kubectl_ddp.bounds import validate_node_count
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.evidence import is_running
 from kubectl_ddp.exposition import metrics_path
+from kubectl_ddp.invocation import program
 from kubectl_ddp.local.conditions import is_finished
 from kubectl_ddp.local.directory import JobDirectory, no_such_job, root_of, unreadable
 from kubectl_ddp.local.environment import elastic_bounds
-from kubectl_ddp.local.interrupt import held_back
-from kubectl_ddp.local.liveness import engine_of, remove, snapshot, sweep, wait_until_gone
-from kubectl_ddp.program import program
+from kubectl_ddp.local.liveness import engine_of, remove, remove_orphans, snapshot, wait_until_gone
+from kubectl_ddp.local.signals import defer_interrupt
+from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.surroundings import Around, Surroundings
 
 if TYPE_CHECKING:
-    from kubectl_ddp.capacity.model import Stock
+    from kubectl_ddp.capacity.model import Inventory
     from kubectl_ddp.local.submission import Machine
 
 HANG_SECONDS: Final = 5.0
@@ -145,11 +145,11 @@ class LocalBackend:
         """What the engine noted of the job, oldest first. Raises NotFound."""
         return list(self.job(name).events)
 
-    def enter(self, pod: Object, entry: Entry) -> Handover:
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         """In the environment and the directory of the pod's first process. Raises NotFound when there is none."""
-        from kubectl_ddp.local.enter import handover  # noqa: PLC0415 - exec alone needs it
+        from kubectl_ddp.local.enter import build_exec_command  # noqa: PLC0415 - exec alone needs it
 
-        return handover(pod, entry)
+        return build_exec_command(pod, entry)
 
     def forward(self, pod: Object, ports: Sequence[str]) -> None:
         """Every pod has an address of this machine."""
@@ -162,10 +162,10 @@ class LocalBackend:
         """How the pod's launcher sees its ranks now. Raises Unreachable."""
         return self._served(pod, HANG_PATH, seconds=HANG_SECONDS)
 
-    def past(self, pod: Object) -> str | None:
+    def metrics_history(self, pod: Object) -> str | None:
         """What the pod's metrics have been: from its aggregator, or from the end of its log."""
+        from kubectl_ddp.history_log import unpacked  # noqa: PLC0415 - a report alone needs it
         from kubectl_ddp.local.tail import raw_lines  # noqa: PLC0415 - loads libc, which a list does not need
-        from kubectl_ddp.past import unpacked  # noqa: PLC0415 - a report alone needs it
 
         if is_running(pod):
             with contextlib.suppress(Unreachable):  # of an earlier version, perhaps
@@ -188,10 +188,10 @@ class LocalBackend:
             raise Unreachable(f"Pod '{name}' does not serve metrics at {address}:{port}.")
         return body.decode(errors="replace")
 
-    def look_around(self, job: Object, kinds: Collection[Around]) -> Surroundings:
+    def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
         """Nothing: a job of this machine is all that it depends on."""
         del job, kinds
-        return Surroundings()
+        return RelatedObjects()
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -205,9 +205,9 @@ class LocalBackend:
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> None:
         """There is nothing to ask: this machine takes what it is given."""
 
-    def stock(self) -> Stock:
+    def inventory(self) -> Inventory:
         """What this machine has, and what programs have taken of it."""
-        from kubectl_ddp.local.stock import read  # noqa: PLC0415 - for ``capacity`` alone
+        from kubectl_ddp.local.capacity_reader import read  # noqa: PLC0415 - for ``capacity`` alone
 
         return read()
 
@@ -215,7 +215,7 @@ class LocalBackend:
         """Create a job and start its engine; returns once its first pods are started.
 
         Raises:
-            NameTaken: there is a job of that name.
+            AlreadyExists: there is a job of that name.
             PreflightFailed: it cannot run on this machine.
         """
         from kubectl_ddp.local.submission import create, prepare, start_engine  # noqa: PLC0415 - submit alone needs it
@@ -223,7 +223,7 @@ class LocalBackend:
         machine = self._machine()
         wanted = prepare(objects, machine)
         directory = self._directory(str(root_of(wanted)["metadata"]["name"]))
-        with held_back():  # a job without an engine would look lost
+        with defer_interrupt():  # a job without an engine would look lost
             create(directory, wanted, machine)
             try:
                 start_engine(directory, self._environ)
@@ -243,8 +243,8 @@ class LocalBackend:
         directory, machine = self._directory(name), self._machine()
         self._check_machine(directory)
         wanted = prepare(objects, machine)
-        with held_back():
-            sweep(directory)
+        with defer_interrupt():
+            remove_orphans(directory)
             create(directory, wanted, machine, instead=True)
             start_engine(directory, self._environ)
 
@@ -267,19 +267,19 @@ class LocalBackend:
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
         """Set the number of worker pods. Raises UsageError outside of the job's bounds, in a dry run too."""
-        directory = self._changeable(name)
+        directory = self._active_job_directory(name)
         if dry_run:
-            demand_within(elastic_bounds(root_of(directory.objects())), name, nodes)
+            validate_node_count(elastic_bounds(root_of(directory.objects())), name, nodes)
             return
         with directory.edit() as objects:
             root = root_of(objects)
-            demand_within(elastic_bounds(root), name, nodes)
+            validate_node_count(elastic_bounds(root), name, nodes)
             root["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = nodes
-        self._nudge(directory)
+        self._notify_engine(directory)
 
     def suspend(self, name: str, *, suspended: bool) -> None:
         """Stop the pods and keep the job, or let it run again; a job whose engine was lost gets a new one."""
-        directory = self._directory(name) if not suspended else self._changeable(name)
+        directory = self._directory(name) if not suspended else self._active_job_directory(name)
         if is_finished(directory.status().get("job") or {}) and directory.objects():
             raise _over(name)
         self._check_machine(directory)
@@ -287,20 +287,20 @@ class LocalBackend:
             root_of(objects)["spec"].setdefault("runPolicy", {})["suspend"] = suspended
         engine = engine_of(directory)
         if engine is None or engine.is_gone:
-            self._revive(directory)
+            self._restart_engine(directory)
         else:
-            self._nudge(directory)
+            self._notify_engine(directory)
 
-    def _revive(self, directory: JobDirectory) -> None:
+    def _restart_engine(self, directory: JobDirectory) -> None:
         from kubectl_ddp.local.liveness import claim  # noqa: PLC0415 - rarely needed
         from kubectl_ddp.local.submission import start_engine  # noqa: PLC0415 - rarely needed
 
-        with held_back():
+        with defer_interrupt():
             with directory.locked():
                 engine = engine_of(directory)
                 if engine is not None and not engine.is_gone:
                     return
-                sweep(directory)
+                remove_orphans(directory)
                 claim(directory, is_starting=True)
             start_engine(directory, self._environ)
 
@@ -314,15 +314,15 @@ class LocalBackend:
                 moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 root_of(objects)["metadata"].setdefault("deletionTimestamp", moment)
             while (engine := engine_of(directory)) is not None and not engine.is_gone:
-                self._nudge(directory)
+                self._notify_engine(directory)
                 if engine.is_starting:  # it becomes the engine's in a moment
                     time.sleep(0.01)
                 else:
                     wait_until_gone(engine.identity)
-            sweep(directory)
+            remove_orphans(directory)
         remove(directory)
 
-    def _changeable(self, name: str) -> JobDirectory:
+    def _active_job_directory(self, name: str) -> JobDirectory:
         """Directory of a job that can still be changed. Raises NotFound, UsageError."""
         found = self.job(name)
         directory = self._directory(name)
@@ -342,7 +342,7 @@ class LocalBackend:
             host = engine.identity.host
             raise DdpError(f"Job '{directory.name}' runs on the machine '{host}'.", hint=f"Run the command on {host}.")
 
-    def _nudge(self, directory: JobDirectory) -> None:
+    def _notify_engine(self, directory: JobDirectory) -> None:
         """Tell the engine that the desired state was edited; one that is only starting reads it anyway."""
         engine = engine_of(directory)
         if engine is not None and not engine.is_starting:

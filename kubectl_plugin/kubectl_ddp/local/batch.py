@@ -38,7 +38,7 @@ def reconcile(batch_job: Object, pods: Sequence[Object], *, failures: int, is_ru
     over = tuple(pod["metadata"]["name"] for pod in pods if pod_states.is_over(pod))
     live = [pod for pod in pods if not pod_states.is_over(pod)]
     if is_run_over or batch_job["spec"].get("suspend"):
-        leaving = tuple(pod["metadata"]["name"] for pod in live if not pod_states.is_leaving(pod))
+        leaving = tuple(pod["metadata"]["name"] for pod in live if not pod_states.is_terminating(pod))
         return BatchPlan(delete=leaving)
     if live or any(pod["status"]["phase"] == "Succeeded" for pod in pods):
         return BatchPlan(delete=tuple(name for name in over if live))

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.local.logfile import LogWriter
-from kubectl_ddp.local.prctl import die_with
+from kubectl_ddp.local.log_file import LogWriter
+from kubectl_ddp.local.prctl import set_parent_death_signal
 from kubectl_ddp.local.process import MARK, kill, members
 
 NOT_STARTED: Final = 127
@@ -70,7 +70,7 @@ class Container:
                 stderr=writing,
                 start_new_session=True,
                 # Safe here: the engine has one thread, and libc is loaded already.
-                preexec_fn=functools.partial(die_with, os.getpid()),  # noqa: PLW1509 - see above
+                preexec_fn=functools.partial(set_parent_death_signal, os.getpid()),  # noqa: PLW1509 - see above
             )
         except (OSError, subprocess.SubprocessError) as error:
             os.close(reading)

@@ -28,7 +28,7 @@ from typing import Any, Final
 from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, PreflightFailed
-from kubectl_ddp.program import program
+from kubectl_ddp.invocation import program
 
 ROOT_KIND: Final = "PyTorchJob"
 
@@ -36,7 +36,7 @@ TEMPORARY: Final = f"{GROUP}/temporary"
 """Annotation of a pod: a JSON list of its directories outside of the job's, to be removed after the engine's death."""
 
 
-def unwritable(directory: Path, error: OSError) -> DdpError:
+def not_writable_error(directory: Path, error: OSError) -> DdpError:
     """The sentence about a state directory that cannot be written."""
     return PreflightFailed(
         f"Jobs of this machine are kept in '{directory}', which cannot be written: {error.strerror or error}.",
@@ -138,7 +138,7 @@ class JobDirectory:
             self.objects()
             raise
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise not_writable_error(self.path, error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

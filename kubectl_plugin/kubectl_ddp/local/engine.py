@@ -29,7 +29,7 @@ from kubectl_ddp.local.conditions import is_finished, set_condition
 from kubectl_ddp.local.directory import JobDirectory, root_of, write_json
 from kubectl_ddp.local.environment import elastic_bounds, of_operator, worker_replicas
 from kubectl_ddp.local.kubelet import JOB_UID, Backoff, Node, PodRunner
-from kubectl_ddp.local.prctl import become_subreaper
+from kubectl_ddp.local.prctl import set_child_subreaper
 from kubectl_ddp.local.process import descendants, kill
 
 _EVENTS: Final = 200
@@ -73,10 +73,10 @@ class Engine:
     async def run(self, ready: int | None) -> None:
         """Work until the job is over; ``ready`` is a descriptor that is told of the first pods."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, self._nudged)
+        loop.add_signal_handler(signal.SIGUSR1, self._reload_desired_state)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        loop.add_signal_handler(signal.SIGTERM, self._told_to_stop)
-        loop.add_signal_handler(signal.SIGINT, self._told_to_stop)
+        loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        loop.add_signal_handler(signal.SIGINT, self._on_sigterm)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the terminal closed; not our business
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         self._dirty.set()
@@ -94,21 +94,21 @@ class Engine:
                 ready = None
 
     @property
-    def _is_wanted(self) -> bool:
+    def _should_exist(self) -> bool:
         return "deletionTimestamp" not in self._root["metadata"]
 
     @property
     def _is_over(self) -> bool:
-        return is_finished(self._status) or not self._is_wanted
+        return is_finished(self._status) or not self._should_exist
 
     @property
     def _is_done(self) -> bool:
-        return self._is_over and not self._tasks and not any(runner.is_busy for runner in self._runners.values())
+        return self._is_over and not self._tasks and not any(runner.is_active for runner in self._runners.values())
 
     def _changed(self) -> None:
         self._dirty.set()
 
-    def _nudged(self) -> None:
+    def _reload_desired_state(self) -> None:
         """Take over the desired state; a directory that is gone counts as a deletion."""
         try:
             self._objects = self.directory.objects()
@@ -116,7 +116,7 @@ class Engine:
             self._root["metadata"].setdefault("deletionTimestamp", pod_states.now())
         self._changed()
 
-    def _told_to_stop(self) -> None:
+    def _on_sigterm(self) -> None:
         """The machine goes down, or somebody ended this process: stop the pods in good order."""
         text = "The local engine was told to stop (SIGTERM)."
         set_condition(self._status, "Failed", "True", reason="EngineStopped", message=text, now=pod_states.now())
@@ -130,7 +130,7 @@ class Engine:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, wait_status = ended
                 if pid in by_pid:
-                    task = asyncio.get_running_loop().create_task(by_pid[pid].exited(wait_status))
+                    task = asyncio.get_running_loop().create_task(by_pid[pid].on_process_exit(wait_status))
                     self._tasks.add(task)
                     task.add_done_callback(self._task_done)
         if self._reaped is not None and not self._reaped.done():
@@ -141,7 +141,7 @@ class Engine:
         self._error = self._error or task.exception()
         self._changed()
 
-    def _next_reaped(self) -> asyncio.Future[None]:
+    def _next_child_exit(self) -> asyncio.Future[None]:
         if self._reaped is None or self._reaped.done():
             self._reaped = asyncio.get_running_loop().create_future()
         return self._reaped
@@ -149,7 +149,7 @@ class Engine:
     # -- control loop --------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        self._forget_stopped()
+        self._remove_stopped()
         was_over = self._is_over
         for batch_job in self._batch_jobs:  # before the workers, which look for the store as soon as they start
             self._reconcile_batch(batch_job)
@@ -163,18 +163,18 @@ class Engine:
         seconds = operator.deadline_seconds(self._root)
         if seconds is not None and self._status.get("startTime") and self._deadline is None:
             # One second more: times of a status have no fractions.
-            self._deadline = asyncio.get_running_loop().call_later(seconds + 1, self._deadline_came)
+            self._deadline = asyncio.get_running_loop().call_later(seconds + 1, self._on_deadline)
 
-    def _deadline_came(self) -> None:
+    def _on_deadline(self) -> None:
         self._deadline = None
         self._changed()
 
-    def _forget_stopped(self) -> None:
+    def _remove_stopped(self) -> None:
         """Pods that were stopped and have ended are gone; those of a finished job stay, as evidence."""
         if self._is_over:
             return
         for name, runner in list(self._runners.items()):
-            if pod_states.is_leaving(runner.pod) and not runner.is_busy:
+            if pod_states.is_terminating(runner.pod) and not runner.is_active:
                 runner.remove()
                 del self._runners[name]
 
@@ -183,7 +183,7 @@ class Engine:
         plan = operator.reconcile(self._root, workers, self._status, now=pod_states.now())
         self._status = plan.status
         for reason, message in plan.events:
-            self._tell(reason, message, self._root)
+            self._emit_event(reason, message, self._root)
         for name in plan.delete:
             self._stop(name)
         for index in plan.create:
@@ -201,7 +201,7 @@ class Engine:
         for pod_name in plan.delete:
             self._stop(pod_name)
         if plan.event is not None:
-            self._tell(*plan.event, batch_job)
+            self._emit_event(*plan.event, batch_job)
         if plan.create:
             self._start(
                 pod_states.batch_pod(self._root, batch_job, self._network.store), name, batch_job, is_worker=False
@@ -216,7 +216,7 @@ class Engine:
         place = self._working_directory if is_worker else str(self.directory.path)
         runner = PodRunner(pod, self._node(place), of_operator(self._root) if is_worker else [], backoff)
         self._runners[runner.name] = runner
-        self._tell("SuccessfulCreatePod", f"Created pod: {runner.name}", owner)
+        self._emit_event("SuccessfulCreatePod", f"Created pod: {runner.name}", owner)
         runner.start(self._delays.pop(key, 0.0))
 
     def _stop(self, name: str) -> None:
@@ -227,7 +227,7 @@ class Engine:
             self._delays[key] = self._backoffs[key].next(runner.ran_seconds)
             self._last_states[key] = pod_states.container_status(runner.pod)["state"]
         runner.stop()
-        if not runner.is_busy:
+        if not runner.is_active:
             self._changed()
 
     def _node(self, working_directory: str) -> Node:
@@ -240,7 +240,7 @@ class Engine:
             addresses=self._addresses(),
             environ=os.environ,
             changed=self._changed,
-            reaped=self._next_reaped,
+            reaped=self._next_child_exit,
         )
 
     def _addresses(self) -> dict[str, str]:
@@ -253,7 +253,7 @@ class Engine:
 
     # -- what is told --------------------------------------------------------------------------------------------------
 
-    def _tell(self, reason: str, message: str, about: Object) -> None:
+    def _emit_event(self, reason: str, message: str, about: Object) -> None:
         moment = pod_states.now()
         self._events.append(
             {
@@ -293,7 +293,7 @@ class Engine:
         for runner in self._runners.values():
             runner.close()
         self._network.close()
-        if not self._is_wanted:
+        if not self._should_exist:
             for runner in self._runners.values():
                 runner.remove()
             liveness.remove(self.directory)
@@ -318,7 +318,7 @@ def main(arguments: Sequence[str]) -> int:
     # Whoever edits may signal as soon as the file names us: held back until there is a handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     liveness.claim(directory, is_starting=False)
-    become_subreaper()
+    set_child_subreaper()
     os.chdir("/")
     try:
         engine = Engine(directory, python=flags.python, working_directory=flags.directory)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kubectl_ddp.backend import Entry, Handover, Object
+from kubectl_ddp.backend import Entry, ExecCommand, Object
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.local.pods import container_status
 from kubectl_ddp.local.process import leader
 
 
-def handover(pod: Object, entry: Entry) -> Handover:
+def build_exec_command(pod: Object, entry: Entry) -> ExecCommand:
     """The program in the pod's surroundings; the terminal is ours to hand on. Raises NotFound when the pod is over."""
     status = container_status(pod)
     mark = str(status.get("containerID", "")).removeprefix("local://")
@@ -29,4 +29,4 @@ def handover(pod: Object, entry: Entry) -> Handover:
         raise NotFound(f"Pod '{name}' does not run just now.", hint="Try again once it does.") from None
     variables = (os.fsdecode(each).partition("=") for each in block.split(b"\0") if each)
     environ = {name: value for name, _, value in variables} | dict(entry.variables)
-    return Handover(words=entry.words, environ=environ, directory=directory)
+    return ExecCommand(words=entry.words, environ=environ, directory=directory)

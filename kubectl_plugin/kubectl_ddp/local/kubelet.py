@@ -21,7 +21,7 @@ from kubectl_ddp.local import volumes
 from kubectl_ddp.local.container import NOT_STARTED, Command, Container, StartError, exit_of
 from kubectl_ddp.local.directory import TEMPORARY, JobDirectory, read_json, write_json
 from kubectl_ddp.local.environment import Variable, expand, of_shell, resolve
-from kubectl_ddp.local.logfile import LogReader, LogWriter
+from kubectl_ddp.local.log_file import LogReader, LogWriter
 from kubectl_ddp.local.translate import translation
 
 FALLBACK_LINES: Final = 80
@@ -100,7 +100,7 @@ class PodRunner:
         return self._container.pid if self._container is not None else None
 
     @property
-    def is_busy(self) -> bool:
+    def is_active(self) -> bool:
         """Whether a process of it runs, or will be started by a timer."""
         return self._container is not None or bool(self._timers)
 
@@ -182,7 +182,7 @@ class PodRunner:
         directory = template.get("workingDir")
         return Command(argv, environment, adapt(directory) if directory else self.node.working_directory)
 
-    async def exited(self, wait_status: int) -> None:
+    async def on_process_exit(self, wait_status: int) -> None:
         """Its process ended with that status."""
         container = self._container
         if container is None:
@@ -193,7 +193,7 @@ class PodRunner:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        if code == 0 and self._template is not self._templates[-1] and not pod_states.is_leaving(self.pod):
+        if code == 0 and self._template is not self._templates[-1] and not pod_states.is_terminating(self.pod):
             self._stage += 1
             self._run()
             return
@@ -238,7 +238,7 @@ class PodRunner:
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL after the pod's grace period."""
-        if pod_states.is_leaving(self.pod):
+        if pod_states.is_terminating(self.pod):
             return
         self.pod["metadata"]["deletionTimestamp"] = pod_states.now()
         for timer in self._timers:

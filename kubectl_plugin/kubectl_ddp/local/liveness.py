@@ -65,7 +65,7 @@ def _mark_lost(job: Object, pods: list[Object], engine: EngineProcess | None) ->
     text = f"The local engine{which} ended without a word: it was killed, or the machine was restarted."
     job["status"] = copy.deepcopy(job["status"])
     # Nobody wrote down when; the last word of the engine is the closest.
-    moment = _last_word(job)
+    moment = _last_update_time(job)
     set_condition(job["status"], "Failed", "True", reason=ENGINE_LOST, message=text, now=moment)
     for pod in pods:
         if pod["status"]["phase"] not in {"Succeeded", "Failed"}:
@@ -75,7 +75,7 @@ def _mark_lost(job: Object, pods: list[Object], engine: EngineProcess | None) ->
             status.update({"ready": False, "state": {"terminated": ended}})
 
 
-def _last_word(job: Object) -> str:
+def _last_update_time(job: Object) -> str:
     times = [item["lastUpdateTime"] for item in job["status"].get("conditions") or ()]
     return str(max([*times, str(job["metadata"].get("creationTimestamp", ""))]))
 
@@ -93,7 +93,7 @@ def wait_until_gone(identity: Identity) -> None:
         os.close(pidfd)
 
 
-def sweep(directory: JobDirectory) -> None:
+def remove_orphans(directory: JobDirectory) -> None:
     """Remove what a dead engine left of its job outside of the job's directory: processes, scratch directories."""
     uid = root_of(directory.objects())["metadata"].get("uid")
     while uid and (left := marked(f"{uid}/")):

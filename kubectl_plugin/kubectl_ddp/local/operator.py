@@ -48,7 +48,7 @@ class _Draft:
     def name(self) -> str:
         return str(self.job["metadata"]["name"])
 
-    def become(self, condition: str, text: str, *, reason: str | None = None, value: str = "True") -> None:
+    def update_condition(self, condition: str, text: str, *, reason: str | None = None, value: str = "True") -> None:
         """Set a condition, and tell of it when it is news."""
         reason = reason or f"PyTorchJob{condition}"
         if set_condition(self.status, condition, value, reason=reason, message=text, now=self.now):
@@ -65,7 +65,7 @@ def reconcile(job: Object, pods: Sequence[Object], status: Status, *, now: str) 
         now: the time, as Kubernetes writes it.
     """
     draft = _Draft(job, list(pods), copy.deepcopy(status), now)
-    draft.become("Created", f"PyTorchJob {draft.name} is created.")
+    draft.update_condition("Created", f"PyTorchJob {draft.name} is created.")
     if is_finished(draft.status) or "deletionTimestamp" in job["metadata"]:
         _stop(draft, [pod for pod in draft.workers if not pod_states.is_over(pod)])
     elif job["spec"].get("runPolicy", {}).get("suspend"):
@@ -77,28 +77,30 @@ def reconcile(job: Object, pods: Sequence[Object], status: Status, *, now: str) 
 
 
 def _stop(draft: _Draft, pods: Sequence[Object]) -> None:
-    draft.delete += [pod["metadata"]["name"] for pod in pods if not pod_states.is_leaving(pod)]
+    draft.delete += [pod["metadata"]["name"] for pod in pods if not pod_states.is_terminating(pod)]
 
 
 def _suspend(draft: _Draft) -> None:
     _stop(draft, draft.workers)
     text = f"PyTorchJob {draft.name} is suspended."
     if is_true(draft.status, "Running"):
-        draft.become("Running", text, reason="PyTorchJobSuspended", value="False")
-    draft.become("Suspended", text)
+        draft.update_condition("Running", text, reason="PyTorchJobSuspended", value="False")
+    draft.update_condition("Suspended", text)
     draft.status["startTime"] = None
 
 
 def _run(draft: _Draft) -> None:
     if is_true(draft.status, "Suspended"):
-        draft.become("Suspended", f"PyTorchJob {draft.name} is resumed.", reason="PyTorchJobResumed", value="False")
+        draft.update_condition(
+            "Suspended", f"PyTorchJob {draft.name} is resumed.", reason="PyTorchJobResumed", value="False"
+        )
     if not draft.status.get("startTime"):
         draft.status["startTime"] = draft.now
     wanted = range(worker_replicas(draft.job))
     _stop(draft, [pod for pod in draft.workers if pod_states.index(pod) not in wanted])
-    present = [pod for pod in draft.workers if pod_states.index(pod) in wanted and not pod_states.is_leaving(pod)]
+    present = [pod for pod in draft.workers if pod_states.index(pod) in wanted and not pod_states.is_terminating(pod)]
     failed = _replace_failed(draft, present)
-    _judge(draft, present, failed)
+    _update_job_condition(draft, present, failed)
     if is_finished(draft.status):
         _stop(draft, [pod for pod in draft.workers if not pod_states.is_over(pod)])
         return
@@ -125,11 +127,13 @@ def _replace_failed(draft: _Draft, present: Sequence[Object]) -> list[Object]:
             )
         )
         draft.delete.append(name)
-        draft.become("Restarting", f"PyTorchJob {draft.name} is restarting because 1 Worker replica(s) failed.")
+        draft.update_condition(
+            "Restarting", f"PyTorchJob {draft.name} is restarting because 1 Worker replica(s) failed."
+        )
     return final
 
 
-def _judge(draft: _Draft, present: Sequence[Object], failed: Sequence[Object]) -> None:
+def _update_job_condition(draft: _Draft, present: Sequence[Object], failed: Sequence[Object]) -> None:
     phases = [pod["status"]["phase"] for pod in present]
     succeeded = phases.count("Succeeded")
     elastic = draft.job["spec"].get("elasticPolicy") is not None
@@ -137,16 +141,16 @@ def _judge(draft: _Draft, present: Sequence[Object], failed: Sequence[Object]) -
         _finish(draft, "Succeeded", f"PyTorchJob {draft.name} is successfully completed.")
     elif failed:
         _finish(draft, "Failed", f"PyTorchJob {draft.name} is failed because {len(failed)} Worker replica(s) failed.")
-    elif _is_past_backoff_limit(draft.job, present):
+    elif _exceeds_backoff_limit(draft.job, present):
         _finish(draft, "Failed", f"Job {draft.name} has failed because it has reached the specified backoff limit")
-    elif _is_past_deadline(draft):
+    elif _exceeds_deadline(draft):
         _finish(draft, "Failed", f"Job {draft.name} has failed because it was active longer than specified deadline")
     elif any(_runs(pod) for pod in present):
-        draft.become("Running", f"PyTorchJob {draft.name} is running.")
+        draft.update_condition("Running", f"PyTorchJob {draft.name} is running.")
 
 
 def _finish(draft: _Draft, condition: str, text: str) -> None:
-    draft.become(condition, text)
+    draft.update_condition(condition, text)
     draft.status["completionTime"] = draft.now
 
 
@@ -154,7 +158,7 @@ def _runs(pod: Object) -> bool:
     return "running" in pod_states.container_status(pod)["state"]
 
 
-def _is_past_backoff_limit(job: Object, present: Sequence[Object]) -> bool:
+def _exceeds_backoff_limit(job: Object, present: Sequence[Object]) -> bool:
     limit = job["spec"].get("runPolicy", {}).get("backoffLimit")
     policy = job["spec"]["pytorchReplicaSpecs"]["Worker"].get("restartPolicy", "OnFailure")
     if limit is None or policy not in {"OnFailure", "Always"}:
@@ -171,7 +175,7 @@ def deadline_seconds(job: Object) -> float | None:
     return float(seconds) if seconds is not None else None
 
 
-def _is_past_deadline(draft: _Draft) -> bool:
+def _exceeds_deadline(draft: _Draft) -> bool:
     seconds = deadline_seconds(draft.job)
     if seconds is None:
         return False
@@ -186,7 +190,7 @@ def _epoch(moment: str) -> float:
 
 
 def _count(draft: _Draft) -> None:
-    present = [pod for pod in draft.workers if not pod_states.is_leaving(pod)]
+    present = [pod for pod in draft.workers if not pod_states.is_terminating(pod)]
     phases = [pod["status"]["phase"] for pod in present]
     draft.status["replicaStatuses"] = {
         "Worker": {

@@ -131,7 +131,7 @@ def is_over(pod: Object) -> bool:
     return pod["status"]["phase"] in {"Succeeded", "Failed"}
 
 
-def is_leaving(pod: Object) -> bool:
+def is_terminating(pod: Object) -> bool:
     """Whether it was told to go."""
     return "deletionTimestamp" in pod["metadata"]
 
@@ -161,7 +161,7 @@ def mark_terminated(pod: Object, code: int, *, reason: str, message: str, signal
     status.update({"ready": False, "started": False, "state": {"terminated": ended}})
     _set_ready(pod, ready=False)
     policy = pod["spec"]["restartPolicy"]
-    if is_leaving(pod) or policy == "Never" or (policy == "OnFailure" and code == 0):
+    if is_terminating(pod) or policy == "Never" or (policy == "OnFailure" and code == 0):
         pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
 
 

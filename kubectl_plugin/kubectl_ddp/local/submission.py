@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.errors import DdpError, NameTaken, PreflightFailed, UsageError
+from kubectl_ddp.errors import AlreadyExists, DdpError, PreflightFailed, UsageError
+from kubectl_ddp.invocation import program
 from kubectl_ddp.local import pods, volumes
 from kubectl_ddp.local.addresses import WORKERS
-from kubectl_ddp.local.directory import ROOT_KIND, JobDirectory, read_json, unwritable, write_json
+from kubectl_ddp.local.directory import ROOT_KIND, JobDirectory, not_writable_error, read_json, write_json
 from kubectl_ddp.local.environment import elastic_bounds, of_operator, resolve, worker_replicas
 from kubectl_ddp.local.liveness import claim, remove
 from kubectl_ddp.local.volumes import CLAIMS
-from kubectl_ddp.program import program
 
 _NEEDS: Final = ("torch", "ddp_trainer")
 """What the interpreter of the pods must be able to import, for a job of ours."""
@@ -89,7 +89,7 @@ def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
     python = machine.python
     if shutil.which(python) is None:
         raise PreflightFailed(f"There is no Python at '{python}'.", hint="Set KUBECTL_DDP_PYTHON to one that is there.")
-    if not any(_is_ours(template) for template in templates):
+    if not any(_uses_launcher(template) for template in templates):
         return
     missing = _missing(python)
     if missing:
@@ -99,7 +99,7 @@ def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
         )
 
 
-def _is_ours(template: Object) -> bool:
+def _uses_launcher(template: Object) -> bool:
     container = template["spec"]["containers"][0]
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     return bool(_OURS.intersection(str(word) for word in words))
@@ -122,7 +122,7 @@ def _missing(python: str) -> list[str]:
 
 
 def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine, *, instead: bool = False) -> None:
-    """Make the directory of a job appear complete, or not at all. Raises NameTaken.
+    """Make the directory of a job appear complete, or not at all. Raises AlreadyExists.
 
     Args:
         directory: of the job.
@@ -142,11 +142,11 @@ def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine,
     except OSError as error:
         shutil.rmtree(draft.path, ignore_errors=True)
         if directory.path.exists():
-            raise NameTaken(
+            raise AlreadyExists(
                 f"There is a job '{directory.name}' on this machine already.",
                 hint=f"Delete it with '{program()} delete {directory.name}', or choose another --name.",
             ) from error
-        raise unwritable(directory.path.parent, error) from error
+        raise not_writable_error(directory.path.parent, error) from error
 
 
 def _inherit(heir: JobDirectory, directory: JobDirectory) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import NotFound
+from kubectl_ddp.history_log import is_part
 from kubectl_ddp.local.directory import JobDirectory
 from kubectl_ddp.local.inotify import Watch
 from kubectl_ddp.local.liveness import engine_of, snapshot
-from kubectl_ddp.local.logfile import LogReader
-from kubectl_ddp.past import is_part
+from kubectl_ddp.local.log_file import LogReader
 
 
 def entries(
     directory: JobDirectory, pod: Object, *, follow: bool, tail: int | None, since: str | None
 ) -> Iterator[tuple[str, str]]:
     """Time and text of a pod's lines; with ``follow`` until the container that ``pod`` shows is gone."""
-    reader = _Shown(directory.log(pod["metadata"]["name"]), since=since)
+    reader = _FilteredLogReader(directory.log(pod["metadata"]["name"]), since=since)
     if not follow:
         lines = list(reader.lines())
         yield from lines[-tail:] if tail else lines[: 0 if tail == 0 else None]
@@ -41,7 +41,7 @@ def raw_lines(directory: JobDirectory, pod: Object) -> Iterator[str]:
     return (text for _, text in LogReader(directory.log(pod["metadata"]["name"])).lines())
 
 
-class _Shown(LogReader):
+class _FilteredLogReader(LogReader):
     """The lines that people are shown."""
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -56,7 +56,7 @@ def _follow(
     yield from lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
     written = None
     while True:
-        stamp = _stamp(directory)
+        stamp = _status_mtime(directory)
         # Whether it is gone is asked before the last read, so that its last line is read.
         is_gone = stamp != written and _is_gone(directory, pod)
         written = stamp
@@ -74,7 +74,7 @@ def is_alive(directory: JobDirectory) -> bool:
     return engine is not None and not engine.is_gone
 
 
-def _stamp(directory: JobDirectory) -> int:
+def _status_mtime(directory: JobDirectory) -> int:
     try:
         return directory.status_file.stat().st_mtime_ns
     except FileNotFoundError:

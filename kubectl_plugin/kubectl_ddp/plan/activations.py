@@ -36,7 +36,7 @@ also the logits before they were made longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ActivationMemory:
     """Bytes that one micro-batch takes on one rank."""
 
     stream: float
@@ -56,20 +56,20 @@ class Kept:
     """While the loss is computed."""
 
 
-def kept(shape: Shape, work: Work, choice: Choice) -> Kept:
+def activation_memory(shape: Shape, work: Work, choice: Choice) -> ActivationMemory:
     """What one micro-batch keeps."""
     tp, computed = choice.layout.tp, work.precision.computed
     rows = choice.micro_batch * work.sequence
     streamed = stream_bytes(work, choice)
     stream = rows * shape.hidden * streamed / tp
-    perceptron = (4 if shape.is_gated else 2) * shape.perceptron
+    perceptron = (4 if shape.is_gated else 2) * shape.intermediate_size
     entering = 2 * rows * shape.hidden * computed
     within = rows * (shape.qkv + shape.hidden + perceptron) * computed / tp
     of_attention = rows * shape.heads / tp * _SINGLE
     statistics = rows * 4 / tp * _SINGLE + of_attention
     product = rows * shape.hidden * computed
     made = rows * (shape.qkv + shape.hidden + perceptron / 2) * computed / tp
-    return Kept(
+    return ActivationMemory(
         stream=stream,
         block=2 * stream + entering + within + statistics,
         costly=made + of_attention + 2 * product,
@@ -80,11 +80,11 @@ def kept(shape: Shape, work: Work, choice: Choice) -> Kept:
     )
 
 
-def left(held: Kept, recomputation: Recomputation) -> float:
+def left(held: ActivationMemory, recomputation: Recomputation) -> float:
     """What a block keeps that computes the rest again."""
     return held.stream + (held.costly if recomputation.is_cheap else 0.0)
 
 
 def stream_bytes(work: Work, choice: Choice) -> int:
     """Bytes of a number between blocks: under autocast sums stay in 32 bits; blocks gathered in 16 make it as short."""
-    return work.precision.computed if choice.gathers_blocks else _SINGLE
+    return work.precision.computed if choice.is_gathered_per_block else _SINGLE

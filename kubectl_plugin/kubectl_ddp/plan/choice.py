@@ -11,7 +11,7 @@ from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.recomputation import TRIED, Recomputation
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
-from kubectl_ddp.spec.own_gpt import SCHEDULE
+from kubectl_ddp.spec.reference_model import SCHEDULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Choice:
     """What is dropped of activations, and computed again in the backward pass."""
 
     @property
-    def gathers_stages(self) -> bool:
+    def is_gathered_per_stage(self) -> bool:
         """Sharded weights of a pipeline's stage are gathered once in a step, all of them, and in 32 bits."""
         return self.layout.shard > 1 and self.layout.pp > 1
 
     @property
-    def gathers_blocks(self) -> bool:
+    def is_gathered_per_block(self) -> bool:
         """Sharded weights are gathered block by block in each pass, as numbers that are computed with."""
         return self.layout.shard > 1 and self.layout.pp == 1
 
@@ -52,7 +52,7 @@ def layouts(world: int, names: Sequence[str]) -> Iterator[Layout]:
             yield replace(layout, **{last: size})
 
 
-def obstacle(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:
+def infeasible_reason(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:
     """Why a model cannot be laid out so, whatever the memory; empty where it can."""
     if layout.tp > machine.per_node:
         return f"tp={layout.tp} is more than the {machine.per_node} GPUs of a node."
@@ -72,10 +72,10 @@ def obstacle(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:
         return f"pp={layout.pp} is more than the {shape.layers} layers."
     if layout.data_size > work.global_batch:
         return f"{layout.data_size} parts of a batch are more than its {work.global_batch} samples."
-    return _too_few(layout, work)
+    return _microbatch_error(layout, work)
 
 
-def _too_few(layout: Layout, work: Work) -> str:
+def _microbatch_error(layout: Layout, work: Work) -> str:
     """A pipeline needs as many micro-batches as it has stages, by the schedule that a plan counts with."""
     passes = _least_passes(layout, work, work.micro_batch or 1)
     for _ in of_micro_batches(SCHEDULE, passes, pp=layout.pp):
@@ -91,7 +91,7 @@ def _least_passes(layout: Layout, work: Work, size: int) -> int:
 
 def _shards(layout: Layout, work: Work) -> int:
     """Into how many the trainer cuts a batch."""
-    return logical_shards(work.shards, most_ranks=layout.world, parts=layout.data_size, global_batch=work.global_batch)
+    return logical_shards(work.shards, max_ranks=layout.world, parts=layout.data_size, global_batch=work.global_batch)
 
 
 def _at_once(layout: Layout, work: Work) -> tuple[int, int]:

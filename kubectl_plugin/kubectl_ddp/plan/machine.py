@@ -126,7 +126,7 @@ class Machine:
         return self.nodes * self.per_node
 
     @property
-    def usable_bytes(self) -> int:
+    def available_bytes(self) -> int:
         """Memory of each GPU that training can have."""
         return self.gpu.memory_bytes - self.reserved_bytes
 
@@ -146,7 +146,7 @@ class Machine:
         is_near = stride * size <= self.per_node
         return _REACHED * (self.gpu.near_bytes if is_near else min(self.gpu.near_bytes, self.far_bytes))
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """As in ``16 H100 on 2 nodes``."""
         where = "one node" if self.nodes == 1 else f"{self.nodes} nodes"
         return f"{self.world} {self.gpu.name} on {where}"

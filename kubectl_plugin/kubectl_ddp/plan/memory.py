@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kubectl_ddp.plan.activations import Kept, kept, left
+from kubectl_ddp.plan.activations import ActivationMemory, activation_memory, left
 from kubectl_ddp.plan.choice import Choice
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import KEPT_OF_WEIGHT, Precision, Work
@@ -81,8 +81,10 @@ class Stage:
 
     def largest(self, shape: Shape, tp: int) -> float:
         """The most weights on this rank that any one matrix has."""
-        embedding = max(self.embedding, shape.positions) if self.is_first else self.embedding * self.is_last
-        return max(embedding, shape.hidden * max(shape.qkv, shape.perceptron) / tp)
+        embedding = (
+            max(self.embedding, shape.position_embedding_params) if self.is_first else self.embedding * self.is_last
+        )
+        return max(embedding, shape.hidden * max(shape.qkv, shape.intermediate_size) / tp)
 
 
 def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
@@ -93,7 +95,9 @@ def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
     for number in range(pp):
         is_first, is_last = number == 0, number == pp - 1
         has_output = is_last and not (is_first and shape.is_tied)
-        ends = (embedding + shape.positions) * is_first + embedding * has_output + shape.hidden * is_last
+        ends = (
+            (embedding + shape.position_embedding_params) * is_first + embedding * has_output + shape.hidden * is_last
+        )
         yield Stage(
             first=number * each + min(number, more),
             layers=each + (number < more),
@@ -108,21 +112,25 @@ def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
 
 def memory(shape: Shape, work: Work, choice: Choice) -> Memory:
     """The most that any rank needs, at the moment at which it needs it."""
-    held = kept(shape, work, choice)
+    held = activation_memory(shape, work, choice)
     found = [
         replace(moment, stage=number)
         for number, stage in enumerate(stages(shape, choice))
-        for moment in _moments(shape, work, choice, stage, held)
+        for moment in _peak_candidates(shape, work, choice, stage, held)
     ]
     return max(found, key=lambda moment: moment.total)
 
 
-def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept) -> Iterator[Memory]:
+def _peak_candidates(
+    shape: Shape, work: Work, choice: Choice, stage: Stage, held: ActivationMemory
+) -> Iterator[Memory]:
     """What is in use when it may be most."""
     layout = choice.layout
     stays = choice.passes > 1 or (layout.replicate > 1 and layout.shard == 1)  # added up, or in DDP's buckets
     pieces = stage.weights / layout.shard * _SINGLE
-    among = 1 if choice.gathers_stages or choice.passes > 1 else layout.shard  # over which gradients of passes lie
+    among = (
+        1 if choice.is_gathered_per_stage or choice.passes > 1 else layout.shard
+    )  # over which gradients of passes lie
     whole = stage.weights / among * _SINGLE
     now = Memory(
         weights=pieces + _copies(work, choice, stage),
@@ -131,32 +139,32 @@ def _moments(shape: Shape, work: Work, choice: Choice, stage: Stage, held: Kept)
         activations=0.0,
         moment="",
     )
-    in_one = _kept_by(stage.layers, choice, stage, held)
-    buffers = _received(choice, stage) * held.stream
+    in_one = _activation_bytes(stage.layers, choice, stage, held)
+    buffers = _recv_buffer_count(choice, stage) * held.stream
     others = (stage.in_flight - 1) * in_one + buffers
     made = stage.embedding / among * _SINGLE if stage.is_last else 0.0
     fresh = _fresh(shape, work, choice, stage)
     if stage.is_last:
         yield replace(now, activations=others + in_one + held.head + held.loss, moment="loss")
     unused = held.unused if choice.recomputation.is_cheap else 0.0
-    for block, moment in _turns(choice, stage).items():
+    for block, moment in _peak_blocks(choice, stage).items():
         above = (stage.layers - 1 - block) * stage.block / among * _SINGLE
         yield replace(
             now,
             gradients=(now.gradients or made + above) + fresh,
-            activations=others + _kept_by(block, choice, stage, held) + held.block + unused + held.backward,
+            activations=others + _activation_bytes(block, choice, stage, held) + held.block + unused + held.backward,
             moment=moment,
         )
     if stage.is_first:
         embedded = stage.embedding * _SINGLE
         yield replace(now, gradients=whole + embedded, activations=others + held.stream, moment="embedding's gradient")
-    if choice.gathers_stages:
-        weights, dealt = pieces + whole, whole + _dealt_at_once(shape, choice, stage)
+    if choice.is_gathered_per_stage:
+        weights, dealt = pieces + whole, whole + _reduce_scatter_bytes(shape, choice, stage)
         yield replace(now, weights=weights, gradients=dealt, activations=buffers, moment="dealing out of gradients")
     yield replace(now, weights=pieces, gradients=pieces, activations=buffers, moment="optimizer")
 
 
-def _received(choice: Choice, stage: Stage) -> int:
+def _recv_buffer_count(choice: Choice, stage: Stage) -> int:
     """Buffers in which a stage receives, but for those of micro-batches in flight, which count with what these keep."""
     if choice.layout.pp == 1:
         return 0
@@ -164,24 +172,24 @@ def _received(choice: Choice, stage: Stage) -> int:
     return choice.passes * (there + back) - stage.in_flight * there
 
 
-def _dealt_at_once(shape: Shape, choice: Choice, stage: Stage) -> float:
+def _reduce_scatter_bytes(shape: Shape, choice: Choice, stage: Stage) -> float:
     """Gradients that are put into the order in which they are sent, twice, and this rank's piece of their sum."""
     most = min(stage.weights * _SINGLE, _BUCKET + stage.largest(shape, choice.layout.tp) * _SINGLE)
     return (2 + 1 / choice.layout.shard) * most
 
 
-def _kept_by(blocks: int, choice: Choice, stage: Stage, held: Kept) -> float:
+def _activation_bytes(blocks: int, choice: Choice, stage: Stage, held: ActivationMemory) -> float:
     """What so many of the stage's blocks, from its first, keep of one micro-batch."""
-    again = _again(blocks, choice, stage)
+    again = _recomputed_blocks(blocks, choice, stage)
     return again * left(held, choice.recomputation) + (blocks - again) * held.block
 
 
-def _again(blocks: int, choice: Choice, stage: Stage) -> int:
+def _recomputed_blocks(blocks: int, choice: Choice, stage: Stage) -> int:
     """How many of so many blocks compute again, from the stage's first."""
     return choice.recomputation.blocks(stage.first + blocks) - choice.recomputation.blocks(stage.first)
 
 
-def _turns(choice: Choice, stage: Stage) -> Mapping[int, str]:
+def _peak_blocks(choice: Choice, stage: Stage) -> Mapping[int, str]:
     """Blocks, from the stage's first, in whose backward pass most can be in use, and what that moment is called.
 
     From one that computes again to the next such one it only grows or only shrinks, and so does the sum of all.
@@ -199,17 +207,17 @@ def _copies(work: Work, choice: Choice, stage: Stage) -> float:
 
     What autocast has made, a micro-batch keeps for its backward pass, but of blocks that compute it again.
     """
-    if choice.gathers_blocks:
+    if choice.is_gathered_per_block:
         return (stage.ends + min(_GATHERED, stage.layers) * stage.block) * work.precision.computed
-    gathered = stage.weights * _SINGLE if choice.gathers_stages else 0.0
+    gathered = stage.weights * _SINGLE if choice.is_gathered_per_stage else 0.0
     if work.precision is Precision.FP32:
         return gathered
-    kept = stage.layers - _again(stage.layers, choice, stage)
+    kept = stage.layers - _recomputed_blocks(stage.layers, choice, stage)
     return gathered + (stage.weights + (stage.in_flight - 1) * kept * stage.block) * work.precision.computed
 
 
 def _fresh(shape: Shape, work: Work, choice: Choice, stage: Stage) -> float:
     """Gradients that were just computed and not added, or not yet divided among shards."""
-    if choice.gathers_blocks:
+    if choice.is_gathered_per_block:
         return stage.block * (work.precision.computed + _SINGLE)
-    return shape.hidden * shape.perceptron / choice.layout.tp * work.precision.computed
+    return shape.hidden * shape.intermediate_size / choice.layout.tp * work.precision.computed

@@ -8,9 +8,9 @@ from typing import Final
 
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.errors import PreflightFailed, UsageError
-from kubectl_ddp.plan.amounts import count, gibibytes
+from kubectl_ddp.plan.formatting import count, format_bytes
+from kubectl_ddp.plan.job_args import MICRO_BATCH
 from kubectl_ddp.plan.machine import Machine
-from kubectl_ddp.plan.own_program import MICRO_BATCH
 from kubectl_ddp.plan.ranking import Plan, plan
 from kubectl_ddp.plan.recomputation import ALL, FLAG, NOTHING, WHAT
 from kubectl_ddp.plan.shape import Shape
@@ -23,11 +23,11 @@ _MOST: Final = 2048
 def best(shape: Shape, work: Work, machine: Machine) -> Layout:
     """The layout to train in. Raises PreflightFailed where none fits."""
     found = plan(shape, work, machine)
-    demand(found)
+    require_feasible_plan(found)
     return found.fitting[0].choice.layout
 
 
-def demand(found: Plan) -> None:
+def require_feasible_plan(found: Plan) -> None:
     """Say what is in the way where no layout can be had.
 
     Raises UsageError where all that fit are refused, and PreflightFailed, with the nearest miss and a way out, where
@@ -37,22 +37,22 @@ def demand(found: Plan) -> None:
         return
     if found.refused:
         misfit = found.refused[0].misfit
-        raise UsageError(f"{misfit.sentence} No layout fits that goes with it.", hint=misfit.help)
-    whose = f"a model of {count(found.shape.parameters)} parameters on {found.machine.told()}"
+        raise UsageError(f"{misfit.message} No layout fits that goes with it.", hint=misfit.help)
+    whose = f"a model of {count(found.shape.parameters)} parameters on {found.machine.describe()}"
     if not found.too_large:
-        raise PreflightFailed(f"There is no layout for {whose}: {found.impossible[0].reason}", hint=_way_out(found))
+        raise PreflightFailed(f"There is no layout for {whose}: {found.impossible[0].reason}", hint=_fix_hint(found))
     miss = found.too_large[0]
     raise PreflightFailed(
-        f"No layout fits {whose}: the nearest, {miss.choice.layout}, takes {gibibytes(miss.memory.total)} per GPU, "
-        f"the most of it for {miss.memory.largest}, and {gibibytes(found.machine.usable_bytes)} can be used.",
-        hint=_way_out(found),
+        f"No layout fits {whose}: the nearest, {miss.choice.layout}, takes {format_bytes(miss.memory.total)} per GPU, "
+        f"the most of it for {miss.memory.largest}, and {format_bytes(found.machine.available_bytes)} can be used.",
+        hint=_fix_hint(found),
     )
 
 
-def _way_out(found: Plan) -> str:
+def _fix_hint(found: Plan) -> str:
     """The least that helps: flags that are in the way, or more nodes."""
     work, machine = found.work, found.machine
-    for change, free in _freed(work):
+    for change, free in _relaxed_variants(work):
         if plan(found.shape, free, machine, found.refusal).fitting:
             return f"It fits {change}."
     nodes = 2 * machine.nodes
@@ -64,7 +64,7 @@ def _way_out(found: Plan) -> str:
     return "Take GPUs with more memory, a smaller model, shorter samples or another --global-batch."
 
 
-def _freed(work: Work) -> Iterator[tuple[str, Work]]:
+def _relaxed_variants(work: Work) -> Iterator[tuple[str, Work]]:
     """The step with less said about it, and in words what it then does without: one thing first, then both."""
     passes, again = work.micro_batch, work.recomputation
     less = f"without {MICRO_BATCH}"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.parallel_dims import Layout
-from kubectl_ddp.plan.choice import Choice, choices, layouts, obstacle
+from kubectl_ddp.plan.choice import Choice, choices, infeasible_reason, layouts
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.memory import Memory, memory
 from kubectl_ddp.plan.shape import Shape
@@ -25,7 +25,7 @@ _ALIKE: Final = math.log(1.02)
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Estimate:
     """What training in one way would be like."""
 
     choice: Choice
@@ -43,17 +43,17 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Impossible:
+class Infeasible:
     """A layout that a model cannot have, whatever the memory."""
 
     layout: Layout
     reason: str
 
 
-class Refused(NamedTuple):
+class RejectedLayout(NamedTuple):
     """A layout that fits in no way that goes with what else is said about the job."""
 
-    way: Outlook
+    way: Estimate
     """The fastest that fits."""
     misfit: Violation
     """Why it is refused."""
@@ -70,12 +70,12 @@ class Plan:
     shape: Shape
     work: Work
     machine: Machine
-    fitting: Sequence[Outlook]
+    fitting: Sequence[Estimate]
     """The fastest first; each in the way that makes it fastest."""
-    too_large: Sequence[Outlook]
+    too_large: Sequence[Estimate]
     """The nearest miss first; each in the way that takes the least memory."""
-    impossible: Sequence[Impossible]
-    refused: Sequence[Refused]
+    impossible: Sequence[Infeasible]
+    refused: Sequence[RejectedLayout]
     """The fastest first."""
     refusal: Refusal
     """By which they were."""
@@ -83,19 +83,19 @@ class Plan:
 
 def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_all) -> Plan:
     """Look at every layout, and take of each the fastest way that fits and is not refused."""
-    fitting: list[Outlook] = []
-    too_large: list[Outlook] = []
-    impossible: list[Impossible] = []
-    refused: list[Refused] = []
+    fitting: list[Estimate] = []
+    too_large: list[Estimate] = []
+    impossible: list[Infeasible] = []
+    refused: list[RejectedLayout] = []
     for layout in layouts(machine.world, PLANNED):
-        if reason := obstacle(layout, shape, work, machine):
-            impossible.append(Impossible(layout, reason))
+        if reason := infeasible_reason(layout, shape, work, machine):
+            impossible.append(Infeasible(layout, reason))
             continue
-        ways = [outlook(shape, work, machine, choice) for choice in choices(layout, work)]
+        ways = [estimate_choice(shape, work, machine, choice) for choice in choices(layout, work)]
         best = _best([way for way in ways if way.fits], refusal)
         if best is None:
             too_large.append(min(ways, key=lambda way: way.memory.total))
-        elif isinstance(best, Refused):
+        elif isinstance(best, RejectedLayout):
             refused.append(best)
         else:
             fitting.append(best)
@@ -105,28 +105,28 @@ def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_al
     return Plan(shape, work, machine, fitting, too_large, impossible, refused, refusal)
 
 
-def _best(ways: Sequence[Outlook], refusal: Refusal) -> Outlook | Refused | None:
+def _best(ways: Sequence[Estimate], refusal: Refusal) -> Estimate | RejectedLayout | None:
     """The fastest way that is not refused; where all are, the fastest of them; None where there is none."""
-    first: Refused | None = None
+    first: RejectedLayout | None = None
     for way in sorted(ways, key=lambda way: way.rank):
         if (misfit := refusal(way.choice)) is None:
             return way
-        first = first or Refused(way, misfit)
+        first = first or RejectedLayout(way, misfit)
     return first
 
 
-def outlook(shape: Shape, work: Work, machine: Machine, choice: Choice) -> Outlook:
+def estimate_choice(shape: Shape, work: Work, machine: Machine, choice: Choice) -> Estimate:
     """What one way would be like."""
     taken = memory(shape, work, choice)
     sent = traffic(shape, work, choice, machine)
     layout = choice.layout
     dimensions = [getattr(layout, name) for name in reversed(PLANNED)]
-    return Outlook(
+    return Estimate(
         choice=choice,
         memory=taken,
         traffic=sent,
         timing=timing(shape, work, choice, machine, sent),
-        fits=taken.total <= machine.usable_bytes,
+        fits=taken.total <= machine.available_bytes,
         simplicity=(
             sum(size > 1 for size in dimensions),
             *dimensions,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kubectl_ddp.plan.amounts import gibibytes, percent
+from kubectl_ddp.plan.formatting import format_bytes, percent
 from kubectl_ddp.plan.machine import Machine
-from kubectl_ddp.plan.ranking import Outlook
+from kubectl_ddp.plan.ranking import Estimate
 from kubectl_ddp.plan.timing import BUBBLE, IMBALANCE, RECOMPUTATION
 from kubectl_ddp.plan.traffic import EXCHANGES
 
@@ -20,10 +20,10 @@ _LOSSES: Final[Mapping[str, str]] = {
 }
 
 
-def reason(way: Outlook, machine: Machine) -> str:
+def reason(way: Estimate, machine: Machine) -> str:
     """What a layout that fits loses most by; of one that does not, by how much it is too large."""
     if not way.fits:
-        need, have = gibibytes(way.memory.total), gibibytes(machine.usable_bytes)
+        need, have = format_bytes(way.memory.total), format_bytes(machine.available_bytes)
         return f"Takes {need} where {have} can be used, the most of it for {way.memory.largest}."
     timing = way.timing
     worst = max(timing.lost_seconds, key=lambda name: timing.lost_seconds[name])

@@ -40,10 +40,10 @@ class Recomputation:
         return cls(int(text))
 
     @property
-    def word(self) -> str:
+    def flag_value(self) -> str:
         """As ``--recompute`` takes it; empty where nothing is computed again.
 
-        >>> [each.word for each in (NOTHING, ALL, CHEAP, Recomputation(3))]
+        >>> [each.flag_value for each in (NOTHING, ALL, CHEAP, Recomputation(3))]
         ['', 'all', 'cheap', '3']
         """
         named = next((name for name, each in _BY_NAME.items() if each == self), None)
@@ -52,7 +52,7 @@ class Recomputation:
     @property
     def flags(self) -> tuple[str, ...]:
         """What the trainer is told, beside nothing that it takes for granted."""
-        return () if not self.every else (FLAG,) if self == ALL else (FLAG, WHAT, self.word)
+        return () if not self.every else (FLAG,) if self == ALL else (FLAG, WHAT, self.flag_value)
 
     def blocks(self, layers: int) -> int:
         """How many of so many there are.

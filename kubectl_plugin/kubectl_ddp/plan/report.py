@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from kubectl_ddp.document import API_VERSION
-from kubectl_ddp.plan.amounts import count, gibibytes, percent, seconds
-from kubectl_ddp.plan.ranking import Outlook, Plan
+from kubectl_ddp.json_output import API_VERSION
+from kubectl_ddp.plan.formatting import count, format_bytes, percent, seconds
+from kubectl_ddp.plan.ranking import Estimate, Plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.work import Work
 from kubectl_ddp.present import NOTHING, Cell, Table
@@ -19,15 +19,15 @@ SHOWN: Final = 8
 _MEMORY: Final = ("weights", "gradients", "optimizer", "activations")
 
 
-def sentence(found: Plan) -> str:
+def plan_summary(found: Plan) -> str:
     """What was asked about."""
     shape, work = found.shape, found.work
     positions = f"{shape.window} positions" if shape.window else "rotated positions"
     return (
         f"{count(shape.parameters)} parameters ({shape.layers} layers, width {shape.hidden}, {shape.heads} heads, "
         f"vocabulary {shape.vocabulary}, {positions}), {work.global_batch} samples of {work.sequence} tokens a step, "
-        f"{work.precision}, {work.optimizer}, on {found.machine.told()} with "
-        f"{gibibytes(found.machine.usable_bytes)} each to use."
+        f"{work.precision}, {work.optimizer}, on {found.machine.describe()} with "
+        f"{format_bytes(found.machine.available_bytes)} each to use."
     )
 
 
@@ -38,9 +38,9 @@ def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
         rows: list[Sequence[Cell]] = [_row(way, found) for way in found.fitting[:most]]
         yield Table((*header, "SENT PER STEP", "STEP", "MFU", "BUBBLE", "WHY"), rows)
     misses: list[Sequence[Cell]] = [
-        *(_words(str(each.way.choice.layout), each.misfit.sentence) for each in found.refused[:most]),
-        *(_words(str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
-        *(_words(str(each.layout), each.reason) for each in found.impossible[:most]),
+        *(_format_row(str(each.way.choice.layout), each.misfit.message) for each in found.refused[:most]),
+        *(_format_row(str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
+        *(_format_row(str(each.layout), each.reason) for each in found.impossible[:most]),
     ]
     if misses:
         yield Table(("LAYOUT", "DOES NOT FIT BECAUSE"), misses)
@@ -51,18 +51,18 @@ def left_out(found: Plan, most: int = SHOWN) -> int:
     return sum(max(0, len(part) - most) for part in (found.fitting, found.refused, found.too_large, found.impossible))
 
 
-def _words(*words: str) -> list[Cell]:
+def _format_row(*words: str) -> list[Cell]:
     return [Cell(word) for word in words]
 
 
-def _row(way: Outlook, found: Plan) -> list[Cell]:
+def _row(way: Estimate, found: Plan) -> list[Cell]:
     choice, timing = way.choice, way.timing
-    return _words(
+    return _format_row(
         str(choice.layout),
         f"{choice.micro_batch} x {choice.passes}",
-        choice.recomputation.word or "no",
-        gibibytes(way.memory.total),
-        *(gibibytes(getattr(way.memory, name)) for name in _MEMORY),
+        choice.recomputation.flag_value or "no",
+        format_bytes(way.memory.total),
+        *(format_bytes(getattr(way.memory, name)) for name in _MEMORY),
         _sent(way) or NOTHING,
         seconds(timing.step_seconds),
         percent(timing.mfu),
@@ -71,15 +71,15 @@ def _row(way: Outlook, found: Plan) -> list[Cell]:
     )
 
 
-def _sent(way: Outlook) -> str:
+def _sent(way: Estimate) -> str:
     """What each rank sends, by the dimension that it is for."""
     sums: dict[str, float] = {}
     for each in way.traffic:
         sums[each.dimension] = sums.get(each.dimension, 0.0) + each.sent_bytes
-    return ", ".join(f"{name} {gibibytes(size)}" for name, size in sums.items())
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sums.items())
 
 
-def document(found: Plan) -> dict[str, Any]:
+def plan_to_dict(found: Plan) -> dict[str, Any]:
     """All of it for programs."""
     machine = found.machine
     return {
@@ -92,14 +92,14 @@ def document(found: Plan) -> dict[str, Any]:
             "gpu": machine.gpu.name,
             "nodes": machine.nodes,
             "gpus_per_node": machine.per_node,
-            "usable_bytes": machine.usable_bytes,
+            "usable_bytes": machine.available_bytes,
             "near_bytes_per_second": machine.gpu.near_bytes,
             "far_bytes_per_second": machine.far_bytes,
         },
         "best": str(found.fitting[0].choice.layout) if found.fitting else None,
-        "fitting": [_outlook(way, found) for way in found.fitting],
-        "too_large": [_outlook(way, found) for way in found.too_large],
-        "refused": [{"layout": str(each.way.choice.layout), "reason": each.misfit.sentence} for each in found.refused],
+        "fitting": [_estimate_to_dict(way, found) for way in found.fitting],
+        "too_large": [_estimate_to_dict(way, found) for way in found.too_large],
+        "refused": [{"layout": str(each.way.choice.layout), "reason": each.misfit.message} for each in found.refused],
         "impossible": [{"layout": str(each.layout), "reason": each.reason} for each in found.impossible],
     }
 
@@ -110,18 +110,18 @@ def _work(work: Work) -> dict[str, Any]:
     return {
         **{name: str(value) if isinstance(value, str) else value for name, value in values.items()},
         "is_checkpointed": None if again is None else bool(again.every),
-        "recompute": None if again is None else again.word or None,
+        "recompute": None if again is None else again.flag_value or None,
     }
 
 
-def _outlook(way: Outlook, found: Plan) -> dict[str, Any]:
+def _estimate_to_dict(way: Estimate, found: Plan) -> dict[str, Any]:
     choice, memory, timing = way.choice, way.memory, way.timing
     return {
         "layout": str(choice.layout),
         "micro_batch": choice.micro_batch,
         "micro_batches": choice.passes,
         "activation_checkpointing": bool(choice.recomputation.every),
-        "recompute": choice.recomputation.word or None,
+        "recompute": choice.recomputation.flag_value or None,
         "memory": {
             "total_bytes": round(memory.total),
             **{f"{name}_bytes": round(getattr(memory, name)) for name in _MEMORY},

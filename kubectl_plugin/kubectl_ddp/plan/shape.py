@@ -63,7 +63,7 @@ class Shape:
         return self.kv_heads or self.heads
 
     @property
-    def perceptron(self) -> int:
+    def intermediate_size(self) -> int:
         """Width of the perceptron's hidden layer."""
         return self.feed_forward or 4 * self.hidden
 
@@ -80,7 +80,7 @@ class Shape:
         True
         """
         attention = self.hidden * self.qkv + self.hidden * self.hidden
-        return attention + (3 if self.is_gated else 2) * self.hidden * self.perceptron
+        return attention + (3 if self.is_gated else 2) * self.hidden * self.intermediate_size
 
     @property
     def block(self) -> int:
@@ -93,14 +93,14 @@ class Shape:
         return self.vocabulary * self.hidden
 
     @property
-    def positions(self) -> int:
+    def position_embedding_params(self) -> int:
         """Weights of the embedding of positions."""
         return self.window * self.hidden
 
     @property
     def parameters(self) -> int:
         """All weights; an embedding that is also the output layer counts once."""
-        ends = self.embedding * (1 if self.is_tied else 2) + self.positions
+        ends = self.embedding * (1 if self.is_tied else 2) + self.position_embedding_params
         return self.layers * self.block + ends + self.hidden
 
     def flops_per_token(self, sequence: int) -> int:
@@ -112,10 +112,10 @@ class Shape:
         multiplied = self.layers * self.block + self.hidden + self.embedding
         return 6 * multiplied + 12 * self.layers * self.hidden * sequence
 
-    def recomputed_flops_per_token(self, sequence: int) -> int:
+    def recompute_flops_per_token(self, sequence: int) -> int:
         """Those that all blocks do once more where their activations are dropped.
 
         Their forward pass but for the last layer, whose output nothing needs; the reference trainer counts alike.
         """
-        again = self.block - self.hidden * self.perceptron
+        again = self.block - self.hidden * self.intermediate_size
         return self.layers * (2 * again + 4 * self.hidden * sequence)

@@ -13,7 +13,7 @@ has the same bubble). Of the traffic only that which computing cannot hide takes
 
 MFU is the operations that the model needs (:meth:`~kubectl_ddp.plan.shape.Shape.flops_per_token`) over the peak of all
 GPUs in that time ("PaLM", Chowdhery et al., 2022); HFU counts those that are computed again, too:
-:meth:`~kubectl_ddp.plan.shape.Shape.recomputed_flops_per_token`.
+:meth:`~kubectl_ddp.plan.shape.Shape.recompute_flops_per_token`.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Seq
     flops = tokens * shape.flops_per_token(work.sequence)
     peak = machine.gpu.bf16_flops if work.precision is Precision.BF16 else machine.gpu.fp32_flops
     needed = flops / (machine.world * peak * work.efficiency)
-    uneven = needed * (_unevenness(shape, work, choice) - 1)
-    flops_again = _flops_again(shape, work, choice)
-    again = (needed + uneven) * flops_again + _cheap_seconds(shape, work, choice, machine)
+    uneven = needed * (_load_imbalance(shape, work, choice) - 1)
+    flops_again = _recompute_flops_ratio(shape, work, choice)
+    again = (needed + uneven) * flops_again + _cheap_recompute_seconds(shape, work, choice, machine)
     busy = needed + uneven + again
     idle = busy * (layout.pp - 1) / choice.passes
     waits = _waits(choice, busy, sent)
@@ -87,28 +87,28 @@ def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Seq
     )
 
 
-def _unevenness(shape: Shape, work: Work, choice: Choice) -> float:
+def _load_imbalance(shape: Shape, work: Work, choice: Choice) -> float:
     """How much more the rank with most samples, and the stage with most layers, have than the mean."""
     layout = choice.layout
     samples = -(-work.global_batch // layout.data_size) * layout.data_size / work.global_batch
     return samples * -(-shape.layers // layout.pp) * layout.pp / shape.layers
 
 
-def _flops_again(shape: Shape, work: Work, choice: Choice) -> float:
+def _recompute_flops_ratio(shape: Shape, work: Work, choice: Choice) -> float:
     """Operations that are done a second time, over those that the model needs."""
     if choice.recomputation.is_cheap:
         return 0.0
     blocks = choice.recomputation.blocks(shape.layers) / shape.layers
-    return blocks * shape.recomputed_flops_per_token(work.sequence) / shape.flops_per_token(work.sequence)
+    return blocks * shape.recompute_flops_per_token(work.sequence) / shape.flops_per_token(work.sequence)
 
 
-def _cheap_seconds(shape: Shape, work: Work, choice: Choice, machine: Machine) -> float:
+def _cheap_recompute_seconds(shape: Shape, work: Work, choice: Choice, machine: Machine) -> float:
     """Reading and writing what is cheap: two norms, a sum in the stream, and the perceptron's activation."""
     if not choice.recomputation.is_cheap:
         return 0.0
     computed = work.precision.computed
     in_stream = (4 * stream_bytes(work, choice) + 3 * computed) * shape.hidden
-    activation = (5 if shape.is_gated else 2) * computed * shape.perceptron
+    activation = (5 if shape.is_gated else 2) * computed * shape.intermediate_size
     layers = -(-shape.layers // choice.layout.pp)
     rows = choice.passes * choice.micro_batch * work.sequence / choice.layout.tp
     return rows * layers * (in_stream + activation) / machine.gpu.memory_bytes_per_second
@@ -122,7 +122,7 @@ def _waits(choice: Choice, busy: float, sent: Sequence[Traffic]) -> dict[str, fl
     layout = choice.layout
     adds_up_meanwhile = layout.pp == 1 and (layout.tp == 1 or layout.shard > 1)
     hidden = {
-        "shard": 0.0 if choice.gathers_stages else busy,
+        "shard": 0.0 if choice.is_gathered_per_stage else busy,
         "replicate": busy * _BACKWARD / choice.passes if adds_up_meanwhile else 0.0,
         "pp": seconds.get("pp", 0.0) * (1 - min(1.0, (choice.layout.pp - 1) / choice.passes)),
     }

@@ -86,7 +86,9 @@ def _shard(step: _Step) -> _Sent:
     choice, layout, weights = step.choice, step.choice.layout, step.stage.weights
     link, part = step.machine.link(layout.tp, layout.shard), _ring(layout.shard)
     once = part * weights * _SINGLE
-    gathered = once if choice.gathers_stages else 2 * choice.passes * part * weights * step.work.precision.computed
+    gathered = (
+        once if choice.is_gathered_per_stage else 2 * choice.passes * part * weights * step.work.precision.computed
+    )
     yield "all-gather", gathered, link
     yield "reduce-scatter", once, link
 

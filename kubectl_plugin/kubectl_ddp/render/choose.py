@@ -38,12 +38,12 @@ class Facts:
     """Those it serves, of those that are asked about here."""
 
 
-def kinds_asked_about() -> set[Kind]:
+def kinds_to_discover() -> set[Kind]:
     """What :class:`Facts` have to know."""
     return {(root.api_version, root.kind) for root in ROOTS.values()} | {kind for _, kind in GANG_KINDS}
 
 
-def settle(spec: JobSpec, facts: Facts) -> JobSpec:
+def resolve_auto(spec: JobSpec, facts: Facts) -> JobSpec:
     """The job with nothing left to choose. Raises PreflightFailed when no engine fits."""
     return dataclasses.replace(spec, engine=choose_engine(spec.engine, facts), gang=choose_gang(spec, facts))
 

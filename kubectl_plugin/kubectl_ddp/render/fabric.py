@@ -9,7 +9,7 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Exit
 from kubectl_ddp.fabrics.model import Target
 from kubectl_ddp.render.pod import literal
-from kubectl_ddp.spec.fabric import additions
+from kubectl_ddp.spec.fabric import object_entries
 from kubectl_ddp.spec.model import JobSpec
 
 LAUNCHER: Final = "ddp-launch"
@@ -29,7 +29,7 @@ def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
     load = list(added.get(Target.LOAD, {}).values())
     libraries = list(added.get(Target.LIBRARY_PATH, {}).values())
     return {
-        "fabric_annotations": {} if is_local else added[Target.ANNOTATION] | _networks(spec),
+        "fabric_annotations": {} if is_local else added[Target.ANNOTATION] | _network_annotations(spec),
         "fabric_resources": added.get(Target.RESOURCE, {}),
         "node_labels": list(added.get(Target.NODE_LABEL, {})),
         "claims": {name: f"{spec.name}-{name}" for name in claims},
@@ -42,10 +42,10 @@ def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
 
 def _of(spec: JobSpec, target: Target) -> dict[str, str]:
     """Name to value of the additions of one kind."""
-    return {entry.name: entry.value for entry in additions(spec) if entry.target == target}
+    return {entry.name: entry.value for entry in object_entries(spec) if entry.target == target}
 
 
-def _networks(spec: JobSpec) -> dict[str, str]:
+def _network_annotations(spec: JobSpec) -> dict[str, str]:
     return {MULTUS: ",".join(spec.networks)} if spec.networks else {}
 
 
@@ -61,7 +61,7 @@ def _command(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> li
     if load:
         said = sorted(name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_"))
         lines.append(f'kept="$(declare -p {" ".join(said)})"' if said else "kept=")
-        lines += [reading(path) for path in load]
+        lines += [source_script(path) for path in load]
         lines.append('eval "$kept"')
     return ["bash", "-c", literal("\n".join([*lines, f'exec {LAUNCHER} "$@"'])), LAUNCHER]
 
@@ -70,7 +70,7 @@ def _before_the_rest(name: str, directories: Sequence[str]) -> str:
     return f'export {name}={":".join(directories)}"${{{name}:+:${name}}}"'
 
 
-def reading(path: str) -> str:
+def source_script(path: str) -> str:
     """Lines of a shell that reads a vendor's script, or says that it is missing."""
     missing = f"{path} is not there: the machine, its image or its cluster has not set up this network."
     return f"[[ -r {path} ]] || {{ echo {shlex.quote(missing)} >&2; exit {Exit.DO_NOT_RESTART:d}; }}\nsource {path}"

@@ -8,8 +8,8 @@ from typing import Any
 
 from kubectl_ddp.spec import dns
 from kubectl_ddp.spec.dns import DnsServer
+from kubectl_ddp.spec.metrics_ingress import NAMESPACE_NAME, Reader
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.readers import NAMESPACE_NAME, Reader
 
 
 def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:

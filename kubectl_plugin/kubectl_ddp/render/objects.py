@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from ddp_trainer.common import constants
 from kubectl_ddp.backend import Object
-from kubectl_ddp.render import fabric, failures, gangs, network, placement, pod, secret, volumes
+from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
 from kubectl_ddp.render.code import Code, name_of
 from kubectl_ddp.render.engines import RENDERINGS
-from kubectl_ddp.spec.document import compact, digest, to_document
 from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.queues import is_kueues
+from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
 
 PLACEHOLDER_LENGTH: Final = 12
 DEFAULT_ENGINE: Final = Engine.PYTORCHJOB
@@ -56,12 +56,15 @@ def render(
         api_servers: addresses of the cluster's API servers, which read metrics for us.
         run_secret: 64 hexadecimal digits for the Secret of the run (random).
     """
-    from kubectl_ddp.render.templating import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
+    from kubectl_ddp.render.jinja_env import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
     engine = engine_of(spec, site)
     rendering = RENDERINGS[engine]
     # What waits in Kueue's queue is let go by Kueue; one that begins unsuspended would be stopped at once.
-    view = _view(spec, run_id, code, engine) | {"rendering": rendering, "suspended": suspended or is_kueues(spec)}
+    view = _view(spec, run_id, code, engine) | {
+        "rendering": rendering,
+        "suspended": suspended or is_kueue_managed(spec),
+    }
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, rendering.container) | network.view(spec, api_servers)
@@ -100,11 +103,11 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict
     def labels(role: constants.Role | None = None) -> dict[str, str]:
         return selector(role) | {constants.Label.RUN_ID: run_id, constants.Label.MANAGED_BY: constants.FIELD_MANAGER}
 
-    gang = gangs.view(spec, engine)
+    gang = gang_scheduling.view(spec, engine)
     together = gang["together"]
     annotations = {
         constants.Annotation.DIGEST: digest(spec, code.text if code else ""),
-        constants.Annotation.SPEC: compact(to_document(spec)),
+        constants.Annotation.SPEC: compact(spec_to_dict(spec)),
     }
     namespace = {"namespace": spec.namespace} if spec.namespace else {}
     return gang | {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubectl_ddp.spec.machines import GPU_PRODUCT, Placement
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.node_requirements import GPU_PRODUCT, Placement
 
 
 def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()
     product = {GPU_PRODUCT: spec.gpu_type} if spec.gpu_type else {}
     return {
         "node_selector": {**spec.node_selector, **product},
-        "affinity": _affinity(spec, mine) | _on_labelled(node_labels),
+        "affinity": _affinity(spec, mine) | _label_exists_affinity(node_labels),
         "spread": _spread(spec, mine),
     }
 
@@ -45,7 +45,7 @@ def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
     return {"podAffinity": found} if found else {}
 
 
-def _on_labelled(labels: Sequence[str]) -> dict[str, Any]:
+def _label_exists_affinity(labels: Sequence[str]) -> dict[str, Any]:
     """Only machines that have these labels, whatever their values."""
     if not labels:
         return {}

@@ -49,7 +49,7 @@ def names(spec: JobSpec) -> dict[str, str]:
 def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     """The pod templates' part of a view."""
     return {
-        "launch_arguments": [*_launch_arguments(spec, run_id), *_literals(_program(spec, is_local=is_local))],
+        "launch_arguments": [*_launch_arguments(spec, run_id), *_literal_args(_program(spec, is_local=is_local))],
         "store_arguments": ["--port", str(int(Port.RENDEZVOUS))],
         "worker_env": _worker_environment(spec, run_id, is_local=is_local),
         "store_env": [*_identity(spec, run_id), _variable("PYTHONUNBUFFERED", "1")],
@@ -99,21 +99,21 @@ def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
         _variable(Env.JOB, spec.name),
         _variable(Env.RUN_ID, run_id),
         _variable(Env.SECRET_FILE, f"{Path.SECRET}/{SECRET_KEY}"),
-        _fact(Env.NAMESPACE, "metadata.namespace"),
-        _fact(Env.POD_NAME, "metadata.name"),
-        _fact(Env.POD_IP, "status.podIP"),
-        _fact(Env.NODE_NAME, "spec.nodeName"),
+        _field_ref_env(Env.NAMESPACE, "metadata.namespace"),
+        _field_ref_env(Env.POD_NAME, "metadata.name"),
+        _field_ref_env(Env.POD_IP, "status.podIP"),
+        _field_ref_env(Env.NODE_NAME, "spec.nodeName"),
     ]
 
 
 def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[dict[str, Any]]:
     """Ours, then the user's; a name stands once, since a server-side apply refuses a second one."""
     home = [] if is_local else [_variable("HOME", Path.SCRATCH)]
-    variables = [*_own(spec, run_id), *home, *_users(spec, is_local=is_local)]
+    variables = [*_contract_env(spec, run_id), *home, *_users(spec, is_local=is_local)]
     return list({variable["name"]: variable for variable in variables}.values())
 
 
-def _own(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
+def _contract_env(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
     """The environment that the contract promises a worker pod."""
     scope = CheckpointScope.JOB if spec.checkpoint_claim else CheckpointScope.POD
     return [
@@ -152,7 +152,7 @@ def literal(text: str) -> str:
     return text.replace("$", "$$") if "$$" in text or "$(" in text else text
 
 
-def _literals(words: list[str]) -> list[str]:
+def _literal_args(words: list[str]) -> list[str]:
     return [literal(word) for word in words]
 
 
@@ -160,7 +160,7 @@ def _variable(name: str, value: str) -> dict[str, Any]:
     return {"name": str(name), "value": str(value)}
 
 
-def _fact(name: str, field: str) -> dict[str, Any]:
+def _field_ref_env(name: str, field: str) -> dict[str, Any]:
     return {"name": str(name), "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 

@@ -10,11 +10,11 @@ from ddp_trainer.common.constants import Annotation, JobTime, Label
 from ddp_trainer.common.safe_text import clean_text, redact_object
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.evidence import kept, workers
-from kubectl_ddp.history import WARNING, Happening
+from kubectl_ddp.evidence import load_first_error, workers
+from kubectl_ddp.history import WARNING, TimelineEvent
 from kubectl_ddp.history import history as happenings_of
-from kubectl_ddp.report.measured import LOST, Change, Kind, Measured, measured
 from kubectl_ddp.report.series import Series
+from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, summarize_series
 from kubectl_ddp.state import FirstError, JobState
 
 MOST_HAPPENINGS: Final = 200
@@ -35,9 +35,9 @@ class Report:
     """Unix time at which this was gathered."""
     source: str
     """Where the numbers come from, in words."""
-    measured: Measured | None
+    measured: JobTimeSeries | None
     facts: tuple[Fact, ...]
-    happenings: tuple[Happening, ...]
+    happenings: tuple[TimelineEvent, ...]
     happenings_left_out: int
     changes: tuple[Change, ...]
     nodes: Mapping[str, str]
@@ -46,7 +46,7 @@ class Report:
     """What failed first; of a run that went on, what it last recovered from."""
 
     @property
-    def spent(self) -> Mapping[str, float]:
+    def seconds_by_state(self) -> Mapping[str, float]:
         """Seconds of the job by state, and lost progress: as it ended, else as its pods told last."""
         told = self.state.summary or {}
         spent = _numbers(told.get("spent"))
@@ -61,7 +61,7 @@ class Report:
         told = _numbers({"goodput": (self.state.summary or {}).get("goodput")})
         if told:
             return told["goodput"]
-        spent = self.spent
+        spent = self.seconds_by_state
         whole = sum(seconds for state, seconds in spent.items() if state not in {LOST, JobTime.SUSPENDED})
         useful = spent.get(JobTime.PRODUCTIVE, 0.0) - spent.get(LOST, 0.0)
         return max(0.0, useful) / whole if whole > 0 else None
@@ -87,9 +87,9 @@ def report(
     snapshot: Snapshot, state: JobState, events: Iterable[Object], series: Sequence[Series], *, now: float, source: str
 ) -> Report:
     """A job as a page tells it; pure."""
-    numbers = measured(series)
+    numbers = summarize_series(series)
     happened = happenings_of(snapshot, events)
-    error = state.first_error or kept(snapshot.job)
+    error = state.first_error or load_first_error(snapshot.job)
     return Report(
         state=state,
         made=now,
@@ -104,8 +104,8 @@ def report(
     )
 
 
-def _facts(snapshot: Snapshot, state: JobState, numbers: Measured | None) -> Iterator[Fact]:
-    job, said = snapshot.job, roots.said(snapshot.job)
+def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -> Iterator[Fact]:
+    job, said = snapshot.job, roots.submitted_spec(snapshot.job)
     kind = roots.kind_of(job)
     about = job["metadata"]
     low, high = state.nodes.minimum, state.nodes.maximum
@@ -132,24 +132,26 @@ def _program(said: Mapping[str, Any]) -> list[str]:
 def _images(snapshot: Snapshot) -> set[str]:
     pods = workers(snapshot.pods)
     found = {str(each["image"]) for pod in pods for each in pod["spec"].get("containers") or () if each.get("image")}
-    told = roots.said(snapshot.job).get("image")
+    told = roots.submitted_spec(snapshot.job).get("image")
     return found or ({str(told)} if told else set())
 
 
-def _sizes(state: JobState, numbers: Measured | None) -> str:
+def _sizes(state: JobState, numbers: JobTimeSeries | None) -> str:
     sizes = numbers.worlds if numbers is not None else ()
     if not sizes and state.world_size is not None:
         sizes = (state.world_size,)
     return ", then ".join(f"{size}" for size in sizes[-12:]) + (" ranks" if sizes else "")
 
 
-def _changes(numbers: Measured | None, happened: Iterable[Happening], error: FirstError | None) -> list[Change]:
+def _changes(
+    numbers: JobTimeSeries | None, happened: Iterable[TimelineEvent], error: FirstError | None
+) -> list[Change]:
     """What belongs on the time axis: changes of the group, ends of containers, and the first error."""
     found = [*(numbers.changes if numbers is not None else ())]
     found += [
-        Change(one.moment, Kind.FAILURE, f"{one.about}: {one.message or one.reason}")
+        Change(one.timestamp, Kind.FAILURE, f"{one.about}: {one.message or one.reason}")
         for one in happened
-        if one.type == WARNING and one.moment
+        if one.type == WARNING and one.timestamp
     ]
     if error is not None and error.timestamp:
         who = f"rank {error.rank}" if error.rank is not None else error.pod

@@ -22,7 +22,7 @@ BRIDGED: Final = 2
 def line(values: Values, scale: Scale, *, filled: bool = False) -> str:
     """A curve, broken where nothing is known."""
     shapes = []
-    for run in _bridged(_runs(values)):
+    for run in _merge_close_runs(_runs(values)):
         points = [(_x(index + 0.5, len(values)), _y(scale.place(value))) for index, value in run]
         if len(points) == 1:  # a point of its own would not be seen
             half = WIDTH / len(values) / 2
@@ -59,12 +59,12 @@ def stacked(bands: Mapping[str, Values]) -> list[str]:
         tops = [
             below[index] + (band[index] or 0.0) / wholes[index] if wholes[index] > 0 else 0.0 for index in range(count)
         ]
-        paths.append("".join(_band(run, below, tops, count) for run in _runs_of(wholes)))
+        paths.append("".join(_band_path(run, below, tops, count) for run in _runs_of(wholes)))
         below = tops
     return paths
 
 
-def _band(run: Sequence[int], below: Sequence[float], tops: Sequence[float], count: int) -> str:
+def _band_path(run: Sequence[int], below: Sequence[float], tops: Sequence[float], count: int) -> str:
     upper = "".join(
         f"{'L' if at else 'M'}{_short(_x(index, count))} {_short(_y(tops[index]))}H{_short(_x(index + 1, count))}"
         for at, index in enumerate(run)
@@ -94,7 +94,7 @@ def _runs(values: Values) -> Iterator[list[tuple[int, float]]]:
         yield run
 
 
-def _bridged(runs: Iterable[list[tuple[int, float]]]) -> Iterator[list[tuple[int, float]]]:
+def _merge_close_runs(runs: Iterable[list[tuple[int, float]]]) -> Iterator[list[tuple[int, float]]]:
     """Runs with little between them, as one."""
     joined: list[tuple[int, float]] = []
     for run in runs:

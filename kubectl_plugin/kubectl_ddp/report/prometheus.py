@@ -68,7 +68,7 @@ QUERIES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TimeRange:
     """From when to when; Unix times."""
 
     start: float
@@ -80,7 +80,7 @@ class Span:
         return max(LEAST_STEP_SECONDS, (self.end - self.start) / POINTS)
 
 
-def asked(url: str, job: str, namespace: str | None, span: Span, pods: Mapping[str, str]) -> list[Series]:
+def query_series(url: str, job: str, namespace: str | None, span: TimeRange, pods: Mapping[str, str]) -> list[Series]:
     """What a Prometheus knows of a job.
 
     Args:
@@ -100,10 +100,10 @@ def asked(url: str, job: str, namespace: str | None, span: Span, pods: Mapping[s
     selector = f'{MetricLabel.JOB}="{_escaped(job)}"' + (
         f', namespace="{_escaped(namespace)}"' if namespace is not None else ""
     )
-    found = [series for told in each(partial(_answer, place, selector, span, pods), QUERIES) for series in told]
+    found = [series for told in each(partial(_query_range, place, selector, span, pods), QUERIES) for series in told]
     if not any(series.name == Metric.STEPS for series in found):
         hint = "Its pods may not be scraped; 'kubectl ddp doctor' looks. '--from job' draws what the job itself keeps."
-        raise NotFound(f"Prometheus at {shown(url)} knows no rank of job '{job}' in that time.", hint=hint)
+        raise NotFound(f"Prometheus at {redact_url(url)} knows no rank of job '{job}' in that time.", hint=hint)
     return found
 
 
@@ -122,22 +122,22 @@ def _place(url: str) -> _Place:
         is_sound = False
     if not is_sound:
         raise UsageError(
-            f"'{shown(url)}' is no URL of a Prometheus.", hint="Write it as in http://prometheus.example.com:9090."
+            f"'{redact_url(url)}' is no URL of a Prometheus.", hint="Write it as in http://prometheus.example.com:9090."
         )
     credentials, _, host = parts.netloc.rpartition("@")
     known = urllib.parse.unquote(credentials).encode()
     headers = {"Authorization": f"Basic {base64.b64encode(known).decode()}"} if credentials else {}
-    return _Place(f"{parts.scheme}://{host}{parts.path.rstrip('/')}", headers, shown(url))
+    return _Place(f"{parts.scheme}://{host}{parts.path.rstrip('/')}", headers, redact_url(url))
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """A URL without the password in it."""
     return redact_text(url)
 
 
-def _answer(place: _Place, selector: str, span: Span, pods: Mapping[str, str], query: Query) -> list[Series]:
+def _query_range(place: _Place, selector: str, span: TimeRange, pods: Mapping[str, str], query: Query) -> list[Series]:
     expression = query.expression(selector)
-    document = _ask(place, {"query": expression, "start": span.start, "end": span.end, "step": span.step})
+    document = _fetch_json(place, {"query": expression, "start": span.start, "end": span.end, "step": span.step})
     count = int((span.end - span.start) / span.step) + 1
     times = [span.start + span.step * index for index in range(count)]
     try:
@@ -146,14 +146,14 @@ def _answer(place: _Place, selector: str, span: Span, pods: Mapping[str, str], q
         raise _no_prometheus(place, "it answers with something else") from error
 
 
-def _ask(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def _fetch_json(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     url = f"{place.base}/api/v1/query_range?{urllib.parse.urlencode(parameters)}"
     request = urllib.request.Request(url, headers={"Accept": "application/json", **place.headers})  # noqa: S310 - checked
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:  # noqa: S310 - http and https alone
             document = json.loads(_body(response))
     except urllib.error.HTTPError as error:
-        raise _refused(place, error) from error
+        raise _http_error(place, error) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
@@ -178,7 +178,7 @@ def _body(response: http.client.HTTPResponse) -> bytes:
     return bytes(body)
 
 
-def _refused(place: _Place, error: urllib.error.HTTPError) -> DdpError:
+def _http_error(place: _Place, error: urllib.error.HTTPError) -> DdpError:
     try:
         told = json.loads(error.read(1 << 16))["error"]
     except (ValueError, KeyError, TypeError, OSError):
@@ -191,13 +191,13 @@ def _no_prometheus(place: _Place, why: str) -> Unreachable:
 
 
 def _series(
-    query: Query, told: Mapping[str, Any], times: Sequence[float], span: Span, pods: Mapping[str, str]
+    query: Query, told: Mapping[str, Any], times: Sequence[float], span: TimeRange, pods: Mapping[str, str]
 ) -> Series:
     labels = {str(name): str(value) for name, value in told["metric"].items()}
     where = next((labels[name] for name in _WHERE if labels.get(name)), "")
     where = pods.get(where.rpartition(":")[0].strip("[]"), where)
     values: list[float | None] = [None] * len(times)
-    for index, value in _readings(told["values"], span):
+    for index, value in _parse_samples(told["values"], span):
         if 0 <= index < len(values):
             values[index] = value
     kept = {name: value for name, value in labels.items() if name in query.by}
@@ -205,7 +205,7 @@ def _series(
     return Series(str(query.name), times, values, kept | {POD: where}, is_whole=False)
 
 
-def _readings(values: Sequence[Sequence[Any]], span: Span) -> Iterator[tuple[int, float]]:
+def _parse_samples(values: Sequence[Sequence[Any]], span: TimeRange) -> Iterator[tuple[int, float]]:
     for moment, value in values:
         yield round((float(moment) - span.start) / span.step), float(value)
 

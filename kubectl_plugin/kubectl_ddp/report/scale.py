@@ -59,11 +59,11 @@ def ticks(scale: Scale) -> list[Tick]:
     if scale.is_logarithmic:
         first, last = round(math.log10(scale.low)), round(math.log10(scale.high))
         every = max(1, math.ceil((last - first) / 5))
-        return [Tick(scale.place(10.0**power), amount(10.0**power)) for power in range(first, last + 1, every)]
+        return [Tick(scale.place(10.0**power), format_number(10.0**power)) for power in range(first, last + 1, every)]
     step = _round_step((scale.high - scale.low) / 4)
     count = round((scale.high - scale.low) / step)
     values = [scale.low + step * index for index in range(count + 1)]
-    return [Tick(scale.place(value), amount(round(value, 12))) for value in values]
+    return [Tick(scale.place(value), format_number(round(value, 12))) for value in values]
 
 
 def time_ticks(start: float, end: float, *, most: int = 6) -> list[Tick]:
@@ -98,10 +98,10 @@ def clock(moment: float) -> str:
         return ""
 
 
-def amount(value: float) -> str:
+def format_number(value: float) -> str:
     """A number in few characters.
 
-    >>> [amount(each) for each in (0, 0.00012, 0.5, 1234, 56_000, 3.2e6, 1e12)]
+    >>> [format_number(each) for each in (0, 0.00012, 0.5, 1234, 56_000, 3.2e6, 1e12)]
     ['0', '0.00012', '0.5', '1234', '56k', '3.2M', '1e+12']
     """
     size = abs(value)

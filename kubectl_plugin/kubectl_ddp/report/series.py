@@ -74,10 +74,10 @@ def _series(told: Mapping[str, Any], times: Sequence[float], pod: str) -> Series
     if len(values) != len(times):
         raise ValueError(name)
     labels = {str(label): str(value) for label, value in told["labels"].items()} | {POD: pod}
-    return Series(name, times, list(_totals(values)) if name.endswith("_total") else values, labels)
+    return Series(name, times, list(_cumulative_sum(values)) if name.endswith("_total") else values, labels)
 
 
-def _totals(increases: Iterable[float | None]) -> Iterator[float | None]:
+def _cumulative_sum(increases: Iterable[float | None]) -> Iterator[float | None]:
     total = 0.0
     for grown in increases:
         total += grown or 0.0

@@ -32,7 +32,7 @@ class Timeline:
         """Where the last part ends."""
         return self.start + self.width * self.count
 
-    def moments(self) -> tuple[float, ...]:
+    def midpoints(self) -> tuple[float, ...]:
         """The middle of each part."""
         return tuple(self.start + self.width * (index + 0.5) for index in range(self.count))
 
@@ -45,7 +45,7 @@ class Timeline:
         return min(self.count - 1, max(0, int((moment - self.start) / self.width)))
 
 
-def spanning(series: Sequence[Series], *, since: float | None = None, most: int = MOST_PARTS) -> Timeline | None:
+def build_timeline(series: Sequence[Series], *, since: float | None = None, most: int = MOST_PARTS) -> Timeline | None:
     """The axis that shows all of these, from ``since`` on if that is earlier; None where none has two readings."""
     readings = [[moment for moment, _ in each.known()] for each in series]
     told = [times for times in readings if len(times) > 1]
@@ -54,12 +54,12 @@ def spanning(series: Sequence[Series], *, since: float | None = None, most: int 
     start, end = min(times[0] for times in told), max(times[-1] for times in told)
     start = start if since is None else min(start, since)
     # A part that is shorter than the time between two readings would show how they were taken.
-    between = max(_usual(times) for times in told)
+    between = max(_median_interval(times) for times in told)
     count = min(most, max(1, int((end - start) / between)))
     return Timeline(start, (end - start) / count, count)
 
 
-def _usual(times: Sequence[float]) -> float:
+def _median_interval(times: Sequence[float]) -> float:
     gaps = sorted(later - earlier for earlier, later in itertools.pairwise(times))
     return gaps[len(gaps) // 2]
 
@@ -72,7 +72,7 @@ class Growth:
     covered: tuple[float, ...]
     """Seconds of the part between readings: of the others nothing is known."""
 
-    def rates(self, width: float) -> Values:
+    def per_second(self, width: float) -> Values:
         """Growth per second, where enough of a part is known."""
         return tuple(
             amount / seconds if seconds >= _LEAST_COVER * width else None
@@ -114,7 +114,7 @@ def _spread(
             covered[index] += seconds
 
 
-def together(grown: Sequence[Growth], timeline: Timeline) -> Growth:
+def merge_growth(grown: Sequence[Growth], timeline: Timeline) -> Growth:
     """The sum of several counters; covered is what any of them covers."""
     if not grown:
         return Growth((0.0,) * timeline.count, (0.0,) * timeline.count)
@@ -130,7 +130,7 @@ def total(values: Iterable[Values]) -> Values:
     )
 
 
-def quotients(dividends: Values, divisors: Values) -> Values:
+def elementwise_ratio(dividends: Values, divisors: Values) -> Values:
     """Part by part; None where either is not known, or there is nothing to divide by."""
     return tuple(
         dividend / divisor if dividend is not None and divisor else None

@@ -48,10 +48,10 @@ class Right:
         >>> str(Right.of("list", "pods", EVERYWHERE)), str(Right.of("create", "jobs.batch"))
         ('list pods in all namespaces', 'create jobs.batch')
         """
-        return f"{self.verb} {self.what}{self.place}"
+        return f"{self.verb} {self.group_resource}{self.place}"
 
     @property
-    def what(self) -> str:
+    def group_resource(self) -> str:
         """The resource as kubectl writes it."""
         plural, slash, subresource = self.resource.partition("/")
         return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{subresource}"
@@ -64,15 +64,15 @@ class Right:
         return " in all namespaces" if self.where == EVERYWHERE else f" in namespace '{self.where}'"
 
 
-def in_words(rights: Iterable[Right]) -> str:
+def summarize_permissions(rights: Iterable[Right]) -> str:
     """Many rights in short: those with the same verbs share them.
 
-    >>> in_words([Right.of(verb, kind) for kind in ("pods", "events") for verb in ("list", "get")])
+    >>> summarize_permissions([Right.of(verb, kind) for kind in ("pods", "events") for verb in ("list", "get")])
     'get and list pods, events'
     """
     verbs: dict[tuple[str, str], set[str]] = {}
     for right in rights:
-        verbs.setdefault((right.what, right.place), set()).add(right.verb)
+        verbs.setdefault((right.group_resource, right.place), set()).add(right.verb)
     shared: dict[tuple[str, str], list[str]] = {}
     for (what, place), each in verbs.items():
         *first, last = sorted(each)
@@ -107,7 +107,7 @@ class Need:
         """Whether the commands fail without it; else their answers are shorter."""
         return not self.without
 
-    def rights(self) -> Iterator[Right]:
+    def permissions(self) -> Iterator[Right]:
         """One by one."""
         for resource in self.resources:
             for verb in self.verbs:

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kubectl_ddp.rights.granting import rules
-from kubectl_ddp.rights.roles import ROLES, Role, suffices
+from kubectl_ddp.rights.role_builder import rules
+from kubectl_ddp.rights.roles import ROLES, Role, check_role_coverage
 from kubectl_ddp.rights.table import SECTIONS
 
 HEAD: Final = """\
@@ -59,7 +59,7 @@ def lines() -> Iterator[str]:
     yield from ("", "## Rules")
     for role in ROLES:
         yield from ("", f"### {role.name}", "", "| Verbs | Resources |", "| --- | --- |")
-        yield from map(_rule, rules(role.rights()))
+        yield from map(_rule, rules(role.permissions()))
 
 
 def _commands() -> Iterator[str]:
@@ -67,13 +67,13 @@ def _commands() -> Iterator[str]:
     yield f"| Command | {' | '.join(f'`{role.name}`' for role in shown)} | With `ddp-submit` alone |"
     yield f"| --- |{' --- |' * (len(shown) + 1)}"
     for command in dict.fromkeys(each for commands in SECTIONS.values() for each in commands):
-        answers = [_answer(role, command) for role in shown]
-        _, without = suffices(shown[-1], command)
+        answers = [_support_text(role, command) for role in shown]
+        _, without = check_role_coverage(shown[-1], command)
         yield f"| `{command}` | {' | '.join(answers)} | {'; '.join(filter(None, without))} |"
 
 
-def _answer(role: Role, command: str) -> str:
-    works, without = suffices(role, command)
+def _support_text(role: Role, command: str) -> str:
+    works, without = check_role_coverage(role, command)
     return ("in part" if any(without) else "yes") if works else "no"
 
 

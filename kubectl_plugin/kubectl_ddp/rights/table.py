@@ -346,7 +346,7 @@ NEEDS: Final[tuple[Need, ...]] = (
 Kind = tuple[str, str]
 """API group and plural."""
 
-KINDS: Final = frozenset(right.kind for need in NEEDS for right in need.rights())
+KINDS: Final = frozenset(right.kind for need in NEEDS for right in need.permissions())
 """All that the table speaks of."""
 
 
@@ -354,7 +354,7 @@ def needs(served: Collection[Kind] = KINDS, commands: Collection[str] = ()) -> I
     """Every right beside the row that it comes from, of kinds that a cluster serves; of all commands by default."""
     for need in NEEDS:
         if not commands or set(commands) & set(need.commands):
-            yield from ((need, right) for right in need.rights() if right.kind in served)
+            yield from ((need, right) for right in need.permissions() if right.kind in served)
 
 
 def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
@@ -376,7 +376,7 @@ def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
     return list(dict.fromkeys(found))
 
 
-def to_look_at(served: Collection[Kind]) -> list[Right]:
+def permissions_to_check(served: Collection[Kind]) -> list[Right]:
     """What a checkup asks about: all but what opens far more than an answer that is a little longer is worth."""
     found = (right for need, right in needs(served) if need.is_required or not need.is_broad)
     return list(dict.fromkeys(found))

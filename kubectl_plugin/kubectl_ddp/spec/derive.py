@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubectl_ddp.spec.document import make_program
 from kubectl_ddp.spec.fields import PROGRAM_KEYS
 from kubectl_ddp.spec.origin import Kind, Origin
-from kubectl_ddp.spec.program import stem
+from kubectl_ddp.spec.program import default_job_name
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, nothing_shared
 
 Values = dict[str, Any]
@@ -21,7 +21,7 @@ GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DefaultingContext:
     """What a job takes from where it is made, and not from what was said."""
 
     image: str
@@ -40,37 +40,37 @@ class Rule:
     """Fills one key that nobody gave."""
 
     key: str
-    make: Callable[[Values, Surroundings], tuple[Any, Origin] | None]
+    make: Callable[[Values, DefaultingContext], tuple[Any, Origin] | None]
 
 
-def _name(values: Values, surroundings: Surroundings) -> tuple[str, Origin]:
+def _name(values: Values, surroundings: DefaultingContext) -> tuple[str, Origin]:
     key = next(key for key in PROGRAM_KEYS if key in values)
-    name = stem(make_program(key, values[key]))
+    name = default_job_name(make_program(key, values[key]))
     suffix = f"-{surroundings.name_suffix}" if surroundings.name_suffix else ""
     return name + suffix, Origin(Kind.RULE, key, "named after what it runs")
 
 
-def _image(_values: Values, surroundings: Surroundings) -> tuple[str, Origin]:
+def _image(_values: Values, surroundings: DefaultingContext) -> tuple[str, Origin]:
     return surroundings.image, surroundings.image_origin
 
 
-def _nnodes(_values: Values, _surroundings: Surroundings) -> tuple[Nodes, Origin]:
+def _nnodes(_values: Values, _surroundings: DefaultingContext) -> tuple[Nodes, Origin]:
     return Nodes(1, 1), DEFAULT
 
 
-def _gpus(values: Values, _surroundings: Surroundings) -> tuple[int, Origin]:
+def _gpus(values: Values, _surroundings: DefaultingContext) -> tuple[int, Origin]:
     if "mig" in values:
         return 1, Origin(Kind.RULE, "mig", "one slice is all that a process can use")
     return 0, DEFAULT
 
 
-def _nproc(values: Values, _surroundings: Surroundings) -> tuple[int, Origin]:
+def _nproc(values: Values, _surroundings: DefaultingContext) -> tuple[int, Origin]:
     if values["gpus"]:
         return values["gpus"], Origin(Kind.RULE, "gpus", "one process per GPU")
     return 1, DEFAULT
 
 
-def _cpu(values: Values, _surroundings: Surroundings) -> tuple[Cpu, Origin]:
+def _cpu(values: Values, _surroundings: DefaultingContext) -> tuple[Cpu, Origin]:
     if values["gpus"]:
         return Cpu(3000 * values["gpus"]), Origin(
             Kind.RULE, "gpus", "3 cores per GPU: what the smallest usual GPU machines leave to a pod"
@@ -78,7 +78,7 @@ def _cpu(values: Values, _surroundings: Surroundings) -> tuple[Cpu, Origin]:
     return Cpu(1000 * values["nproc"]), Origin(Kind.RULE, "nproc", "one core per process")
 
 
-def _memory(values: Values, _surroundings: Surroundings) -> tuple[Memory, Origin]:
+def _memory(values: Values, _surroundings: DefaultingContext) -> tuple[Memory, Origin]:
     if values["gpus"]:
         return Memory(12 * GIB * values["gpus"]), Origin(
             Kind.RULE, "gpus", "12 GiB per GPU: what the smallest usual GPU machines leave to a pod"
@@ -88,14 +88,14 @@ def _memory(values: Values, _surroundings: Surroundings) -> tuple[Memory, Origin
     )
 
 
-def _shm(values: Values, _surroundings: Surroundings) -> tuple[Memory, Origin]:
+def _shm(values: Values, _surroundings: DefaultingContext) -> tuple[Memory, Origin]:
     size = max(1, values["memory"].size_bytes // 4)
     return Memory(size), Origin(
         Kind.RULE, "memory", "a quarter of the memory; 64 MiB, the default of containers, stops data loaders"
     )
 
 
-def _threads(values: Values, _surroundings: Surroundings) -> tuple[str, Origin]:
+def _threads(values: Values, _surroundings: DefaultingContext) -> tuple[str, Origin]:
     threads = max(1, values["cpu"].millis // 1000 // values["nproc"])
     reason = "cores per process; more threads than cores slow each other down"
     return str(threads), Origin(Kind.RULE, "cpu and nproc", reason)

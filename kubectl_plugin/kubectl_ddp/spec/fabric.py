@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.fabrics.catalogue import AUTO, NONE, meant, profiles
 from kubectl_ddp.fabrics.choose import choose
-from kubectl_ddp.fabrics.emitted import Facts, emitted, too_new
+from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
 from kubectl_ddp.fabrics.model import Entry, Need, Profile, Target
+from kubectl_ddp.fabrics.registry import AUTO, NONE, profiles, suggest_name
 from kubectl_ddp.fabrics.version import nccl_of
-from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.quantity import BadValue, Nodes
+from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.spec.values import Raw, text
 
 if TYPE_CHECKING:
-    from kubectl_ddp.spec.machines import Rdma
     from kubectl_ddp.spec.model import JobSpec
+    from kubectl_ddp.spec.node_requirements import Rdma
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
 """Label that clouds give their machines."""
@@ -35,7 +35,7 @@ def parse_fabric(raw: Raw) -> str:
         try:
             profiles(name)
         except LookupError as error:
-            raise BadValue(str(error), hint=meant(name)) from None
+            raise BadValue(str(error), hint=suggest_name(name)) from None
     return name
 
 
@@ -74,31 +74,31 @@ def layer(name: str, facts: Facts) -> Layer:
     """What a fabric says in the words of a job."""
     return {
         entry.key: Given(_raw(entry), Origin(Kind.FABRIC, name, entry.why))
-        for entry in emitted(name, facts)
+        for entry in effective_entries(name, facts)
         if entry.target not in TARGETS
     }
 
 
-def additions(spec: JobSpec) -> list[Entry]:
+def object_entries(spec: JobSpec) -> list[Entry]:
     """What it says for which a job has no word: fields of the objects."""
-    return [entry for entry in emitted(spec.fabric, facts_of_job(spec)) if entry.target in TARGETS]
+    return [entry for entry in effective_entries(spec.fabric, facts_of_job(spec)) if entry.target in TARGETS]
 
 
-def explained(spec: JobSpec) -> Iterator[tuple[str, str, Origin]]:
+def value_origins(spec: JobSpec) -> Iterator[tuple[str, str, Origin]]:
     """Those additions as a row each: key, value, origin."""
-    for entry in additions(spec):
+    for entry in object_entries(spec):
         yield entry.key, entry.value, Origin(Kind.FABRIC, spec.fabric, entry.why)
 
 
-def sets_anything(spec: JobSpec) -> bool:
+def has_entries(spec: JobSpec) -> bool:
     """Whether the fabric adds anything to the job."""
-    return bool(emitted(spec.fabric, facts_of_job(spec)))
+    return bool(effective_entries(spec.fabric, facts_of_job(spec)))
 
 
-def notes(spec: JobSpec) -> Iterator[str]:
+def fabric_notes(spec: JobSpec) -> Iterator[str]:
     """What the cluster and the image must bring along."""
     for need in _needs(spec):
-        yield f"fabric {spec.fabric}: {need.sentence} ({need.source})"
+        yield f"fabric {spec.fabric}: {need.message} ({need.source})"
     if spec.fabric == NONE and spec.gpus and spec.nnodes.maximum > 1:
         yield (
             "Nothing says which network the machines have, so NCCL looks for one by itself, and takes TCP without a "
@@ -126,64 +126,64 @@ def fits_the_nodes(spec: JobSpec) -> None:
             )
 
 
-def has_its_devices(spec: JobSpec) -> None:
+def validate_rdma_devices(spec: JobSpec) -> None:
     """A pod sees the RDMA devices that it asks for, and no others."""
     for profile in profiles(spec.fabric):
         if not profile.devices or spec.nnodes.maximum == 1:
             continue
         if spec.rdma is None:
             raise UsageError(
-                f"The fabric {profile.name} needs RDMA devices, and the job asks for none.", hint=ask_for(profile)
+                f"The fabric {profile.name} needs RDMA devices, and the job asks for none.", hint=rdma_hint(profile)
             )
         if not spec.rdma.resource.startswith(profile.devices):
             raise UsageError(
                 f"rdma asks for '{spec.rdma.resource}', which is no device of the fabric {profile.name}.",
-                hint=ask_for(profile),
+                hint=rdma_hint(profile),
             )
 
 
-def contradictions(spec: JobSpec) -> Iterator[Doubt]:
+def override_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
     """Values of the user where the fabric has others."""
     values = {f"env.{name}": value for name, value in spec.env.items()}
     values |= {f"nodeSelector.{name}": value for name, value in spec.node_selector.items()}
     values |= {"rdma": str(spec.rdma)} if spec.rdma else {}
-    for entry in emitted(spec.fabric, facts_of_job(spec)):
+    for entry in effective_entries(spec.fabric, facts_of_job(spec)):
         mine = values.get(entry.key, entry.value)
         if mine != entry.value:
-            yield Doubt(
+            yield SpecWarning(
                 f"{entry.key} is '{mine}', and the fabric {spec.fabric} says '{entry.value}': {entry.reason}.",
                 "Yours is taken; leave it out, or say --fabric none.",
             )
 
 
-def refusals(spec: JobSpec) -> Iterator[Doubt]:
+def env_conflict_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
     """Variables of the user that stand against the fabric."""
-    set_by_it = {entry.key: entry.value for entry in emitted(spec.fabric, facts_of_job(spec))}
+    set_by_it = {entry.key: entry.value for entry in effective_entries(spec.fabric, facts_of_job(spec))}
     variables: dict[str, str | None] = {**spec.env, **dict.fromkeys(spec.secret_env)}
     for profile in profiles(spec.fabric):
         for name, value in variables.items():
             found = [refusal for refusal in profile.refusals if refusal.matches(name, value)][:1]
             for refusal in found if f"env.{name}" not in set_by_it else ():
                 said = name if value is None else f"{name}={value}"
-                yield Doubt(
+                yield SpecWarning(
                     f"{said} stands against the fabric {profile.name}: {refusal.reason}.",
                     "Yours is taken; leave it out, or name another fabric.",
                 )
 
 
-def grave_needs(spec: JobSpec) -> Iterator[Doubt]:
+def critical_requirement_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
     """What would end the job at its start, or slow it down, if the cluster did not have it."""
     for need in _needs(spec):
         if need.is_grave:
-            yield Doubt(f"fabric {spec.fabric}: {need.sentence}")
+            yield SpecWarning(f"fabric {spec.fabric}: {need.message}")
 
 
-def older_than_its_values(spec: JobSpec) -> Iterator[Doubt]:
+def nccl_version_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
     """Values that the NCCL of the image does not know yet."""
     facts = facts_of_job(spec)
     for entry in too_new(spec.fabric, facts):
         nccl = ".".join(map(str, facts.nccl or ()))
-        yield Doubt(
+        yield SpecWarning(
             f"The fabric {spec.fabric} sets {entry.name} from NCCL {entry.since} on, and the image '{spec.image}' says "
             f"{nccl}: it is left out.",
             "Use an image with a newer one.",
@@ -201,7 +201,7 @@ def _needs(spec: JobSpec) -> Iterator[Need]:
         yield from (need for need in profile.needs if need.unless not in variables)
 
 
-def ask_for(profile: Profile) -> str:
+def rdma_hint(profile: Profile) -> str:
     """How a job asks for the devices of a fabric."""
     known = ", ".join(f"{devices} on {machine}" for machine, devices in profile.hints.items())
     name = profile.devices[0] if not profile.devices[0].endswith("/") else f"{profile.devices[0]}NAME"

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.common.parallel_dims import WRITTEN
-from kubectl_ddp.fabrics.catalogue import AUTO, NONE
+from kubectl_ddp.fabrics.registry import AUTO, NONE
 from kubectl_ddp.spec import values as v
 from kubectl_ddp.spec.dns import DEFAULT, DnsServer
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fabric import parse_fabric
 from kubectl_ddp.spec.layout import parse_layouts
-from kubectl_ddp.spec.machines import MIG_PROFILE, Rdma, Topology
+from kubectl_ddp.spec.metrics_ingress import parse_ingress_peers
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
+from kubectl_ddp.spec.node_requirements import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes, parse_seconds
-from kubectl_ddp.spec.readers import readers
 from kubectl_ddp.spec.values import Egress, EnvSource, Raw, SecretKey, Toleration
 
 
@@ -68,8 +68,8 @@ FIELDS: Final[Mapping[str, Field]] = {
         "code", _path, "Directory of this machine that travels with the job, but for what .gitignore names.", "DIR"
     ),
     "module": Field("program", _module, "Python module of the image to run, as 'python -m' does.", "MODULE"),
-    "command": Field("program", v.words, "Command of the image to run instead of Python.", "WORDS"),
-    "args": Field("args", v.texts, "Arguments of the program.", "WORDS", is_list=True),
+    "command": Field("program", v.parse_command, "Command of the image to run instead of Python.", "WORDS"),
+    "args": Field("args", v.text_list, "Arguments of the program.", "WORDS", is_list=True),
     "nnodes": Field("nnodes", v.parsed(Nodes.parse), "Nodes: N, or MIN:MAX for an elastic job.", "N|MIN:MAX"),
     "nproc": Field("nproc", v.process_count, "Processes per node; one per GPU when left out.", "N"),
     "parallel": Field(
@@ -78,7 +78,7 @@ FIELDS: Final[Mapping[str, Field]] = {
         "How ranks share one model; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan.",
         ",".join(f"{name}=N" for name in WRITTEN),
     ),
-    "gpus": Field("gpus", v.Whole(0, 64), "GPUs per node.", "N"),
+    "gpus": Field("gpus", v.IntRange(0, 64), "GPUs per node.", "N"),
     "cpu": Field("cpu", v.parsed(Cpu.parse), "Cores per node.", "CORES"),
     "memory": Field("memory", v.parsed(Memory.parse), "Memory per node.", "SIZE"),
     "shm": Field("shm", v.parsed(Memory.parse), "Size of /dev/shm, part of the memory.", "SIZE"),
@@ -96,7 +96,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     "envFrom": Field(
         "env_from", v.each(EnvSource.parse), "All entries as variables.", "secret/NAME|configmap/NAME", is_list=True
     ),
-    "maxRestarts": Field("max_restarts", v.Whole(0, 10_000), "Restarts after failures, over the whole job.", "N"),
+    "maxRestarts": Field("max_restarts", v.IntRange(0, 10_000), "Restarts after failures, over the whole job.", "N"),
     "grace": Field("grace_seconds", v.parsed(parse_seconds), "Time from SIGTERM to SIGKILL.", "TIME"),
     "checkpointClaim": Field(
         "checkpoint_claim", _object, "Shared volume for checkpoints (a PersistentVolumeClaim).", "CLAIM"
@@ -169,7 +169,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     ),
     "metricsFrom": Field(
         "metrics_from",
-        readers,
+        parse_ingress_peers,
         "Who may read the metrics port, beside the API server.",
         "NAMESPACE|LABEL=VALUE|CIDR|*",
         is_list=True,

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import CREDENTIALS
-from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.program import Command
+from kubectl_ddp.spec.spec_warning import SpecWarning
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -32,23 +32,23 @@ HARMLESS: Final = re.compile(r"(?i)\d{1,9}|true|false|none|null|/[\w./-]*|")
 AS_VARIABLE: Final = "--secret-env NAME=SECRET:KEY"
 
 
-def in_clear(spec: JobSpec) -> Iterator[Doubt]:
+def in_clear(spec: JobSpec) -> Iterator[SpecWarning]:
     """A sentence for each place."""
     for name, value in spec.env.items():
         if FORM.search(value) or (VARIABLE.search(name) and not HARMLESS.fullmatch(value)):
-            yield Doubt(
+            yield SpecWarning(
                 f"The value of {name} looks like a secret, and everyone who may read the job can read it.",
                 f"Keep it in a Secret: --secret-env {name}=SECRET:KEY.",
             )
     words = [*(spec.program.words if isinstance(spec.program, Command) else ()), *spec.args]
-    for where in dict.fromkeys(_among(words)):
-        yield Doubt(
+    for where in dict.fromkeys(_secrets_in_args(words)):
+        yield SpecWarning(
             f"{where} looks like a secret, and everyone who may read the job can read it.",
             f"Keep it in a Secret, give it to the pods with {AS_VARIABLE}, and read the variable.",
         )
 
 
-def _among(words: list[str]) -> Iterator[str]:
+def _secrets_in_args(words: list[str]) -> Iterator[str]:
     for number, (before, word) in enumerate(itertools.pairwise(["", *words]), start=1):
         flag, equals, value = word.partition("=")
         if equals and FLAG.match(flag) and not HARMLESS.fullmatch(value):

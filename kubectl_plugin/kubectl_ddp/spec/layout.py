@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.doubt import Doubt
 from kubectl_ddp.spec.engine import Gang
-from kubectl_ddp.spec.machines import Placement, Topology, is_narrower
-from kubectl_ddp.spec.own_gpt import last_said, own_gpt, runs_the_trainer
+from kubectl_ddp.spec.node_requirements import Placement, Topology, is_lower_level
 from kubectl_ddp.spec.quantity import BadValue, Nodes
-from kubectl_ddp.spec.trainer_options import misplaced, said_option
+from kubectl_ddp.spec.reference_model import last_flag_value, reference_model, runs_the_trainer
+from kubectl_ddp.spec.spec_warning import SpecWarning
+from kubectl_ddp.spec.trainer_options import option_value, option_violations
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -36,9 +36,9 @@ def parse_layouts(text: str) -> LayoutRange | str:
         raise BadValue(str(error)) from None
 
 
-def the_layout_is_said_once(spec: JobSpec) -> None:
+def validate_single_layout(spec: JobSpec) -> None:
     """The reference trainer obeys a layout among its own arguments, and pods are placed by the job's."""
-    own = last_said(spec.args, "--parallel") if runs_the_trainer(spec.program) else None
+    own = last_flag_value(spec.args, "--parallel") if runs_the_trainer(spec.program) else None
     if own is None:
         return
     try:
@@ -74,10 +74,10 @@ def the_layout_takes_all_ranks(spec: JobSpec) -> None:
             )
 
 
-def tensor_slices_stay_in_a_pod(spec: JobSpec) -> None:
+def validate_tp_within_pod(spec: JobSpec) -> None:
     """Ranks of ``tp`` speak in every layer, forth and back; between pods that is slower than the work it spares."""
     for name in (each.name for each in DIMENSIONS if each.is_used_in_layers):
-        least, most = spec.parallel.spans[name] if spec.parallel is not None else (1, 1)
+        least, most = spec.parallel.size_ranges[name] if spec.parallel is not None else (1, 1)
         beyond = max(least, spec.nproc + 1)  # no larger one divides it either
         for size in range(least, min(most, beyond) + 1):
             if spec.nproc % size:
@@ -94,29 +94,29 @@ def the_model_fits_the_layout(spec: JobSpec) -> None:
 
     The trainer refuses for good: a job that loses the wrong number of nodes would not come back.
     """
-    model = own_gpt(spec.program, spec.args)
+    model = reference_model(spec.program, spec.args)
     if spec.parallel is None or model is None:
         return
     for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
-        for misfit in model.misfits(layout, spec.largest_world):
+        for misfit in model.layout_violations(layout, spec.largest_world):
             if not spec.nnodes.is_elastic:
-                raise UsageError(misfit.sentence, hint=misfit.help)
+                raise UsageError(misfit.message, hint=misfit.help)
             raise UsageError(
-                f"With {nodes} of nnodes {spec.nnodes}, {misfit.sentence[0].lower()}{misfit.sentence[1:]}",
+                f"With {nodes} of nnodes {spec.nnodes}, {misfit.message[0].lower()}{misfit.message[1:]}",
                 hint=f"{misfit.help} Or narrow nnodes, or the sizes of the layout.",
             )
 
 
 def the_options_fit_the_layout(spec: JobSpec) -> None:
     """The reference trainer takes its options in such a layout; those of other programs are their own."""
-    is_its_own = spec.parallel is None and last_said(spec.args, "--parallel") is not None
+    is_its_own = spec.parallel is None and last_flag_value(spec.args, "--parallel") is not None
     if not runs_the_trainer(spec.program) or is_its_own:
         return
-    for misfit in misplaced(spec.parallel, partial(said_option, spec.args)):
-        raise UsageError(misfit.sentence, hint=misfit.help)
+    for misfit in option_violations(spec.parallel, partial(option_value, spec.args)):
+        raise UsageError(misfit.message, hint=misfit.help)
 
 
-def replicas_can_be_kept_together(spec: JobSpec) -> None:
+def validate_replica_topology(spec: JobSpec) -> None:
     """Kueue alone keeps some of a job's pods together, and by their number; the first of them begin with the first."""
     wishes = [wish for wish in spec.topology if wish.placement is Placement.REPLICA]
     if not wishes:
@@ -138,16 +138,16 @@ def replicas_can_be_kept_together(spec: JobSpec) -> None:
             hint="Add --parallel.",
         )
     pack = next((wish for wish in spec.topology if wish.placement is Placement.PACK), None)
-    if pack is not None and is_narrower(pack.key, wishes[0].key):
+    if pack is not None and is_lower_level(pack.key, wishes[0].key):
         raise UsageError(
             f"The topology packs the whole job by {pack.key}, which is narrower than {wishes[0].key}, where it keeps "
             "each replica, and Kueue admits no such job.",
             hint="Pack by a wider level, or leave pack out.",
         )
-    _replicas_are_of_whole_pods(spec, spec.parallel, wishes[0])
+    _validate_pods_per_replica(spec, spec.parallel, wishes[0])
 
 
-def _replicas_are_of_whole_pods(spec: JobSpec, allowed: LayoutRange, wish: Topology) -> None:
+def _validate_pods_per_replica(spec: JobSpec, allowed: LayoutRange, wish: Topology) -> None:
     """At any number of nodes, and of as many."""
     replica = layout_of(spec).replica
     if replica % spec.nproc:
@@ -187,27 +187,27 @@ def layouts_by_nodes(allowed: LayoutRange, nnodes: Nodes, nproc: int) -> Mapping
     return {nodes: allowed.choose(nodes * nproc) for nodes in (nnodes.maximum, *between, nnodes.minimum)}
 
 
-def replicas_over_pods(spec: JobSpec) -> Iterator[Doubt]:
+def replicas_over_pods(spec: JobSpec) -> Iterator[SpecWarning]:
     """Replicas that end within a pod: losing that pod, the job loses two of them."""
     if spec.parallel is None:
         return
     replica = layout_of(spec).replica
     if spec.nnodes.maximum > 1 and replica % spec.nproc and spec.nproc % replica:
-        yield Doubt(
+        yield SpecWarning(
             f"A replica of parallel '{spec.parallel}' is {replica} ranks, and a pod has {spec.nproc}: some pods have "
             "parts of two replicas, and losing one of them loses both.",
             "Use an nproc that divides a replica, or that replicas divide.",
         )
 
 
-def ranks_to_spare(spec: JobSpec) -> Iterator[Doubt]:
+def ranks_to_spare(spec: JobSpec) -> Iterator[SpecWarning]:
     """Numbers of nodes between the least and the most at which not every rank has a place."""
     if spec.parallel is None:
         return
     for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
         if spare := nodes * spec.nproc - layout.world:
             ranks = _count(spare, "rank")
-            yield Doubt(
+            yield SpecWarning(
                 f"With {nodes} of nnodes {spec.nnodes}, {ranks} of parallel '{spec.parallel}' would have no place."
             )
             return

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddp_trainer.common.parallel_dims import LayoutRange
-from kubectl_ddp.fabrics.catalogue import NONE
+from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.dns import DnsServer
 from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.machines import Rdma, Topology
+from kubectl_ddp.spec.metrics_ingress import MONITORING, Reader
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
+from kubectl_ddp.spec.node_requirements import Rdma, Topology
 from kubectl_ddp.spec.program import Program
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
-from kubectl_ddp.spec.readers import MONITORING, Reader
 from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
 
 

@@ -116,7 +116,7 @@ def _named(source: Source, name: str) -> str:
 def paths_are_free(spec: JobSpec) -> None:
     """Two volumes cannot be at one path, and ours are taken."""
     seen: dict[str, str] = {}
-    for said, path in _mounted(spec):
+    for said, path in _mount_paths(spec):
         for taken in OURS:
             if path == taken or path.startswith(f"{taken}/"):
                 raise UsageError(
@@ -127,7 +127,7 @@ def paths_are_free(spec: JobSpec) -> None:
         seen[path] = said
 
 
-def _mounted(spec: JobSpec) -> Iterator[tuple[str, str]]:
+def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
     volumes: Sequence[Mount | SecretFiles] = (*spec.mounts, *spec.secrets)
     for volume in volumes:
         yield str(volume), volume.path

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kubectl_ddp.fabrics.catalogue import NONE
+from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.queues import is_kueues
+from kubectl_ddp.spec.queues import is_kueue_managed
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
 
 
-def notes(spec: JobSpec) -> list[str]:
+def spec_notes(spec: JobSpec) -> list[str]:
     """One sentence or two each."""
     return [*_of_the_job(spec), *_of_the_engine(spec), *_of_the_queue(spec)]
 
@@ -30,7 +30,7 @@ def _of_the_job(spec: JobSpec) -> Iterator[str]:
             "Without a checkpointClaim each node keeps its own copy of the checkpoints: any one node that stays is "
             "enough to go on from, and when all of them go at once, by suspend too, the run begins anew."
         )
-    yield from fabric.notes(spec)
+    yield from fabric.fabric_notes(spec)
     if spec.rdma is not None and spec.fabric == NONE:
         yield (
             f"{spec.rdma.resource} needs unlimited locked memory, which the container runtime of the machines grants, "
@@ -52,7 +52,7 @@ def _of_the_engine(spec: JobSpec) -> Iterator[str]:
 
 
 def _of_the_queue(spec: JobSpec) -> Iterator[str]:
-    if is_kueues(spec) and spec.nnodes.is_elastic and spec.engine is not Engine.JOB:
+    if is_kueue_managed(spec) and spec.nnodes.is_elastic and spec.engine is not Engine.JOB:
         yield (
             f"Kueue admits {spec.nnodes.maximum} nodes at once, or none, and stops a job that is scaled while it runs; "
             "of the engines only job can begin with fewer."

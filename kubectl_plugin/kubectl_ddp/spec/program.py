@@ -35,10 +35,10 @@ class Command:
 Program: TypeAlias = Script | Module | Command
 
 
-def stem(program: Program) -> str:
+def default_job_name(program: Program) -> str:
     """A job name made of what it runs: lower case letters, digits and dashes, beginning with a letter.
 
-    >>> stem(Script("My_Train.v2.py")), stem(Module("ddp_trainer"))
+    >>> default_job_name(Script("My_Train.v2.py")), default_job_name(Module("ddp_trainer"))
     ('my-train-v2', 'ddp-trainer')
     """
     match program:

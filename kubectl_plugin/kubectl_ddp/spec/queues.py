@@ -32,13 +32,13 @@ def the_gang_has_a_queue(spec: JobSpec) -> None:
 
 def the_priority_has_a_queue(spec: JobSpec) -> None:
     """Only Kueue orders what waits by a class of its own."""
-    if spec.queue_priority is not None and not is_kueues(spec):
+    if spec.queue_priority is not None and not is_kueue_managed(spec):
         raise UsageError(
             f"The queue priority '{spec.queue_priority}' is a class of Kueue's, and the job is in no queue of Kueue's.",
             hint="Add --queue NAME, a LocalQueue, or use --priority, which is that of the pods.",
         )
 
 
-def is_kueues(spec: JobSpec) -> bool:
+def is_kueue_managed(spec: JobSpec) -> bool:
     """Whether Kueue decides when the job runs."""
     return spec.queue is not None and spec.gang in OF_KUEUE

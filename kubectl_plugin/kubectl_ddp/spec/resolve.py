@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.fabrics.catalogue import AUTO
+from kubectl_ddp.fabrics.registry import AUTO
 from kubectl_ddp.spec import fabric
-from kubectl_ddp.spec.derive import RULES, Surroundings, Values
-from kubectl_ddp.spec.document import make_program
-from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec.derive import RULES, DefaultingContext, Values
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.layout import AUTO as PLANNED
+from kubectl_ddp.spec.metrics_ingress import MONITORING
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.quantity import BadValue
-from kubectl_ddp.spec.readers import MONITORING
 from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
+from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.spec.values import Raw, text
 
 
@@ -32,15 +32,15 @@ class Resolved:
     spec: JobSpec
     origins: Mapping[str, Origin]
     """Dotted key to origin."""
-    warnings: tuple[Doubt, ...]
+    warnings: tuple[SpecWarning, ...]
     notes: tuple[str, ...] = ()
     """What was chosen for the person, and why."""
 
 
-def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
+def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolved:
     """The job that ``layers`` (weakest first) describe, over its preset and the defaults. Raises UsageError."""
     said = merge(layers)
-    said = merge([defaults(), _preset(said, surroundings.shared), said])
+    said = merge([defaults(), _preset_layer(said, surroundings.shared), said])
     said.pop(PRESET, None)
     values = {key: _parse(key, given) for key, given in said.items()}
     origins = {key: given.origin for key, given in said.items()}
@@ -49,7 +49,7 @@ def resolve(layers: Sequence[Layer], surroundings: Surroundings) -> Resolved:
         if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
             values[rule.key], origins[rule.key] = made
     _add_fabric(values, origins)
-    notes = _lay_out(values, origins, surroundings)
+    notes = _resolve_layout(values, origins, surroundings)
     spec = JobSpec(**_attributes(values))
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
 
@@ -65,16 +65,16 @@ def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
             values[key], origins[key] = _parse(key, given), given.origin
 
 
-def _lay_out(values: Values, origins: dict[str, Origin], surroundings: Surroundings) -> tuple[str, ...]:
+def _resolve_layout(values: Values, origins: dict[str, Origin], surroundings: DefaultingContext) -> tuple[str, ...]:
     """The layout, and words for the program, that a plan chooses where it is asked to."""
     if values.get("parallel") != PLANNED:
         return ()
     if not surroundings.plans:
         del values["parallel"], origins["parallel"]
         return ()
-    from kubectl_ddp.spec.planned import planned  # noqa: PLC0415 - formulas that few jobs need
+    from kubectl_ddp.spec.auto_layout import plan_layout  # noqa: PLC0415 - formulas that few jobs need
 
-    found = planned(values)
+    found = plan_layout(values)
     values["parallel"], origins["parallel"] = found.layouts, Origin(Kind.RULE, "a plan", found.why)
     if found.args:
         values["args"] = (*values.get("args", ()), *found.args)
@@ -92,18 +92,18 @@ def merge(layers: Sequence[Layer]) -> dict[str, Given]:
     return merged
 
 
-def _preset(said: Mapping[str, Given], shared: Shared) -> Layer:
+def _preset_layer(said: Mapping[str, Given], shared: Shared) -> Layer:
     if PRESET in said:
         given = said[PRESET]
         if isinstance(given.raw, str) and given.raw in PRESETS:
             return PRESETS[given.raw].layer()
         place = said["namespace"].raw if "namespace" in said else None
-        return _shared_preset(given, lambda: shared(None if place is None else str(place))).layer()
+        return _load_shared_preset(given, lambda: shared(None if place is None else str(place))).layer()
     gpus = _parse("gpus", said["gpus"]) if "gpus" in said else "mig" in said
     return PRESETS["gpu-nccl" if gpus else "cpu-gloo"].layer()
 
 
-def _shared_preset(given: Given, shared: Callable[[], SharedPresets]) -> Preset:
+def _load_shared_preset(given: Given, shared: Callable[[], SharedPresets]) -> Preset:
     """One that we do not bring. Raises UsageError where the namespace of the job does not have it either."""
     name, why = str(given.raw), ""
     try:

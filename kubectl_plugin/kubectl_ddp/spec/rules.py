@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec import fabric, layout, machines, mounts, queues
-from kubectl_ddp.spec.doubt import Doubt
+from kubectl_ddp.spec import fabric, layout, mounts, node_requirements, queues
 from kubectl_ddp.spec.in_clear import in_clear
-from kubectl_ddp.spec.own_gpt import last_said, runs_the_trainer
 from kubectl_ddp.spec.program import Command, Module
-from kubectl_ddp.spec.trainer_options import unknown_words
+from kubectl_ddp.spec.reference_model import last_flag_value, runs_the_trainer
+from kubectl_ddp.spec.spec_warning import SpecWarning
+from kubectl_ddp.spec.trainer_options import invalid_options
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -46,7 +46,7 @@ def check(spec: JobSpec) -> None:
         rule(spec)
 
 
-def warnings(spec: JobSpec) -> list[Doubt]:
+def warnings(spec: JobSpec) -> list[SpecWarning]:
     """Everything legal about ``spec`` that is probably not meant."""
     return [found for doubt in DOUBTS for found in doubt(spec)]
 
@@ -100,14 +100,14 @@ def _variables_are_free(spec: JobSpec) -> None:
             )
 
 
-def _words_are_the_trainers(spec: JobSpec) -> None:
+def _validate_trainer_args(spec: JobSpec) -> None:
     """What depends on them could not be checked, and no pod would start with them."""
-    for misfit in unknown_words(spec.args) if runs_the_trainer(spec.program) else ():
-        raise UsageError(misfit.sentence, hint=misfit.help)
+    for misfit in invalid_options(spec.args) if runs_the_trainer(spec.program) else ():
+        raise UsageError(misfit.message, hint=misfit.help)
 
 
-def _batch_feeds_the_world(spec: JobSpec) -> None:
-    nodes, eaters = _hungriest(spec)
+def _validate_batch_size(spec: JobSpec) -> None:
+    nodes, eaters = _max_data_size(spec)
     who = f"{eaters} ranks" if spec.parallel is None else f"the {eaters} replicas and shards of '{spec.parallel}'"
     for flag, what in (("--global-batch", "sample"), ("--shards", "shard")):
         count = trainer_argument(spec, flag)
@@ -119,7 +119,7 @@ def _batch_feeds_the_world(spec: JobSpec) -> None:
             )
 
 
-def _hungriest(spec: JobSpec) -> tuple[int, int]:
+def _max_data_size(spec: JobSpec) -> tuple[int, int]:
     """The number of nodes at which a batch is divided into the most parts, and these."""
     if spec.parallel is None:
         return spec.nnodes.maximum, spec.largest_world
@@ -129,7 +129,7 @@ def _hungriest(spec: JobSpec) -> tuple[int, int]:
 
 def trainer_argument(spec: JobSpec, flag: str) -> int | None:
     """A whole number among the reference trainer's arguments; other programs' flags are their own."""
-    said = last_said(spec.args, flag) if runs_the_trainer(spec.program) else None
+    said = last_flag_value(spec.args, flag) if runs_the_trainer(spec.program) else None
     return int(said) if said is not None and re.fullmatch(r"[0-9]{1,18}", said) else None
 
 
@@ -175,55 +175,57 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _program_starts_no_ranks,
     _name_fits,
     _shared_memory_fits,
-    machines.one_process_has_one_slice,
+    node_requirements.one_process_has_one_slice,
     _processes_have_a_gpu_each,
     _variables_are_free,
-    _words_are_the_trainers,
-    layout.the_layout_is_said_once,
+    _validate_trainer_args,
+    layout.validate_single_layout,
     layout.the_layout_changes_with_the_nodes,
     layout.the_layout_takes_all_ranks,
-    layout.tensor_slices_stay_in_a_pod,
-    layout.replicas_can_be_kept_together,
-    _batch_feeds_the_world,
+    layout.validate_tp_within_pod,
+    layout.validate_replica_topology,
+    _validate_batch_size,
     layout.the_model_fits_the_layout,
     layout.the_options_fit_the_layout,
     _time_is_enough,
-    machines.gpu_type_is_of_a_gpu,
-    machines.spread_keys_are_said_once,
+    node_requirements.gpu_type_is_of_a_gpu,
+    node_requirements.validate_unique_topology,
     mounts.paths_are_free,
     queues.the_gang_has_a_queue,
     queues.the_priority_has_a_queue,
     fabric.fits_the_nodes,
-    fabric.has_its_devices,
+    fabric.validate_rdma_devices,
 )
 
 
-def _idle_gpus(spec: JobSpec) -> Iterator[Doubt]:
+def _idle_gpus(spec: JobSpec) -> Iterator[SpecWarning]:
     if spec.nproc < spec.gpus:
         idle = spec.gpus - spec.nproc
-        yield Doubt(f"{_count(idle, 'GPU')} of each node will stand idle: nproc is {spec.nproc}.", "Leave nproc out.")
+        yield SpecWarning(
+            f"{_count(idle, 'GPU')} of each node will stand idle: nproc is {spec.nproc}.", "Leave nproc out."
+        )
 
 
-def _floating_image(spec: JobSpec) -> Iterator[Doubt]:
+def _floating_image(spec: JobSpec) -> Iterator[SpecWarning]:
     reference = spec.image.rpartition("/")[2]
     if "@" not in reference and (":" not in reference or reference.endswith(":latest")):
-        yield Doubt(
+        yield SpecWarning(
             f"The image '{spec.image}' may be another one on each node and after each restart.",
             "Name a version or a digest.",
         )
 
 
-DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Doubt]]]] = (
+DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[SpecWarning]]]] = (
     in_clear,
     _idle_gpus,
     _floating_image,
-    machines.slices_of_one_gpu,
+    node_requirements.slices_of_one_gpu,
     layout.replicas_over_pods,
     layout.ranks_to_spare,
-    fabric.contradictions,
-    fabric.refusals,
-    fabric.grave_needs,
-    fabric.older_than_its_values,
+    fabric.override_warnings,
+    fabric.env_conflict_warnings,
+    fabric.critical_requirement_warnings,
+    fabric.nccl_version_warnings,
 )
 
 

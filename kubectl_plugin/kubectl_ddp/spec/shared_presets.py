@@ -38,7 +38,7 @@ class SharedPresets:
         """One of them. Raises KeyError where there is none, and UsageError where it is not what it should be."""
         text = self.texts[name]
         try:
-            return _preset(name, _document(text))
+            return _parse_preset(name, _parse_yaml(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(
                 f"The preset '{name}' of {self.place} cannot be read: {error}.",
@@ -55,7 +55,7 @@ def nothing_shared(_namespace: str | None) -> SharedPresets:
     return SharedPresets()
 
 
-def _document(text: str) -> Mapping[str, Any]:
+def _parse_yaml(text: str) -> Mapping[str, Any]:
     import yaml  # noqa: PLC0415 - those without shared presets do without
 
     try:
@@ -67,7 +67,7 @@ def _document(text: str) -> Mapping[str, Any]:
     return document
 
 
-def _preset(name: str, document: Mapping[str, Any]) -> Preset:
+def _parse_preset(name: str, document: Mapping[str, Any]) -> Preset:
     settings = {str(key): _setting(str(key), value) for key, value in document["settings"].items()}
     return Preset(name, str(document.get("summary", "")), settings)
 

@@ -7,34 +7,34 @@ from functools import partial
 
 from ddp_trainer.common.enums import unknown
 from ddp_trainer.common.model_constraints import Violation
-from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, Said, Word, clashes
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
 from ddp_trainer.common.parallel_dims import LayoutRange
-from kubectl_ddp.spec.own_gpt import last_said
+from kubectl_ddp.spec.reference_model import last_flag_value
 
 
-def said_option(args: Sequence[str], word: Word) -> str | None:
+def option_value(args: Sequence[str], word: OptionCondition) -> str | None:
     """What the words give an option, the last of it; empty for a switch, None where it is not given.
 
-    >>> said_option(["--strategy", "ddp", "--strategy=manual"], Word("--strategy"))
+    >>> option_value(["--strategy", "ddp", "--strategy=manual"], Word("--strategy"))
     'manual'
-    >>> said_option(["--no-fsdp-reshard", "--fsdp-reshard"], Word("--no-fsdp-reshard", is_switch=True)) is None
+    >>> option_value(["--no-fsdp-reshard", "--fsdp-reshard"], Word("--no-fsdp-reshard", is_switch=True)) is None
     True
     """
     if word.is_switch:
         either = (word.flag, word.flag.replace("--no-", "--", 1))
         return "" if next((each for each in reversed(args) if each in either), None) == word.flag else None
-    return last_said(args, word.flag)
+    return last_flag_value(args, word.flag)
 
 
-def misplaced(layouts: LayoutRange | None, said: Said) -> Iterator[Violation]:
+def option_violations(layouts: LayoutRange | None, said: Said) -> Iterator[Violation]:
     """Why the trainer would refuse its options."""
-    yield from clashes(layouts, said, (*CLASHES, *WITHOUT_SHARD))
+    yield from find_conflicts(layouts, said, (*CLASHES, *WITHOUT_SHARD))
 
 
-def unknown_words(args: Sequence[str]) -> Iterator[Violation]:
+def invalid_options(args: Sequence[str]) -> Iterator[Violation]:
     """Words that the trainer would refuse, whatever the layout.
 
-    >>> next(unknown_words(["--precision", "fp64"])).help
+    >>> next(invalid_options(["--precision", "fp64"])).help
     'Give fp32, tf32, bf16 or fp16.'
     """
-    yield from unknown(partial(last_said, args))
+    yield from unknown(partial(last_flag_value, args))

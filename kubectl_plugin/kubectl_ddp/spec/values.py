@@ -123,17 +123,17 @@ def _clean(word: str) -> str:
     return word
 
 
-def texts(raw: Raw) -> tuple[str, ...]:
+def text_list(raw: Raw) -> tuple[str, ...]:
     """A list of words."""
     if not isinstance(raw, (list, tuple)):
         raise BadValue(f"'{raw}' is not a list", hint="Write it as a list, as in '[a, b]'.")
     return tuple(text(item) for item in raw)
 
 
-def words(raw: Raw) -> tuple[str, ...]:
+def parse_command(raw: Raw) -> tuple[str, ...]:
     """A command: a list of words, or one line as a shell splits it; not empty."""
     try:
-        parts = tuple(shlex.split(raw)) if isinstance(raw, str) else texts(raw)
+        parts = tuple(shlex.split(raw)) if isinstance(raw, str) else text_list(raw)
     except ValueError as error:
         raise BadValue(f"'{raw}' cannot be split into words: {error}", hint="Close the quotation.") from None
     if not parts or not parts[0]:
@@ -143,7 +143,7 @@ def words(raw: Raw) -> tuple[str, ...]:
     return tuple(_clean(part) for part in parts)
 
 
-def _meant(word: str, members: tuple[str, ...]) -> str:
+def _suggest(word: str, members: tuple[str, ...]) -> str:
     import difflib  # noqa: PLC0415 - needed on this error alone
 
     close = difflib.get_close_matches(word, members, n=1)
@@ -160,12 +160,12 @@ class Choice(Generic[T]):
     def __call__(self, raw: Raw) -> T:
         word = text(raw)
         if word not in self.members:
-            raise BadValue(f"'{word}' is not one of {', '.join(self.members)}", hint=_meant(word, self.members))
+            raise BadValue(f"'{word}' is not one of {', '.join(self.members)}", hint=_suggest(word, self.members))
         return self.kind(word)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class IntRange:
     """Reads a whole number from ``least`` to ``most``."""
 
     least: int
@@ -178,7 +178,7 @@ class Whole:
         return int(word)
 
 
-PROCESSES: Final = Whole(1, 4096)
+PROCESSES: Final = IntRange(1, 4096)
 
 
 def process_count(raw: Raw) -> int:
@@ -214,7 +214,7 @@ def parsed(parse: Callable[[str], T]) -> Callable[[Raw], T]:
 
 def each(parse: Callable[[str], T]) -> Callable[[Raw], tuple[T, ...]]:
     """A list of values whose type reads text."""
-    return lambda raw: tuple(parse(item) for item in texts(raw))
+    return lambda raw: tuple(parse(item) for item in text_list(raw))
 
 
 def table(key_pattern: str, what: str, parse: Callable[[Raw], T]) -> Callable[[Raw], dict[str, T]]:

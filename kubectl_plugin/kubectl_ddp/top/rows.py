@@ -10,7 +10,7 @@ from typing import Final
 from kubectl_ddp.present import NOTHING, RANK_COLORS, Cell, Style, Table, count, duration, number
 from kubectl_ddp.ranks import RankActivity, RankState
 from kubectl_ddp.stragglers import RATIO
-from kubectl_ddp.top.bars import mean, phase_bar
+from kubectl_ddp.top.phase_bar import mean, phase_bar
 
 HEADER: Final = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "BUSY", "STEP TIME", "LAST STEP")
 BAR_WIDTH: Final = 24
@@ -34,7 +34,7 @@ class Row:
         return min((one.state for one in self.ranks), key=_WORST.index)
 
     @property
-    def slowness(self) -> float:
+    def max_slowdown(self) -> float:
         """Of the slowest one; 1 where nobody can tell."""
         return max((self.slow.get(one.rank, 1.0) for one in self.ranks), default=1.0)
 
@@ -44,40 +44,40 @@ class Row:
         return min((one.last_step for one in self.ranks if one.last_step is not None), default=None)
 
     @property
-    def badness(self) -> tuple[int, float, float]:
+    def sort_key(self) -> tuple[int, float, float]:
         """The smaller, the more it deserves a look: what does not run, what is slow, what is silent."""
-        slowness = self.slowness if self.slowness > RATIO else 1.0
+        slowness = self.max_slowdown if self.max_slowdown > RATIO else 1.0
         return _WORST.index(self.state), -slowness, self.last_step or 0.0
 
     def cells(self, now: float, bar_width: int) -> list[Cell]:
         """The fields under :data:`HEADER`."""
         ranks, last = self.ranks, self.last_step
-        seconds = _most(ranks, lambda one: one.seconds_per_step)
+        seconds = _max_value(ranks, lambda one: one.seconds_per_step)
         rates = [one.samples_per_second for one in ranks if one.samples_per_second is not None]
         steps = [one.step for one in ranks if one.step is not None]
         bar = phase_bar(mean([one.phases for one in ranks]), bar_width)
         return [
-            Cell(spans_of([one.rank for one in ranks])),
+            Cell(format_rank_ranges([one.rank for one in ranks])),
             Cell(ranks[0].pod),
             Cell(self.state, RANK_COLORS[self.state]),
             Cell(count(min(steps, default=None))),
             Cell(number(sum(rates) if rates else None)),
             Cell(number(seconds, digits=3)),
-            self._busy(),
+            self._busy_cell(),
             bar if bar.text else Cell(NOTHING),
             Cell(NOTHING if last is None else f"{duration(max(0.0, now - last))} ago"),
         ]
 
-    def _busy(self) -> Cell:
-        seconds = _most(self.ranks, lambda one: one.busy_seconds)
+    def _busy_cell(self) -> Cell:
+        seconds = _max_value(self.ranks, lambda one: one.busy_seconds)
         text = number(seconds, digits=3)
-        return Cell(f"{text} !{self.slowness:.1f}x", "red") if self.slowness > RATIO else Cell(text)
+        return Cell(f"{text} !{self.max_slowdown:.1f}x", "red") if self.max_slowdown > RATIO else Cell(text)
 
 
-def spans_of(ranks: Sequence[int]) -> str:
+def format_rank_ranges(ranks: Sequence[int]) -> str:
     """Ranks in few letters.
 
-    >>> spans_of([0, 1, 2, 5, 7, 8]), spans_of([3])
+    >>> format_rank_ranges([0, 1, 2, 5, 7, 8]), format_rank_ranges([3])
     ('0-2,5,7-8', '3')
     """
     ordered = sorted(ranks)
@@ -97,7 +97,7 @@ def rows_of(ranks: Sequence[RankState], slow: Mapping[int, float], room: int | N
         return single, 0
     pods = groupby(sorted(ranks, key=lambda one: one.pod), key=lambda one: one.pod)
     grouped = sorted((Row(tuple(of_pod), slow) for _, of_pod in pods), key=lambda row: row.ranks[0].rank)
-    rows = sorted(grouped if len(grouped) > 1 else single, key=lambda row: row.badness)
+    rows = sorted(grouped if len(grouped) > 1 else single, key=lambda row: row.sort_key)
     if len(rows) <= room:
         return rows, 0
     kept = max(0, room - 1)
@@ -110,5 +110,5 @@ def table(rows: Sequence[Row], now: float, style: Style) -> list[str]:
     return Table(HEADER, [row.cells(now, bar_width) for row in rows]).render(style).splitlines()
 
 
-def _most(ranks: Sequence[RankState], value: Callable[[RankState], float | None]) -> float | None:
+def _max_value(ranks: Sequence[RankState], value: Callable[[RankState], float | None]) -> float | None:
     return max((told for one in ranks if (told := value(one)) is not None), default=None)

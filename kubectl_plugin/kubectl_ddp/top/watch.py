@@ -15,10 +15,10 @@ from kubectl_ddp.backend import Backend
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.present import Style, duration
 from kubectl_ddp.scrape import scrape
-from kubectl_ddp.top.course import Course
-from kubectl_ddp.top.picture import SPARK_WIDTH, Picture
-from kubectl_ddp.top.screen import Screen
+from kubectl_ddp.top.rate_window import RateWindow
 from kubectl_ddp.top.sparkline import sparkline
+from kubectl_ddp.top.terminal import Terminal
+from kubectl_ddp.top.top_view import SPARK_WIDTH, TopView
 
 FRAME_SECONDS: Final = 1.0
 SHARE: Final = 0.25
@@ -31,16 +31,16 @@ KEYS: Final = "q leaves"
 class _Frame:
     """What one round of questions came to."""
 
-    picture: Picture | None = None
+    picture: TopView | None = None
     error: DdpError | None = None
 
 
-class _Asker:
+class _Poller:
     """Asks the pods again and again, until told to stop; each answer wakes the screen."""
 
     def __init__(self, backend: Backend, name: str, looks: Style, wake: Callable[[], None]) -> None:
         self._backend, self._name, self._looks, self._wake = backend, name, looks, wake
-        self._course = Course()
+        self._course = RateWindow()
         self._ended = threading.Event()
         self.latest: _Frame | Exception = _Frame()
         # A daemon: a pod that does not answer must not hold up the end of the command.
@@ -54,7 +54,7 @@ class _Asker:
         while not self._ended.is_set():
             begun = time.monotonic()
             try:
-                self.latest = _Frame(self._picture())
+                self.latest = _Frame(self._build_view())
             except NotFound as error:
                 self.latest = error
             except DdpError as error:  # the API server, perhaps; it may answer again
@@ -65,12 +65,12 @@ class _Asker:
             took = time.monotonic() - begun
             self._ended.wait(max(FRAME_SECONDS - took, took * (1 / SHARE - 1)))
 
-    def _picture(self) -> Picture:
+    def _build_view(self) -> TopView:
         snapshot = self._backend.job(self._name, events=False)
         samples = scrape(self._backend, snapshot)
         state, slow = self._course.frame(snapshot, samples, self._backend.where, time.monotonic())
         course, unicode = self._course, self._looks.unicode
-        return Picture(
+        return TopView(
             state=state,
             now=time.time(),
             slow=slow,
@@ -79,16 +79,16 @@ class _Asker:
         )
 
 
-def watch(backend: Backend, name: str, looks: Style) -> Picture | None:
+def watch(backend: Backend, name: str, looks: Style) -> TopView | None:
     """Show the job until a person leaves or it has ended; the last picture then.
 
     Raises:
         NotFound: there is no such job, or it was deleted.
         DdpError: it could not be asked even once.
     """
-    shown: Picture | None = None
-    with Screen() as screen:
-        asker = _Asker(backend, name, looks, screen.wake)
+    shown: TopView | None = None
+    with Terminal() as screen:
+        asker = _Poller(backend, name, looks, screen.interrupt_wait)
         try:
             while True:
                 frame = asker.latest
@@ -106,7 +106,7 @@ def watch(backend: Backend, name: str, looks: Style) -> Picture | None:
             asker.stop()
 
 
-def _draw(screen: Screen, name: str, looks: Style, picture: Picture | None, error: DdpError | None) -> None:
+def _draw(screen: Terminal, name: str, looks: Style, picture: TopView | None, error: DdpError | None) -> None:
     columns, rows = screen.size
     if picture is None:
         screen.draw([f"{name}: asking its pods ...", KEYS])

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kubectl_ddp.why import containers, ending, failing, holding, placing, queue, removal, training
+from kubectl_ddp.why import admission, containers, failing, lifecycle, queue, removal, scheduling, training
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause, Finding
 
 Check = Callable[[Facts], Iterator[Finding]]
 
 CHECKS: Final[tuple[Check, ...]] = (
-    ending.deleting,
-    ending.finished,
-    ending.engine_lost,
-    ending.deadline,
+    lifecycle.pending_deletion,
+    lifecycle.finished,
+    lifecycle.engine_lost,
+    lifecycle.deadline,
     failing.node_lost,
-    queue.preempted_by_queue,
-    failing.preempted,
-    removal.evicted,
+    queue.kueue_preemption,
+    failing.pod_preemption,
+    removal.pod_eviction,
     removal.deleted,
-    holding.operator,
+    admission.operator,
     queue.queued,
-    holding.suspended,
-    holding.refused_pods,
-    placing.unschedulable,
-    placing.gated,
-    placing.claims,
+    admission.job_suspension,
+    admission.rejected_pods,
+    scheduling.scheduling_failure,
+    scheduling.gated,
+    scheduling.claims,
     containers.volume,
     containers.image,
     containers.config,
@@ -42,7 +42,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     training.store,
     removal.store_killed,
     training.rendezvous,
-    training.node_unwell,
+    training.unhealthy_node,
     training.present,
 )
 """Each looks at the facts and nothing else, and yields what it is sure of; the order here means nothing."""
@@ -52,7 +52,7 @@ LAST_RESORTS: Final = frozenset({Cause.STARTING, Cause.RUNNING})
 """What is said only where nothing else is the matter."""
 
 
-def findings(facts: Facts) -> tuple[Finding, ...]:
+def run_checks(facts: Facts) -> tuple[Finding, ...]:
     """What is the matter with a job, what explains the most first."""
     found = [finding for check in CHECKS for finding in check(facts)]
     is_troubled = any(not finding.is_aside and finding.cause not in LAST_RESORTS for finding in found)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.why.facts import Container, Facts, line_of, message_of, names_of, said, subject
+from kubectl_ddp.why.facts import Container, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding
 
 _IMAGE: Final = frozenset(
@@ -52,17 +52,17 @@ def image(facts: Facts) -> Iterator[Finding]:
     first = held[0]
     reason, name = first.waiting.get("reason"), first.status.get("image")
     pulls = [event for event in facts.events("Failed", "InspectFailed") if "image" in message_of(event).lower()]
-    words = [said(event) for event in pulls[-2:]]
+    words = [format_event(event) for event in pulls[-2:]]
     text = f"{reason}: {line_of(first.waiting.get('message'))}"
     told = f"{text} {' '.join(words)}"
     yield Finding(
         cause=Cause.IMAGE,
-        sentence=f"The image '{name}' cannot be got for {_who(held)}: {reason}.",
-        evidence=(f"{first.who}: {text}", *words),
+        message=f"The image '{name}' cannot be got for {_pod_names(held)}: {reason}.",
+        evidence=(f"{first.pod_name}: {text}", *words),
         help=next(
             (help_ for pattern, help_ in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."
         ),
-        is_aside=facts.trains,
+        is_aside=facts.is_training,
     )
 
 
@@ -82,10 +82,10 @@ def config(facts: Facts) -> Iterator[Finding]:
     what = _missing(match) if match else line_of(text)
     yield Finding(
         cause=Cause.CONFIG,
-        sentence=f"{subject(names_of(_distinct(pods)))} cannot be set up: {what}.",
+        message=f"{subject(names_of(_distinct(pods)))} cannot be set up: {what}.",
         evidence=tuple(dict.fromkeys(f"{pod['metadata']['name']}: {line_of(told)}" for pod, told in held[:4])),
         help="Create it in the job's namespace; the pods then start by themselves.",
-        is_aside=facts.trains,
+        is_aside=facts.is_training,
     )
 
 
@@ -105,10 +105,10 @@ def volume(facts: Facts) -> Iterator[Finding]:
     name = pods[0]["metadata"]["name"]
     yield Finding(
         cause=Cause.VOLUME,
-        sentence=f"A volume of {names_of(pods)} cannot be mounted.",
-        evidence=tuple(dict.fromkeys(said(event) for _, event in failed[-3:])),
+        message=f"A volume of {names_of(pods)} cannot be mounted.",
+        evidence=tuple(dict.fromkeys(format_event(event) for _, event in failed[-3:])),
         help=f"'kubectl describe pod {name}' names the volume; see that its driver runs on the node.",
-        is_aside=facts.trains,
+        is_aside=facts.is_training,
     )
 
 
@@ -124,10 +124,10 @@ def sandbox(facts: Facts) -> Iterator[Finding]:
         node = pod["spec"].get("nodeName")
         yield Finding(
             cause=Cause.SANDBOX,
-            sentence=f"The node {node} cannot set up {names_of([pod])}: its network or runtime fails.",
-            evidence=(said(event),),
+            message=f"The node {node} cannot set up {names_of([pod])}: its network or runtime fails.",
+            evidence=(format_event(event),),
             help=f"Tell who runs the node; 'kubectl cordon {node}' keeps others away.",
-            is_aside=facts.trains,
+            is_aside=facts.is_training,
         )
 
 
@@ -140,10 +140,11 @@ def init(facts: Facts) -> Iterator[Finding]:
         name = each.status["name"]
         yield Finding(
             cause=Cause.INIT,
-            sentence=f"The init container '{name}' of pod {each.who} fails: it exited with code {ended['exitCode']}.",
-            evidence=(f"{each.who}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
-            help=f"'kubectl logs {each.who} -c {name}' prints what it wrote.",
-            is_aside=facts.trains,
+            message=f"The init container '{name}' of pod {each.pod_name} "
+            f"fails: it exited with code {ended['exitCode']}.",
+            evidence=(f"{each.pod_name}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
+            help=f"'kubectl logs {each.pod_name} -c {name}' prints what it wrote.",
+            is_aside=facts.is_training,
         )
         return
 
@@ -163,10 +164,10 @@ def start(facts: Facts) -> Iterator[Finding]:
         told = (ended or {}).get("message") or each.waiting.get("message")
         yield Finding(
             cause=Cause.START,
-            sentence=f"The container of pod {each.who} cannot be started: {_program(str(told))}.",
-            evidence=(f"{each.who}: {line_of(str(told))}",),
+            message=f"The container of pod {each.pod_name} cannot be started: {_program(str(told))}.",
+            evidence=(f"{each.pod_name}: {line_of(str(told))}",),
             help=f"See that the image '{each.status.get('image')}' has the program; ours holds ddp-launch.",
-            is_aside=facts.trains,
+            is_aside=facts.is_training,
         )
         return
 
@@ -201,7 +202,7 @@ def _has_volumes(pod: Object) -> bool:
     return bool(reasons & (_IMAGE | _CONFIG | _START))
 
 
-def _who(held: list[Container]) -> str:
+def _pod_names(held: list[Container]) -> str:
     return names_of(_distinct([each.pod for each in held]))
 
 

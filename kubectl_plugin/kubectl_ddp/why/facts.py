@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import evidence, roots
-from kubectl_ddp.attribution import Attribution, distinct, moment_of
+from kubectl_ddp.attribution import Attribution, distinct, event_timestamp
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.exposition import Samples
-from kubectl_ddp.hang.sight import Sight
+from kubectl_ddp.hang.collector import HangSnapshot
+from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.state import JobState, State
-from kubectl_ddp.surroundings import Around, Surroundings
 
 RECENT_SECONDS: Final = 120.0
 """So long a job that tells no steps is watched after a trouble, before it counts as over."""
@@ -34,7 +34,7 @@ class Container:
     is_init: bool = False
 
     @property
-    def who(self) -> str:
+    def pod_name(self) -> str:
         """The pod's name."""
         return str(self.pod["metadata"]["name"])
 
@@ -60,12 +60,12 @@ class Facts:
     state: JobState
     now: float
     """Unix time."""
-    around: Surroundings = field(default_factory=Surroundings)
+    around: RelatedObjects = field(default_factory=RelatedObjects)
     samples: Mapping[str, Samples] = field(default_factory=dict)
     """Pod → what it says about itself."""
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Pod → the last lines it wrote, each with its time in front."""
-    sight: Sight = field(default_factory=Sight)
+    sight: HangSnapshot = field(default_factory=HangSnapshot)
     """The ranks as their launchers see them; read only of a job that does not step."""
 
     @property
@@ -94,9 +94,9 @@ class Facts:
         return bool(self.around.found or self.around.unseen)
 
     @property
-    def age(self) -> float:
+    def age_seconds(self) -> float:
         """Seconds since the job was made."""
-        return self.state.age(self.now) or 0.0
+        return self.state.age_seconds(self.now) or 0.0
 
     @property
     def is_over(self) -> bool:
@@ -104,7 +104,7 @@ class Facts:
         return self.state.is_terminal
 
     @property
-    def trains(self) -> bool:
+    def is_training(self) -> bool:
         """Whether its ranks are at work, as far as anybody can tell."""
         # Of a node that is lost the last word was that its containers are ready; the pod's condition is taken back.
         gone = sum(condition_of(pod, "Ready").get("status") == "False" for pod in self.workers if _was_ready(pod))
@@ -116,26 +116,26 @@ class Facts:
         return max((rank.last_step for rank in self.state.ranks if rank.last_step is not None), default=None)
 
     @property
-    def is_silent(self) -> bool:
+    def is_step_overdue(self) -> bool:
         """Whether it runs, has stepped, and has not for much longer than a step takes."""
-        return is_silent(self.state, self.now)
+        return is_step_overdue(self.state, self.now)
 
-    def is_past(self, event: Object | None) -> bool:
+    def has_recovered_from(self, event: Object | None) -> bool:
         """Whether the job has gone on since an event: its ranks have stepped, or it has run for a while."""
-        seen = moment_of(event) if event is not None else None
-        return self.trains if seen is None else self.has_run_since(seen)
+        seen = event_timestamp(event) if event is not None else None
+        return self.is_training if seen is None else self.has_run_since(seen)
 
     def has_run_since(self, seen: float) -> bool:
         """Whether it trains, and its ranks have stepped since a Unix time; without steps, whether it is a while ago."""
-        if not self.trains:
+        if not self.is_training:
             return False
         stepped = self.last_step
         return stepped > seen if stepped is not None else self.now - seen > RECENT_SECONDS
 
     @property
-    def lacks_pods(self) -> bool:
+    def has_missing_pods(self) -> bool:
         """Whether it has fewer worker pods than it is told to have."""
-        is_wanted = not self.is_over and not roots.is_to_be_suspended(self.job)
+        is_wanted = not self.is_over and not roots.is_suspend_requested(self.job)
         return is_wanted and len(self.workers) < self.state.nodes.desired
 
     def containers(self) -> Iterator[Container]:
@@ -151,32 +151,32 @@ class Facts:
         """Events of this run about the job, its pods and Jobs, with one of these reasons, oldest first."""
         return [
             event
-            for event in self.own_events()
+            for event in self.job_events()
             # What Kueue did to a Workload stands in its conditions, and is undone there.
             if event.get("reason") in reasons and event["involvedObject"].get("kind") != "Workload"
         ]
 
-    def own_events(self) -> list[Object]:
+    def job_events(self) -> list[Object]:
         """All events of this run about the job or what was made of it, oldest first."""
         whose = Attribution.of(self.snapshot)
-        seen = (*self.snapshot.events, *self.around.of(Around.EVENTS))
-        return distinct(event for event in seen if whose.owns(event))
+        seen = (*self.snapshot.events, *self.around.of(RelatedKind.EVENTS))
+        return distinct(event for event in seen if whose.matches_event(event))
 
     def events_of_claims(self) -> list[Object]:
         """Events about the volumes that its pods name, oldest first."""
         names = {name for pod in self.pods for name in claims_of(pod)}
         return distinct(
             event
-            for event in self.around.of(Around.EVENTS)
+            for event in self.around.of(RelatedKind.EVENTS)
             if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
             and event["involvedObject"].get("name") in names
         )
 
     @property
-    def is_heard_of(self) -> bool:
+    def has_root_events(self) -> bool:
         """Whether anybody has said anything about the job itself, as its operator does when it fails to make pods."""
         kind = self.job.get("kind")
-        about = [event["involvedObject"] for event in self.own_events()]
+        about = [event["involvedObject"] for event in self.job_events()]
         return any(each.get("kind") == kind and each.get("name") == self.name for each in about)
 
     def pod(self, name: str) -> Object | None:
@@ -184,7 +184,7 @@ class Facts:
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
 
 
-def is_silent(state: JobState, now: float) -> bool:
+def is_step_overdue(state: JobState, now: float) -> bool:
     """Whether a job runs, has stepped, and has not for much longer than a step takes."""
     stepped = max((rank.last_step for rank in state.ranks if rank.last_step is not None), default=None)
     slowest = max((rank.seconds_per_step or 0.0 for rank in state.ranks), default=0.0)
@@ -202,7 +202,7 @@ def claims_of(pod: Object) -> list[str]:
     return [str(claim["claimName"]) for claim in claims if claim.get("claimName")]
 
 
-def said(event: Object) -> str:
+def format_event(event: Object) -> str:
     """An event as evidence."""
     about = event["involvedObject"]
     return f"event {event.get('reason')} on {about.get('kind')} {about.get('name')}: {line_of(message_of(event))}"

@@ -12,11 +12,11 @@ from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.errors import InfrastructureFailed, JobFailed
-from kubectl_ddp.evidence import FirstError, error_of, how_it_crashed, how_it_ended, kept
-from kubectl_ddp.program import program, there
+from kubectl_ddp.evidence import FirstError, crash_message, describe_exit_code, error_of, load_first_error
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.related_objects import RelatedKind
 from kubectl_ddp.state import State
-from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.facts import Facts, line_of, message_of, names_of, said, subject
+from kubectl_ddp.why.facts import Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding
 
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
@@ -32,23 +32,23 @@ def node_lost(facts: Facts) -> Iterator[Finding]:
         return
     dead = {
         node["metadata"]["name"]: condition_of(node, "Ready")
-        for node in facts.around.of(Around.NODES)
+        for node in facts.around.of(RelatedKind.NODES)
         if condition_of(node, "Ready").get("status") != "True"
     }
     on_dead = [pod for pod in facts.snapshot.pods if pod["spec"].get("nodeName") in dead]
-    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) in _LOST]
+    told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _LOST]
     events = facts.events("NodeNotReady", "TaintManagerEviction")
-    gone = [event for event in events if _is_unreplaced(facts, event)]
+    gone = [event for event in events if _has_no_replacement(facts, event)]
     if not (on_dead or told or gone):
         return
     pods = on_dead or told
     node = next((str(pod["spec"].get("nodeName")) for pod in pods), "")
     what = f"The node {node} under {names_of(pods)}" if node else f"A node under {names_of(pods_of_events(gone))}"
     evidence = [f"node {name}: {line_of(dead[name].get('message'))}" for name in dead if name == node]
-    evidence += [disruption(pod) for pod in told[:2]] + [said(event) for event in events[-2:]]
+    evidence += [disruption(pod) for pod in told[:2]] + [format_event(event) for event in events[-2:]]
     yield Finding(
         cause=Cause.NODE_LOST,
-        sentence=f"{what} is lost.",
+        message=f"{what} is lost.",
         evidence=tuple(dict.fromkeys(evidence)),
         help=(
             f"Its pods are made anew elsewhere; while one hangs in Terminating, and the machine is surely off, "
@@ -56,25 +56,25 @@ def node_lost(facts: Facts) -> Iterator[Finding]:
             if pods
             else "Its pods are made anew elsewhere, if there is room."
         ),
-        is_aside=facts.is_past(events[-1] if events else None),
+        is_aside=facts.has_recovered_from(events[-1] if events else None),
     )
 
 
-def preempted(facts: Facts) -> Iterator[Finding]:
+def pod_preemption(facts: Facts) -> Iterator[Finding]:
     """The scheduler took its place for a pod that goes before it."""
-    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) == "PreemptionByScheduler"]
+    told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) == "PreemptionByScheduler"]
     events = facts.events("Preempted")
-    gone = [event for event in events if _is_unreplaced(facts, event)]
+    gone = [event for event in events if _has_no_replacement(facts, event)]
     if told or events:
         pods = told or pods_of_events(events)
         yield Finding(
             cause=Cause.PREEMPTED,
-            sentence=f"{subject(names_of(pods))} had to make room for a pod of higher priority.",
+            message=f"{subject(names_of(pods))} had to make room for a pod of higher priority.",
             evidence=tuple(
-                dict.fromkeys([*(disruption(pod) for pod in told[:2]), *(said(each) for each in events[-2:])])
+                dict.fromkeys([*(disruption(pod) for pod in told[:2]), *(format_event(each) for each in events[-2:])])
             ),
             help="It goes on by itself when there is room; a higher --priority is not preempted by that one.",
-            is_aside=facts.is_over or facts.is_past(events[-1] if events else None) or not (told or gone),
+            is_aside=facts.is_over or facts.has_recovered_from(events[-1] if events else None) or not (told or gone),
         )
 
 
@@ -89,12 +89,12 @@ def host_oom(facts: Facts) -> Iterator[Finding]:
         return
     limits = [_limit(each.pod, each.status["name"]) for each in killed] or [_limit(pod, "") for pod in facts.workers]
     limit = next((text for text in limits if text), "")
-    who = names_of([each.pod for each in killed]) if killed else error.who if error else ""
-    evidence = [f"{each.who}: container {each.status['name']} ended with OOMKilled" for each in killed[:3]]
+    who = names_of([each.pod for each in killed]) if killed else error.location if error else ""
+    evidence = [f"{each.pod_name}: container {each.status['name']} ended with OOMKilled" for each in killed[:3]]
     evidence += [f"{error.pod}: {line_of(error.message)}"] if error is not None and is_told else []
     yield Finding(
         cause=Cause.HOST_OOM,
-        sentence=f"The kernel killed {who} for memory{f', of which a node has {limit}' if limit else ''}.",
+        message=f"The kernel killed {who} for memory{f', of which a node has {limit}' if limit else ''}.",
         evidence=tuple(evidence),
         help="Submit it again with more --memory, or load less: data-loader workers and /dev/shm (--shm) count too.",
         is_aside=_is_over_it(facts, event),
@@ -107,7 +107,7 @@ def gpu_oom(facts: Facts) -> Iterator[Finding]:
     if error is not None and error.reason == FailureReason.GPU_OOM:
         yield Finding(
             cause=Cause.GPU_OOM,
-            sentence=f"{error.subject} ran out of GPU memory.",
+            message=f"{error.subject} ran out of GPU memory.",
             evidence=(line_of(error.message), *_last_call(error)),
             help="Use a smaller batch per GPU, accumulate gradients, or more GPUs; it will not help to try again.",
             is_aside=_is_over_it(facts),
@@ -127,8 +127,8 @@ def gpu_fault(facts: Facts) -> Iterator[Finding]:
     where = f" on node {node}" if node and node not in words else ""
     yield Finding(
         cause=Cause.GPU_FAULT,
-        sentence=f"{error.subject} could not use its GPU{where}: {words}.",
-        evidence=tuple(filter(None, [_how(error), *_last_call(error)])),
+        message=f"{error.subject} could not use its GPU{where}: {words}.",
+        evidence=tuple(filter(None, [_exit_text(error), *_last_call(error)])),
         help=f"{fix} 'kubectl cordon {node}' keeps pods off the node." if node else fix,
         is_aside=_is_over_it(facts, event),
     )
@@ -138,7 +138,7 @@ def first_error(facts: Facts) -> Iterator[Finding]:
     """The error of the rank that failed first, or what is known of how the job failed."""
     error, event = first_error_of(facts)
     if error is None:
-        yield from _untold(facts)
+        yield from _unknown_failure(facts)
         return
     is_oom = event is not None and event.get("reason") == "OOMKilled"
     if is_oom or error.reason in {
@@ -147,37 +147,37 @@ def first_error(facts: Facts) -> Iterator[Finding]:
         FailureReason.GPU_FAULT,
     }:
         return
-    source = "kept in the job's annotation, since its pod is gone" if kept(facts.job) == error else ""
+    source = "kept in the job's annotation, since its pod is gone" if load_first_error(facts.job) == error else ""
     what = "" if error.reason == FailureReason.EARLY_EXIT else "failed first: "
     yield Finding(
         cause=Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
-        sentence=f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
-        evidence=tuple(filter(None, [_how(error), *_last_call(error), source])),
+        message=f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
+        evidence=tuple(filter(None, [_exit_text(error), *_last_call(error), source])),
         help=(
             "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount)."
             if _FULL.search(error.message)
-            else f"'{program()} logs {facts.name} --first-error{there()}' prints its stack."
+            else f"'{program()} logs {facts.name} --first-error{location_flags()}' prints its stack."
         ),
         is_aside=_is_over_it(facts, event),
         exit_code=JobFailed.exit_code if error.is_users else InfrastructureFailed.exit_code,
     )
 
 
-def _untold(facts: Facts) -> Iterator[Finding]:
+def _unknown_failure(facts: Facts) -> Iterator[Finding]:
     """A job that failed, or a container that fails again and again, without a word of a rank."""
     failed = roots.conditions(facts.job).get("Failed")
-    crashed = [(pod, how) for pod in facts.pods if (how := how_it_crashed(pod))]
+    crashed = [(pod, how) for pod in facts.pods if (how := crash_message(pod))]
     if failed is None and not crashed:
         return
     text = line_of(f"{(failed or {}).get('reason', '')}: {(failed or {}).get('message', '')}") if failed else ""
     who = f"Pod {crashed[0][0]['metadata']['name']}: {line_of(crashed[0][1]).rstrip('.')}" if crashed else ""
     yield Finding(
         cause=Cause.ERROR,
-        sentence=f"{who or 'It failed, and no pod is left that says why'}.",
+        message=f"{who or 'It failed, and no pod is left that says why'}.",
         evidence=tuple(filter(None, [f"condition Failed: {text}" if text else ""])),
-        help=f"'{program()} logs {facts.name} --rank all{there()}' prints what is left of its pods' lines.",
+        help=f"'{program()} logs {facts.name} --rank all{location_flags()}' prints what is left of its pods' lines.",
         exit_code=JobFailed.exit_code if crashed else InfrastructureFailed.exit_code,
-        is_aside=facts.trains,
+        is_aside=facts.is_training,
     )
 
 
@@ -185,7 +185,7 @@ def first_error_of(facts: Facts) -> tuple[FirstError | None, Object | None]:
     """The first error of the job, and the event that reports it where its operator has deleted the pod already."""
     if facts.state.first_error is not None:
         return facts.state.first_error, None
-    for event in reversed(facts.own_events()):
+    for event in reversed(facts.job_events()):
         match = _ENDED.match(message_of(event))
         if match and facts.state.state is not State.SUCCEEDED and match[2] != str(int(Exit.TERMINATED)):
             return error_of(match[1], int(match[2]), match[3]), event
@@ -195,13 +195,13 @@ def first_error_of(facts: Facts) -> tuple[FirstError | None, Object | None]:
 def _is_over_it(facts: Facts, event: Object | None = None) -> bool:
     """Whether the job has gone on since."""
     if event is not None:
-        return facts.is_past(event)
-    return facts.trains or facts.state.state is State.SUCCEEDED
+        return facts.has_recovered_from(event)
+    return facts.is_training or facts.state.state is State.SUCCEEDED
 
 
-def _how(error: FirstError) -> str:
+def _exit_text(error: FirstError) -> str:
     code = error.exit_code
-    return f"its worker {how_it_ended(code)}" if code is not None else ""
+    return f"its worker {describe_exit_code(code)}" if code is not None else ""
 
 
 def _last_call(error: FirstError) -> list[str]:
@@ -210,7 +210,7 @@ def _last_call(error: FirstError) -> list[str]:
     return [calls[-1]] if calls else []
 
 
-def disrupted_by(pod: Object) -> str:
+def disruption_reason(pod: Object) -> str:
     """Who ended a pod, in Kubernetes' own word; empty when nobody did."""
     reason = str((pod.get("status") or {}).get("reason") or "")
     if reason in _LOST | _EVICTED:
@@ -226,7 +226,7 @@ def _reason(pod: Object) -> str:
 
 def disruption(pod: Object) -> str:
     """Who ended a pod, and why, as evidence."""
-    return f"pod {pod['metadata']['name']}: {disrupted_by(pod)}: {line_of(_reason(pod))}"
+    return f"pod {pod['metadata']['name']}: {disruption_reason(pod)}: {line_of(_reason(pod))}"
 
 
 def pods_of_events(events: list[Object]) -> list[Object]:
@@ -235,7 +235,7 @@ def pods_of_events(events: list[Object]) -> list[Object]:
     return [{"metadata": {"name": name}} for name in names]
 
 
-def _is_unreplaced(facts: Facts, event: Object) -> bool:
+def _has_no_replacement(facts: Facts, event: Object) -> bool:
     """Whether the pod of an event is gone, and none runs in its place."""
     if facts.is_over:
         return False

@@ -89,7 +89,7 @@ class Finding:
     """One cause, with what shows it and what helps."""
 
     cause: Cause
-    sentence: str
+    message: str
     evidence: tuple[str, ...] = ()
     """What was seen, in the words of who said it."""
     help: str = ""

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.kueue import inactive
+from kubectl_ddp.checks.kueue import inactive_reason
 from kubectl_ddp.conditions import condition_of, holds
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.operators import KUEUE
-from kubectl_ddp.present import counted
-from kubectl_ddp.program import program, there
+from kubectl_ddp.present import pluralize
 from kubectl_ddp.queued import KUEUE_QUEUE, in_line, owner_of
-from kubectl_ddp.surroundings import Around
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of
-from kubectl_ddp.why.holding import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.model import Cause, Finding
 
 _MOST: Final = 5
@@ -29,31 +29,31 @@ def queued(facts: Facts) -> Iterator[Finding]:
         return
     mine = workload_of(facts)
     if mine is None:
-        yield from _not_taken(facts, queue)
+        yield from _missing_workload(facts, queue)
         return
     if not mine["spec"].get("active", True):
-        yield _held_back(facts, mine)
+        yield _deactivated_finding(facts, mine)
         return
     if holds(mine, "Admitted"):
         return
     yield _waits(facts, mine, queue)
 
 
-def _held_back(facts: Facts, mine: Object) -> Finding:
+def _deactivated_finding(facts: Facts, mine: Object) -> Finding:
     """Its Workload is deactivated: by a person, as ``suspend`` does it, or by Kueue, which has given it up."""
     evicted = condition_of(mine, "Evicted")
     gave_up = str(evicted.get("reason", "")).startswith("DeactivatedDueTo")
     return Finding(
         cause=Cause.SUSPENDED,
-        sentence=f"Kueue has given it up: {line_of(evicted.get('message')).rstrip('.')}."
+        message=f"Kueue has given it up: {line_of(evicted.get('message')).rstrip('.')}."
         if gave_up
         else "It is suspended: Kueue holds it back, and it has no pods.",
         evidence=(f"Workload {mine['metadata']['name']} has active: false",),
-        help=f"'{program()} resume {facts.name}{there()}' puts it back into its queue.",
+        help=f"'{program()} resume {facts.name}{location_flags()}' puts it back into its queue.",
     )
 
 
-def preempted_by_queue(facts: Facts) -> Iterator[Finding]:
+def kueue_preemption(facts: Facts) -> Iterator[Finding]:
     """Kueue took its quota away for another."""
     mine = workload_of(facts)
     if mine is None or facts.is_over:
@@ -65,7 +65,7 @@ def preempted_by_queue(facts: Facts) -> Iterator[Finding]:
     text = line_of(preempted.get("message") or condition_of(mine, "Evicted").get("message"))
     yield Finding(
         cause=Cause.PREEMPTED,
-        sentence="Kueue took its place away for a job that goes before it, and queued it again.",
+        message="Kueue took its place away for a job that goes before it, and queued it again.",
         evidence=(f"Workload {mine['metadata']['name']}: {text}",),
         help="It begins again by itself when there is room, from its last checkpoint; "
         "a higher --queue-priority or --priority waits less.",
@@ -76,42 +76,42 @@ def preempted_by_queue(facts: Facts) -> Iterator[Finding]:
 def workload_of(facts: Facts) -> Object | None:
     """The Workload that Kueue made of the job."""
     uid = facts.job["metadata"].get("uid")
-    return next((each for each in facts.around.of(Around.WORKLOADS) if owner_of(each) == uid), None)
+    return next((each for each in facts.around.of(RelatedKind.WORKLOADS) if owner_of(each) == uid), None)
 
 
-def _not_taken(facts: Facts, queue: str) -> Iterator[Finding]:
+def _missing_workload(facts: Facts, queue: str) -> Iterator[Finding]:
     """Kueue has made no Workload of it."""
-    if not facts.around.saw(Around.WORKLOADS):
+    if not facts.around.was_read(RelatedKind.WORKLOADS):
         yield Finding(
             cause=Cause.QUEUED,
-            sentence=f"It waits in the queue '{queue}'; for what, its Workload would say, which may not be read.",
-            help=f"'{program()} doctor{there()}' names the right to ask for.",
-            is_aside=facts.trains,
+            message=f"It waits in the queue '{queue}'; for what, its Workload would say, which may not be read.",
+            help=f"'{program()} doctor{location_flags()}' names the right to ask for.",
+            is_aside=facts.is_training,
         )
         return
-    if facts.age < PATIENCE_SECONDS:
+    if facts.age_seconds < PATIENCE_SECONDS:
         return
-    controllers = facts.around.of(Around.QUEUE_CONTROLLER)
+    controllers = facts.around.of(RelatedKind.QUEUE_CONTROLLER)
     evidence = [state_of(pod) for pod in controllers if not holds(pod, "Ready")]
-    if facts.around.saw(Around.QUEUE_CONTROLLER) and not controllers:
+    if facts.around.was_read(RelatedKind.QUEUE_CONTROLLER) and not controllers:
         evidence = [f"no pod has the label {KUEUE.selector}"]
     yield Finding(
         cause=Cause.QUEUED,
-        sentence=f"It waits in the queue '{queue}', and Kueue has not taken notice of it.",
-        evidence=tuple(evidence) or (f"no Workload belongs to it, {int(facts.age)} s after it was made",),
+        message=f"It waits in the queue '{queue}', and Kueue has not taken notice of it.",
+        evidence=tuple(evidence) or (f"no Workload belongs to it, {int(facts.age_seconds)} s after it was made",),
         help="See that Kueue runs and manages this kind of job (integrations.frameworks in its configuration).",
     )
 
 
 def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
     text = line_of(condition_of(mine, "QuotaReserved").get("message"))
-    mine_too = [each for each in facts.around.of(Around.LOCAL_QUEUES) if _space(each) == _space(mine)]
+    mine_too = [each for each in facts.around.of(RelatedKind.LOCAL_QUEUES) if _space(each) == _space(mine)]
     local = _named(mine_too, queue)
     evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
-    if facts.around.saw(Around.LOCAL_QUEUES) and local is None:
+    if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
         return Finding(
             cause=Cause.QUEUED,
-            sentence=f"There is no queue '{queue}' in its namespace, so it waits for ever.",
+            message=f"There is no queue '{queue}' in its namespace, so it waits for ever.",
             evidence=tuple(evidence),
             help="'kubectl get localqueues' names those that are there; submit it again with one of them as --queue.",
         )
@@ -119,45 +119,47 @@ def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
     if why := _stopped(facts, local, cluster_queue):
         return Finding(
             cause=Cause.QUEUED,
-            sentence=f"It waits in the queue '{queue}', which lets no job go just now: {why}.",
+            message=f"It waits in the queue '{queue}', which lets no job go just now: {why}.",
             evidence=tuple(evidence),
             help=f"Ask who runs Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue say more.",
         )
     if "maximum capacity" in text or "exceeds the nominal" in text:
         return Finding(
             cause=Cause.QUEUED,
-            sentence=f"It asks for more than the queue '{queue}' can ever give.",
+            message=f"It asks for more than the queue '{queue}' can ever give.",
             evidence=tuple(evidence),
             help="Make it smaller with --nnodes or --gpus, or ask for a larger quota.",
         )
     if any(words in text for words in _OTHER_LEVELS) and "insufficient" not in text:  # quota of another flavor
         return Finding(
             cause=Cause.QUEUED,
-            sentence=f"It asks for places that the queue '{queue}' can never give: the levels of --topology.",
+            message=f"It asks for places that the queue '{queue}' can never give: the levels of --topology.",
             evidence=tuple(evidence),
             help="Name levels of the topology that the queue's flavor has, and a pack no narrower than replica: "
             "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first.",
         )
-    ahead = ahead_of(facts, mine, cluster_queue)
-    count = _count_ahead(facts, ahead)
-    evidence += [f"ahead of it: {_about(each)}" for each in ahead[:_MOST]]
+    ahead = workloads_ahead(facts, mine, cluster_queue)
+    count = _num_workloads_ahead(facts, ahead)
+    evidence += [f"ahead of it: {_describe_workload(each)}" for each in ahead[:_MOST]]
     evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
-    evidence += [f"holds quota: {_about(each)}" for each in _holders(facts, cluster_queue)[:_MOST]]
+    evidence += [
+        f"holds quota: {_describe_workload(each)}" for each in _admitted_workloads(facts, cluster_queue)[:_MOST]
+    ]
     return Finding(
         cause=Cause.QUEUED,
-        sentence=f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}.",
+        message=f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}.",
         evidence=tuple(evidence),
-        help=f"It begins when those that hold the quota end; '{program()} list -A{there()}' shows them.",
+        help=f"It begins when those that hold the quota end; '{program()} list -A{location_flags()}' shows them.",
     )
 
 
-def ahead_of(facts: Facts, mine: Object, cluster_queue: str) -> list[Object]:
+def workloads_ahead(facts: Facts, mine: Object, cluster_queue: str) -> list[Object]:
     """Workloads that wait for the same quota and come first."""
     line = in_line(_in_queue(facts, cluster_queue))
     return next((line[:place] for place, each in enumerate(line) if each is mine), [])
 
 
-def _count_ahead(facts: Facts, seen: Sequence[Object]) -> int:
+def _num_workloads_ahead(facts: Facts, seen: Sequence[Object]) -> int:
     """Kueue's own word, where it gives one; of other namespaces we may see less."""
     told = facts.snapshot.queued
     return told.position - 1 if told is not None and told.position is not None else len(seen)
@@ -165,14 +167,14 @@ def _count_ahead(facts: Facts, seen: Sequence[Object]) -> int:
 
 def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
     """Why the queue, or the one that it leads to, takes no jobs."""
-    named = (local, _named(facts.around.of(Around.CLUSTER_QUEUES), cluster_queue))
-    return next((why for queue in named if queue is not None and (why := inactive(queue))), "")
+    named = (local, _named(facts.around.of(RelatedKind.CLUSTER_QUEUES), cluster_queue))
+    return next((why for queue in named if queue is not None and (why := inactive_reason(queue))), "")
 
 
-def _holders(facts: Facts, cluster_queue: str) -> list[Object]:
+def _admitted_workloads(facts: Facts, cluster_queue: str) -> list[Object]:
     return [
         each
-        for each in facts.around.of(Around.WORKLOADS)
+        for each in facts.around.of(RelatedKind.WORKLOADS)
         if holds(each, "QuotaReserved")
         and not holds(each, "Finished")
         and ((each.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
@@ -182,20 +184,22 @@ def _holders(facts: Facts, cluster_queue: str) -> list[Object]:
 def _in_queue(facts: Facts, cluster_queue: str) -> list[Object]:
     queues = {
         (_space(each), each["metadata"]["name"])
-        for each in facts.around.of(Around.LOCAL_QUEUES)
+        for each in facts.around.of(RelatedKind.LOCAL_QUEUES)
         if each["spec"].get("clusterQueue") == cluster_queue
     }
     return [
-        each for each in facts.around.of(Around.WORKLOADS) if (_space(each), each["spec"].get("queueName")) in queues
+        each
+        for each in facts.around.of(RelatedKind.WORKLOADS)
+        if (_space(each), each["spec"].get("queueName")) in queues
     ]
 
 
-def _about(workload: Object) -> str:
+def _describe_workload(workload: Object) -> str:
     owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
     name = owners[0].get("name") or workload["metadata"]["name"]
     pods = sum(int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ())
     priority = int(workload["spec"].get("priority") or 0)
-    return f"{name} in namespace {workload['metadata']['namespace']} ({counted(pods, 'pod')}, priority {priority})"
+    return f"{name} in namespace {workload['metadata']['namespace']} ({pluralize(pods, 'pod')}, priority {priority})"
 
 
 def _space(item: Object) -> str:

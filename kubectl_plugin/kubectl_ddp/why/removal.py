@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kubectl_ddp import roots
-from kubectl_ddp.attribution import moment_of
+from kubectl_ddp.attribution import event_timestamp
 from kubectl_ddp.backend import Object
 from kubectl_ddp.evidence import stores, workers
-from kubectl_ddp.moments import epoch
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.present import duration
-from kubectl_ddp.program import program, there
-from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, line_of, message_of, names_of, said, subject
-from kubectl_ddp.why.failing import disrupted_by, disruption, pods_of_events
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.timestamps import epoch
+from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
+from kubectl_ddp.why.failing import disruption, disruption_reason, pods_of_events
 from kubectl_ddp.why.model import Cause, Finding
 
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
@@ -27,21 +27,23 @@ _SOON_SECONDS: Final = 5.0
 _STORE: Final = re.compile(r"-store(-[a-z0-9]+)*$")
 
 
-def evicted(facts: Facts) -> Iterator[Finding]:
+def pod_eviction(facts: Facts) -> Iterator[Finding]:
     """The kubelet, or the eviction API, sent a pod away."""
-    told = [pod for pod in facts.snapshot.pods if disrupted_by(pod) in _EVICTED]
+    told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _EVICTED]
     events = facts.events("Evicted")
     drained = [event for event in _killed(facts) if _is_cordoned(facts, event)]
     if not (told or events or drained):
         return
     pods = told or pods_of_events([*events, *drained])
-    why = line_of(message_of(events[-1]) if events else _reason(told[0]) if told else _cordon(drained[-1]))
-    by_api = bool(drained) or any(disrupted_by(pod) == "EvictionByEvictionAPI" for pod in told)
+    why = line_of(message_of(events[-1]) if events else _reason(told[0]) if told else _cordon_message(drained[-1]))
+    by_api = bool(drained) or any(disruption_reason(pod) == "EvictionByEvictionAPI" for pod in told)
     yield Finding(
         cause=Cause.EVICTED,
-        sentence=f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
+        message=f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
         evidence=tuple(
-            dict.fromkeys([*(disruption(pod) for pod in told[:2]), *(said(each) for each in (events or drained)[-2:])])
+            dict.fromkeys(
+                [*(disruption(pod) for pod in told[:2]), *(format_event(each) for each in (events or drained)[-2:])]
+            )
         ),
         help=(
             "Somebody drains its node or evicted the pod; it is made again elsewhere, if there is room."
@@ -54,9 +56,11 @@ def evicted(facts: Facts) -> Iterator[Finding]:
 
 def deleted(facts: Facts) -> Iterator[Finding]:
     """Somebody deleted a pod of the job."""
-    if facts.is_over or roots.is_to_be_suspended(facts.job) or "deletionTimestamp" in facts.job["metadata"]:
+    if facts.is_over or roots.is_suspend_requested(facts.job) or "deletionTimestamp" in facts.job["metadata"]:
         return
-    leaving = [] if _is_resized(facts) else [pod for pod in _leaving(facts) if not disrupted_by(pod)]
+    leaving = (
+        [] if _has_desired_pods(facts) else [pod for pod in _terminating_pods(facts) if not disruption_reason(pod)]
+    )
     events = [event for event in _killed(facts) if not _is_cordoned(facts, event)]
     if not (leaving or events):
         return
@@ -64,9 +68,10 @@ def deleted(facts: Facts) -> Iterator[Finding]:
     evidence = [f"pod {pod['metadata']['name']} ends since {pod['metadata']['deletionTimestamp']}" for pod in leaving]
     yield Finding(
         cause=Cause.POD_DELETED,
-        sentence=f"{subject(names_of(pods))} {_was(pods)} deleted.",
-        evidence=(*evidence[:2], *(said(event) for event in events[-2:])),
-        help=f"The operator creates it again, and the ranks go on; '{program()} events {facts.name}{there()}' shows "
+        message=f"{subject(names_of(pods))} {_was(pods)} deleted.",
+        evidence=(*evidence[:2], *(format_event(event) for event in events[-2:])),
+        help="The operator creates it again, and the ranks go on; "
+        f"'{program()} events {facts.name}{location_flags()}' shows "
         "what happened. Kubernetes records in its audit log alone who deleted or evicted it.",
         is_aside=_is_replaced(facts, leaving, events),
     )
@@ -74,23 +79,23 @@ def deleted(facts: Facts) -> Iterator[Finding]:
 
 def store_killed(facts: Facts) -> Iterator[Finding]:
     """The rendezvous store was killed while the ranks trained; they keep training without it."""
-    if not (facts.trains and facts.is_on_cluster):
+    if not (facts.is_training and facts.is_on_cluster):
         return
     pods = stores(facts.pods)
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
-    moments = [moment for pod in pods for moment in _restarted(pod)]
+    moments = [moment for pod in pods for moment in _restart_times(pod)]
     events = [event for event in _gone(facts) if _STORE.search(str(event["involvedObject"]["name"]))]
-    moments += [moment for event in events if (moment := moment_of(event)) is not None]
+    moments += [moment for event in events if (moment := event_timestamp(event)) is not None]
     last = max(moments, default=0.0)
     if (running and facts.now - last > RECENT_SECONDS) or not (pods or last):
         return
     ago = f" {duration(max(0.0, facts.now - last))} ago" if last else ""
     yield Finding(
         cause=Cause.STORE,
-        sentence=f"The rendezvous store was killed{ago} and runs again; the ranks kept training."
+        message=f"The rendezvous store was killed{ago} and runs again; the ranks kept training."
         if running
         else "The rendezvous store does not run; the ranks keep training, and no lost rank can be replaced.",
-        evidence=tuple(said(event) for event in events[-2:]),
+        evidence=tuple(format_event(event) for event in events[-2:]),
         help=f"Nothing to do once it runs: 'kubectl get pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it.",
         exit_code=0,
     )
@@ -101,15 +106,15 @@ def _killed(facts: Facts) -> list[Object]:
     excused = {event["involvedObject"].get("uid") for event in facts.events(*_OTHERWISE)}
     on_purpose = [
         moment
-        for event in facts.own_events()
-        if _BY_CONTROLLER.search(str(event.get("reason"))) and (moment := moment_of(event)) is not None
+        for event in facts.job_events()
+        if _BY_CONTROLLER.search(str(event.get("reason"))) and (moment := event_timestamp(event)) is not None
     ]
     return [
         event
         for event in _gone(facts)
         if not _STORE.search(str(event["involvedObject"]["name"]))
         and event["involvedObject"].get("uid") not in excused
-        and not any(abs((moment_of(event) or 0.0) - moment) < _SOON_SECONDS for moment in on_purpose)
+        and not any(abs((event_timestamp(event) or 0.0) - moment) < _SOON_SECONDS for moment in on_purpose)
     ]
 
 
@@ -119,15 +124,16 @@ def _gone(facts: Facts) -> list[Object]:
     return [
         event
         for event in facts.events("Killing")
-        if event["involvedObject"].get("uid") not in here and facts.now - (moment_of(event) or 0.0) < RECENT_SECONDS
+        if event["involvedObject"].get("uid") not in here
+        and facts.now - (event_timestamp(event) or 0.0) < RECENT_SECONDS
     ]
 
 
-def _leaving(facts: Facts) -> list[Object]:
+def _terminating_pods(facts: Facts) -> list[Object]:
     return [pod for pod in workers(facts.snapshot.pods) if "deletionTimestamp" in pod["metadata"]]
 
 
-def _is_resized(facts: Facts) -> bool:
+def _has_desired_pods(facts: Facts) -> bool:
     """Whether the job has all the pods that it is told to have, beside those that leave."""
     return len(facts.workers) >= facts.state.nodes.desired
 
@@ -135,7 +141,7 @@ def _is_resized(facts: Facts) -> bool:
 def _is_replaced(facts: Facts, leaving: Sequence[Object], events: Sequence[Object]) -> bool:
     """Whether enough other pods run, and ranks have made progress since."""
     if not leaving:
-        return facts.is_past(events[-1] if events else None)
+        return facts.has_recovered_from(events[-1] if events else None)
     running = [pod for pod in facts.workers if (pod.get("status") or {}).get("phase") == "Running"]
     since = max(epoch(pod["metadata"].get("deletionTimestamp")) or 0.0 for pod in leaving)
     return len(running) >= facts.state.nodes.minimum and facts.has_run_since(since)
@@ -143,7 +149,7 @@ def _is_replaced(facts: Facts, leaving: Sequence[Object], events: Sequence[Objec
 
 def _is_cordoned(facts: Facts, event: Object) -> bool:
     return _node(event) in {
-        node["metadata"]["name"] for node in facts.around.of(Around.NODES) if node["spec"].get("unschedulable")
+        node["metadata"]["name"] for node in facts.around.of(RelatedKind.NODES) if node["spec"].get("unschedulable")
     }
 
 
@@ -152,11 +158,11 @@ def _node(event: Object) -> str:
     return str(source.get("host") or event.get("reportingInstance") or "")
 
 
-def _cordon(event: Object) -> str:
+def _cordon_message(event: Object) -> str:
     return f"its node {_node(event)} is cordoned"
 
 
-def _restarted(pod: Object) -> Iterator[float]:
+def _restart_times(pod: Object) -> Iterator[float]:
     """When containers of a pod ended that run again."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         ended = epoch(((status.get("lastState") or {}).get("terminated") or {}).get("finishedAt"))

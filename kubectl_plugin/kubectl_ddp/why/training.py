@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import GroupState, Section
-from ddp_trainer.common.hanging.look import Look
+from ddp_trainer.common.hanging.rank_status import RankStatus
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
-from kubectl_ddp.describe import progress_text, stall_text
+from kubectl_ddp.describe import no_progress_text, progress_text
 from kubectl_ddp.evidence import stores
-from kubectl_ddp.moments import epoch
+from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.present import duration
-from kubectl_ddp.program import program, there
 from kubectl_ddp.ranks import RankActivity
-from kubectl_ddp.stall import is_reported
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.stalled_group import is_reported
 from kubectl_ddp.state import State, group_state
-from kubectl_ddp.surroundings import Around
+from kubectl_ddp.timestamps import epoch
 from kubectl_ddp.why.facts import Facts, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding
 
@@ -47,40 +47,41 @@ def hang(facts: Facts) -> Iterator[Finding]:
         is_current = bool(told) and not is_reported(facts.samples) and (stepped is None or stepped < told_at)
     if is_current:
         yield _stalled(facts, told_at, told, is_hung=is_hung)
-    elif facts.is_silent and not any(_may_stay(rank.look) for rank in facts.sight.ranks):
+    elif facts.is_step_overdue and not any(_is_in_long_section(rank.look) for rank in facts.sight.ranks):
         yield Finding(
             cause=Cause.HANG,
-            sentence=f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
-            evidence=tuple(_behind(facts)),
-            help=f"'{program()} top {facts.name}{there()}' shows which rank is behind; its log, what it was about.",
+            message=f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
+            evidence=tuple(_lagging_ranks(facts)),
+            help=f"'{program()} top {facts.name}{location_flags()}' shows "
+            "which rank is behind; its log, what it was about.",
         )
 
 
 def _reported(facts: Facts) -> tuple[float, str, bool]:
     """The launchers' last report of a stall: when, its sentence, and whether the limit of the rank is over."""
-    hung, waiting = _last_said(facts, _HUNG), _last_said(facts, _WAITING)
+    hung, waiting = _last_match(facts, _HUNG), _last_match(facts, _WAITING)
     return (*hung, True) if hung[0] >= waiting[0] and hung[1] else (*waiting, False)
 
 
 def _stalled(facts: Facts, told_at: float, told: str, *, is_hung: bool) -> Finding:
-    text = told.rstrip(".") or stall_text(facts.state).partition(", ")[2]
+    text = told.rstrip(".") or no_progress_text(facts.state).partition(", ")[2]
     seconds = facts.state.stall.seconds if facts.state.stall else facts.now - told_at
     printed = (f"the launcher printed this {duration(max(0.0, facts.now - told_at))} ago",) if told else ()
     return Finding(
         cause=Cause.HANG,
-        sentence=f"It hangs: {text}." if is_hung else f"No rank has made progress for {duration(seconds)}: {text}.",
-        evidence=(*printed, *_behind(facts)),
-        help=f"'{program()} hang {facts.name}{there()}' shows every rank; '{program()} logs {facts.name} "
-        f"--rank all{there()}' has the stack; --env DDP_ON_HANG=act restarts a rank past its limit.",
+        message=f"It hangs: {text}." if is_hung else f"No rank has made progress for {duration(seconds)}: {text}.",
+        evidence=(*printed, *_lagging_ranks(facts)),
+        help=f"'{program()} hang {facts.name}{location_flags()}' shows every rank; '{program()} logs {facts.name} "
+        f"--rank all{location_flags()}' has the stack; --env DDP_ON_HANG=act restarts a rank past its limit.",
     )
 
 
-def _may_stay(look: Look) -> bool:
+def _is_in_long_section(look: RankStatus) -> bool:
     """Whether a rank is in a section that takes long by its nature, and not for longer than its limit."""
-    return look.section in LONG_SECTIONS and not look.is_overdue(1.0)
+    return look.section in LONG_SECTIONS and not look.has_exceeded_limit(1.0)
 
 
-def _behind(facts: Facts) -> list[str]:
+def _lagging_ranks(facts: Facts) -> list[str]:
     """Ranks that are stopped, dead, or furthest behind."""
     ranks = facts.state.ranks
     odd = [f"rank {rank.rank} on {rank.pod} is {rank.state}" for rank in ranks if rank.state is not RankActivity.UP]
@@ -96,17 +97,17 @@ def _behind(facts: Facts) -> list[str]:
 
 def store(facts: Facts) -> Iterator[Finding]:
     """The ranks cannot meet: where they meet does not run, or nobody reaches it."""
-    if not _is_forming(facts) or not facts.is_on_cluster:
+    if not _is_in_rendezvous(facts) or not facts.is_on_cluster:
         return
     pods = [pod for pod in stores(facts.pods) if pod.get("status", {}).get("phase") == "Running"]
-    is_absent = not pods and facts.age > STORE_SECONDS
-    _, told = _last_said(facts, _NO_STORE)
-    if not is_absent and (not told or _came(facts)):
+    is_absent = not pods and facts.age_seconds > STORE_SECONDS
+    _, told = _last_match(facts, _NO_STORE)
+    if not is_absent and (not told or _arrived_pods(facts)):
         return
     state = "does not run" if is_absent else "cannot be reached"
     yield Finding(
         cause=Cause.STORE,
-        sentence=f"The rendezvous store {state}, so the ranks cannot find one another.",
+        message=f"The rendezvous store {state}, so the ranks cannot find one another.",
         evidence=tuple(filter(None, [_store_pods(facts), f"the launcher: {line_of(told)}" if told else ""])),
         help=(
             f"'kubectl get job,pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it."
@@ -124,27 +125,27 @@ def _store_pods(facts: Facts) -> str:
 
 def rendezvous(facts: Facts) -> Iterator[Finding]:
     """Some nodes wait for others."""
-    came = _came(facts) if _is_forming(facts) else []
+    came = _arrived_pods(facts) if _is_in_rendezvous(facts) else []
     if not came:
         return
     absent = [pod for pod in facts.workers if pod not in came]
-    _, told = _last_said(facts, _MISSING)
+    _, told = _last_match(facts, _MISSING)
     evidence = [f"the launcher of {came[0]['metadata']['name']}: {told}", *(_why_absent(facts, pod) for pod in absent)]
     count = f"{len(came)} of {facts.state.nodes.minimum} nodes have come"
     name = absent[0]["metadata"]["name"] if absent else ""
     yield Finding(
         cause=Cause.RENDEZVOUS,
-        sentence=f"The ranks wait for one another: {count}{f', {names_of(absent)} not' if absent else ''}.",
+        message=f"The ranks wait for one another: {count}{f', {names_of(absent)} not' if absent else ''}.",
         evidence=tuple(evidence[:_MOST_ABSENT]),
         help=(
             f"'kubectl logs {name}' tells what it is about; a NetworkPolicy or its node's network may be in the way."
             if absent
-            else f"'{program()} logs {facts.name} --rank all{there()}' prints what the launchers say."
+            else f"'{program()} logs {facts.name} --rank all{location_flags()}' prints what the launchers say."
         ),
     )
 
 
-def _came(facts: Facts) -> list[Object]:
+def _arrived_pods(facts: Facts) -> list[Object]:
     """Worker pods that the store has told for whom they wait."""
     told = {name for name, lines in facts.lines.items() if any(_MISSING.search(line) for line in lines)}
     return [pod for pod in facts.workers if pod["metadata"]["name"] in told]
@@ -156,17 +157,17 @@ def _why_absent(facts: Facts, pod: Object) -> str:
     return f"pod {name}: {line_of(last)}" if last else f"pod {name} is {pod.get('status', {}).get('phase')}"
 
 
-def _is_forming(facts: Facts) -> bool:
+def _is_in_rendezvous(facts: Facts) -> bool:
     """Whether pods run, and their ranks have not found one another."""
     if facts.state.state not in _WORKING:
         return False
     states = {group_state(samples) for samples in facts.samples.values()} - {""}
     if states:
         return bool(states & _FORMING) and GroupState.RUNNING not in states
-    return facts.state.state is not State.RUNNING or not facts.trains
+    return facts.state.state is not State.RUNNING or not facts.is_training
 
 
-def _last_said(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
+def _last_match(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
     """The last line of any pod in which a pattern is found: when, and what the pattern's group says."""
     found = [
         (line.partition(" ")[0], match[1])
@@ -178,10 +179,10 @@ def _last_said(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
     return epoch(moment) or 0.0, text
 
 
-def node_unwell(facts: Facts) -> Iterator[Finding]:
+def unhealthy_node(facts: Facts) -> Iterator[Finding]:
     """A node under its pods reports a trouble of its own: pressure, or what a problem detector sees (Xid, ECC)."""
     mine = {pod["spec"].get("nodeName") for pod in facts.workers}
-    for node in facts.around.of(Around.NODES):
+    for node in facts.around.of(RelatedKind.NODES):
         if node["metadata"]["name"] not in mine:
             continue
         bad = [
@@ -192,14 +193,14 @@ def node_unwell(facts: Facts) -> Iterator[Finding]:
         if bad:
             yield Finding(
                 cause=Cause.NODE_UNWELL,
-                sentence=f"The node {node['metadata']['name']} is unwell: {bad[0].partition(':')[0]}.",
+                message=f"The node {node['metadata']['name']} is unwell: {bad[0].partition(':')[0]}.",
                 evidence=tuple(bad),
                 help=f"'kubectl describe node {node['metadata']['name']}' says more; cordon it if it stays so.",
-                is_aside=facts.trains or not _explains(facts, bad),
+                is_aside=facts.is_training or not _may_explain_failure(facts, bad),
             )
 
 
-def _explains(facts: Facts, bad: Sequence[str]) -> bool:
+def _may_explain_failure(facts: Facts, bad: Sequence[str]) -> bool:
     """Whether a node's trouble may be why: of no error that a script has raised, and pressure of none that ran."""
     error = facts.state.first_error
     is_pressure = all(each.partition(":")[0].endswith("Pressure") for each in bad)
@@ -215,25 +216,26 @@ def _is_bad(kind: str, status: str) -> bool:
 
 def present(facts: Facts) -> Iterator[Finding]:
     """Nothing is wrong that could be seen: it trains, or it is on its way."""
-    if facts.trains:
+    if facts.is_training:
         progress = progress_text(facts.state)
         silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
         long = [
             f"rank {look.rank} is in section {look.section} for {duration(look.seconds)}"
             for look in (rank.look for rank in facts.sight.ranks)
-            if _may_stay(look)
+            if _is_in_long_section(look)
         ]
         yield Finding(
             cause=Cause.RUNNING,
-            sentence=f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
+            message=f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
             evidence=(*long[:_MOST_SILENT], *silent),
-            help=f"'{program()} top {facts.name}{there()}' shows its ranks live.",
+            help=f"'{program()} top {facts.name}{location_flags()}' shows its ranks live.",
         )
     elif not facts.is_over and facts.state.state in {*_WORKING, State.PENDING}:
         waiting = [pod for pod in facts.workers if condition_of(pod, "Ready").get("status") != "True"]
         yield Finding(
             cause=Cause.STARTING,
-            sentence=facts.state.reason or "It is starting.",
+            message=facts.state.reason or "It is starting.",
             evidence=(f"{subject(names_of(waiting))} not ready",) if waiting else (),
-            help=f"'{program()} wait {facts.name} --for=running{there()}' waits for it; ask again if it stays so.",
+            help=f"'{program()} wait {facts.name} --for=running{location_flags()}' "
+            "waits for it; ask again if it stays so.",
         )

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import io
 
-from bench._agents import Telling
+from bench._two_agent_job import StepLog
 
 
 def test_steps_belong_to_the_group_that_was_told_of_last() -> None:
-    telling = Telling()
+    telling = StepLog()
     telling.listen(
         io.StringIO(
             '{"event": "started", "world_size": 2}\n{"event": "step"}\nddp-launch: a sentence\n'

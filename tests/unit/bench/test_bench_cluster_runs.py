@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench._cluster_runs import living
+from bench._cluster_runs import active_pods
 from bench.recovery_cluster import FAULTS, PARTS
 
 
@@ -19,7 +19,7 @@ def test_a_failed_pod_that_a_job_keeps_takes_no_place_of_a_worker() -> None:
         pod("run-0-bbbbb", "Running"),
         pod("run-2-ccccc", "Running", deletionTimestamp="2026-01-01T00:00:00Z"),
     ]
-    assert [each["metadata"]["name"] for each in living(pods)] == ["run-0-bbbbb", "run-1-zzzzz"]
+    assert [each["metadata"]["name"] for each in active_pods(pods)] == ["run-0-bbbbb", "run-1-zzzzz"]
 
 
 def test_every_engine_gets_every_fault() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from bench import gpu
-from bench._gpu.catalogue import BUDGET_SECONDS, CHECKS, Check
-from bench._gpu.findings import Bench, Findings
-from bench._gpu.supervision import ROOT, run_all, run_check
+from bench._gpu.check_report import Bench, CheckReport
+from bench._gpu.check_runner import ROOT, run_all, run_check
+from bench._gpu.registry import BUDGET_SECONDS, CHECKS, Check
 
 HOLDS = {"what": "a thing", "figure": 1.0, "bar": 1.0, "holds": True, "relation": ">="}
 BREAKS = HOLDS | {"what": "another thing", "holds": False, "figure": 0.0}
@@ -186,18 +186,18 @@ def test_a_gpu_that_cuda_cannot_use_is_no_success(tmp_path: Path, monkeypatch: p
 
 
 def test_findings_are_on_the_disk_as_soon_as_they_are_made(tmp_path: Path) -> None:
-    findings = Findings(file=tmp_path / "found.json")
+    findings = CheckReport(file=tmp_path / "found.json")
     findings.at_most("a thing", float("inf"), 2.0)
     told = json.loads((tmp_path / "found.json").read_text())
     assert told["bars"] == [{"what": "a thing", "figure": None, "bar": 2.0, "holds": False, "relation": "<="}]
-    findings.leave_out("a part", "a reason")
+    findings.mark_unsupported("a part", "a reason")
     findings.add("some_bytes", 3)
     told = json.loads((tmp_path / "found.json").read_text())
     assert (told["unsupported"], told["figures"]) == ({"a part": "a reason"}, {"some_bytes": 3})
 
 
 def test_a_folder_of_a_part_is_new(tmp_path: Path) -> None:
-    bench = Bench(device="cpu", is_small=True, directory=tmp_path, deadline=0.0, findings=Findings())
+    bench = Bench(device="cpu", is_small=True, directory=tmp_path, deadline=0.0, findings=CheckReport())
     assert bench.folder("part").is_dir()
     with pytest.raises(FileExistsError):
         bench.folder("part")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bench._gpu import report
-from bench._gpu.catalogue import CHECKS
-from bench._gpu.report import BEGIN, END, Refused, kept_results, merge_reports, table_of, with_table
+from bench._gpu.registry import CHECKS
+from bench._gpu.report import BEGIN, END, InvalidReport, load_results, merge_reports, table_of, with_table
 
 BAR = {"what": "step | over one by hand", "figure": 1.0123456, "bar": 1.02, "holds": True, "relation": "<="}
 MACHINE = {"gpu": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "cuda": "13.0", "nccl": "2.28.9"}
@@ -76,7 +76,7 @@ def test_a_later_report_replaces_the_checks_that_it_ran_and_no_others() -> None:
     ],
 )
 def test_a_report_that_shows_nothing_about_a_gpu_is_refused(told: dict[str, Any], why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(InvalidReport, match=why):
         merge_reports({}, told)
 
 
@@ -99,7 +99,7 @@ def test_the_page_keeps_all_but_the_table() -> None:
 
 def test_the_page_in_the_repository_is_in_step_with_what_is_kept() -> None:
     page = report.PAGE.read_text()
-    assert with_table(page, kept_results()) == page
+    assert with_table(page, load_results()) == page
 
 
 def test_the_command_stores_a_report_and_refuses_one_of_a_rehearsal(
@@ -109,7 +109,7 @@ def test_the_command_stores_a_report_and_refuses_one_of_a_rehearsal(
     page.write_text(f"{BEGIN}\n{END}\n")
     monkeypatch.setattr(report, "PAGE", page)
     monkeypatch.setattr(report, "KEPT", kept)
-    monkeypatch.setattr(report, "kept_results", lambda: kept_results(kept))
+    monkeypatch.setattr(report, "load_results", lambda: load_results(kept))
     given.write_text(json.dumps(made(check("A"))))
     assert report.main([str(given)]) == 0
     assert "NVIDIA H200" in page.read_text()

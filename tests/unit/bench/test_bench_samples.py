@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench._reading import SAMPLES, account, surviving
+from bench._elastic_epoch import SAMPLES, account, committed_samples
 from bench._workload import WORKLOADS, Clock, Timed, mean_loss
 
 
@@ -20,7 +20,7 @@ def test_of_a_step_that_was_done_again_the_last_group_counts(tmp_path: Path) -> 
     (tmp_path / "00-0").write_text("R 1 2\nC 1\nR 3\nR 4\nC 2\nR 5\n")
     (tmp_path / "00-1").write_text("R 6\nC 1\nR 7\nC 2\n")
     (tmp_path / "01-0").write_text("R 3 7\nC 2\n")
-    assert sorted(surviving(tmp_path)) == [1, 2, 3, 6, 7]
+    assert sorted(committed_samples(tmp_path)) == [1, 2, 3, 6, 7]
 
 
 def test_a_clock_times_the_steps_after_the_warm_up_and_refuses_a_loop_that_took_others() -> None:

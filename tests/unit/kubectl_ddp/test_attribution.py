@@ -18,7 +18,7 @@ def an_event(kind: str, name: str, uid: str = "gone", *, moment: str = AFTER, **
 
 
 def owns(event: Object, root: Object | None = None) -> bool:
-    return Attribution.of(Snapshot(root or job(), (pod(0),))).owns(event)
+    return Attribution.of(Snapshot(root or job(), (pod(0),))).matches_event(event)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from kubectl_ddp import bundle
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.bundle import File, files, write
-from kubectl_ddp.surroundings import Around
+from kubectl_ddp.related_objects import RelatedKind
 from tests.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, snapshot
 from tests.scripted_backend import ScriptedBackend
 
@@ -52,7 +52,7 @@ def test_events_of_a_job_whose_name_begins_alike_stay_out() -> None:
     mounts = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
     one = pod(0)
     seen = Snapshot(job("Running"), (one | {"spec": one["spec"] | mounts},), tuple(told[:3]))
-    backend = ScriptedBackend([seen], around={Around.EVENTS: (told[3],)})
+    backend = ScriptedBackend([seen], around={RelatedKind.EVENTS: (told[3],)})
     found = {file.name: file.content for file in files(backend, "digits", clock=lambda: CREATED_EPOCH)}
     names = [each["involvedObject"]["name"] for each in json.loads(found["events.json"])]
     assert sorted(names) == ["data", "digits-worker-1"]

@@ -7,11 +7,11 @@ from types import ModuleType
 
 import pytest
 
-from kubectl_ddp.cluster import refusals, resources
+from kubectl_ddp.cluster import api_errors, resources
 from kubectl_ddp.cluster.api import PAGE, Api
+from kubectl_ddp.cluster.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.refusals import AgainstPolicy, NotServed
-from kubectl_ddp.errors import DdpError, Forbidden, NameTaken, NotFound, Unreachable, UsageError
+from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Unreachable, UsageError
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -103,7 +103,7 @@ def test_a_read_is_sent_again_when_the_connection_broke(server: ApiServer, api: 
         ),
         (Answer(404, status(404, "NotFound", "no", name="team", kind="namespaces")), NotFound, "no namespace 'team'"),
         (Answer(404, "404 page not found"), NotServed, "does not serve pods"),
-        (Answer(409, status(409, "AlreadyExists", "pods p exists", name="p")), NameTaken, "exists already"),
+        (Answer(409, status(409, "AlreadyExists", "pods p exists", name="p")), AlreadyExists, "exists already"),
         (Answer(409, status(409, "Conflict", "modified", name="p")), DdpError, "by someone else.*Try again"),
         (Answer(413, status(413, "RequestEntityTooLarge", "limit is 3 MB")), UsageError, "too large.*limit is 3 MB"),
         (
@@ -173,7 +173,7 @@ def test_a_server_that_cannot_be_reached_is_named_with_its_address_and_the_way_o
     assert "Retrying" not in caplog.text
 
 
-@pytest.mark.parametrize("module", [refusals, resources])
+@pytest.mark.parametrize("module", [api_errors, resources])
 def test_the_examples_in_docstrings_are_true(module: ModuleType) -> None:
     done = doctest.testmod(module)
     assert done.attempted > 0
@@ -204,7 +204,7 @@ def test_warnings_of_the_api_server_are_told_once_to_who_wants_to_hear_them(serv
     warned = Answer(201, {}, {"Warning": '299 - "say \\"please\\"", 299 api "another, too"'})
     server.next(f"POST {PODS}", warned, warned)
     told: list[str] = []
-    telling = api.telling(told.append)
+    telling = api.with_warning_handler(told.append)
     for name in ("a", "b"):
         telling.create(PODS, {"metadata": {"name": name}})
     assert told == ['say "please"', "another, too"]

@@ -9,7 +9,7 @@ import pytest
 
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.surroundings import Around
+from kubectl_ddp.related_objects import RelatedKind
 from tests import kube_objects
 from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 
@@ -36,16 +36,18 @@ def test_every_kind_comes_with_its_objects_and_a_kind_that_is_not_served_with_no
     server: ApiServer, backend: ClusterBackend
 ) -> None:
     server.put("/api/v1/namespaces/team/persistentvolumeclaims/data", {})
-    found = backend.look_around(kube_objects.job(), [Around.CLAIMS, Around.LOCAL_QUEUES, Around.EVENTS])
-    assert [each["metadata"]["name"] for each in found.of(Around.CLAIMS)] == ["data"]
-    assert (found.saw(Around.LOCAL_QUEUES), found.of(Around.LOCAL_QUEUES)) == (True, ())
-    assert (found.saw(Around.NODES), found.unseen) == (False, ())
+    found = backend.related_objects(
+        kube_objects.job(), [RelatedKind.CLAIMS, RelatedKind.LOCAL_QUEUES, RelatedKind.EVENTS]
+    )
+    assert [each["metadata"]["name"] for each in found.of(RelatedKind.CLAIMS)] == ["data"]
+    assert (found.was_read(RelatedKind.LOCAL_QUEUES), found.of(RelatedKind.LOCAL_QUEUES)) == (True, ())
+    assert (found.was_read(RelatedKind.NODES), found.unseen) == (False, ())
 
 
 def test_what_may_not_be_read_is_named_and_raises_nothing(server: ApiServer, backend: ClusterBackend) -> None:
     server.next("GET /api/v1/nodes", Answer(403, status(403, "Forbidden", "no nodes for you")))
-    found = backend.look_around(kube_objects.job(), [Around.NODES, Around.EVENTS])
-    assert (found.saw(Around.NODES), found.saw(Around.EVENTS)) == (False, True)
+    found = backend.related_objects(kube_objects.job(), [RelatedKind.NODES, RelatedKind.EVENTS])
+    assert (found.was_read(RelatedKind.NODES), found.was_read(RelatedKind.EVENTS)) == (False, True)
     assert found.unseen == ("The API server does not let context 'test' list nodes: no nodes for you.",)
 
 
@@ -54,8 +56,8 @@ def test_workloads_of_the_namespace_do_where_those_of_all_may_not_be_read(
 ) -> None:
     server.put(f"{KUEUE}/namespaces/team/workloads/mine", {})
     server.next(f"GET {KUEUE}/workloads", Answer(403, status(403, "Forbidden", "not all")))
-    found = backend.look_around(kube_objects.job(), [Around.WORKLOADS])
-    assert [each["metadata"]["name"] for each in found.of(Around.WORKLOADS)] == ["mine"]
+    found = backend.related_objects(kube_objects.job(), [RelatedKind.WORKLOADS])
+    assert [each["metadata"]["name"] for each in found.of(RelatedKind.WORKLOADS)] == ["mine"]
     assert len(found.unseen) == 1
 
 

@@ -17,7 +17,7 @@ from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.machines import Topology
+from kubectl_ddp.spec.node_requirements import Topology
 from kubectl_ddp.spec.quantity import Nodes
 from tests import kube_objects
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
@@ -246,7 +246,7 @@ PACKED = f"{HISTORY_MARK}1/1 {base64.b64encode(zlib.compress(b'{}')).decode()}"
 def test_what_a_running_pod_has_kept_comes_through_the_proxy(server: ApiServer, backend: ClusterBackend) -> None:
     pod = put_pod(server)
     server.next(f"GET {PODS}/digits-worker-0:9464/proxy/history", Answer(200, '{"version": 1}'))
-    assert backend.past(pod) == '{"version": 1}'
+    assert backend.metrics_history(pod) == '{"version": 1}'
 
 
 @pytest.mark.parametrize("log", ["", f"2026-01-02T03:04:06Z {PACKED}\n"], ids=["nothing", "a history"])
@@ -256,7 +256,7 @@ def test_a_pod_that_serves_none_is_asked_for_what_stands_at_the_end_of_its_log(
     pod = put_pod(server)
     server.next(f"GET {PODS}/digits-worker-0:9464/proxy/history", *[Answer(404, "not found")] * 9)
     server.next(f"GET {WORKER}/log", Answer(200, log))
-    assert backend.past(pod) == ("{}" if log else None)
+    assert backend.metrics_history(pod) == ("{}" if log else None)
     [query] = [request.query for request in server.requests if request.path == f"{WORKER}/log"]
     assert query["tailLines"] == "64"
 

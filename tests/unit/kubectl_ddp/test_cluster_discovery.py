@@ -11,7 +11,7 @@ from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.resources import AGGREGATED, Discovery
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.parallel import together
+from kubectl_ddp.parallel import run_concurrently
 from kubectl_ddp.render import render
 from tests.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
 from tests.jobs import a_job
@@ -94,10 +94,10 @@ def test_of_a_needed_server_that_is_away_is_said_what_is_known_or_that_it_is_awa
     server.next("GET /apis/kubeflow.org/v1", Answer(500, status(500, "InternalError", "nobody is there")))
     discovery = Discovery(Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))))
     if is_known:
-        assert discovery.plural_of("kubeflow.org/v1", "PyTorchJob") == "pytorchjobs"
+        assert discovery.resource_for_kind("kubeflow.org/v1", "PyTorchJob") == "pytorchjobs"
     else:
         with pytest.raises(Unreachable):
-            discovery.plural_of("kubeflow.org/v1", "PyTorchJob")
+            discovery.resource_for_kind("kubeflow.org/v1", "PyTorchJob")
         assert discovery.has("kubeflow.org", "pytorchjobs"), "it is asked again"
 
 
@@ -117,7 +117,7 @@ def test_who_asks_while_another_asks_gets_the_whole_answer(server: ApiServer, tm
     server.next("GET /apis", Answer(200, aggregated(stale="kubeflow.org")))
     discovery = Discovery(Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))))
     kinds = [("kubeflow.org/v1", "PyTorchJob"), ("batch/v1", "Job")] * 8
-    assert None not in together(*(partial(discovery.plural_of, *kind) for kind in kinds))
+    assert None not in run_concurrently(*(partial(discovery.resource_for_kind, *kind) for kind in kinds))
     assert groups_asked(server) == ["/apis", "/apis/kubeflow.org/v1"]
 
 
@@ -127,6 +127,6 @@ def test_a_group_of_other_peoples_kinds_is_no_engine(tmp_path: Path) -> None:
         server.next("GET /version", Answer(200, {"gitVersion": "v1.36.0"}))
         there = {"name": "kubeflow.org", "preferredVersion": {"version": "v1"}}
         server.next("GET /apis", Answer(200, {"kind": "APIGroupList", "groups": [there]}))
-        facts = backend_of(server, tmp_path).examine()
+        facts = backend_of(server, tmp_path).inspect_cluster()
     assert ("pytorchjob" in facts.engines, "job" in facts.engines) == (False, True)
     assert not [plural for _, plural in facts.served if plural == "pytorchjobs"]

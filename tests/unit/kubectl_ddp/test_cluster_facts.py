@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.checks.model import Unread
+from kubectl_ddp.checks.model import Unknown
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.facts import KUEUE_CONFIG
@@ -60,4 +60,4 @@ def test_a_configuration_of_kueue_that_cannot_be_read_ends_no_submission(tmp_pat
         spec = a_job(queue="team", gang="kueue")
         backend = ClusterBackend(connection=to, notice=lambda _: None)
         _, facts = backend.preflight(spec, render(a_job(), "run1"), is_thorough=False)
-    assert isinstance(facts.frameworks, Unread)
+    assert isinstance(facts.frameworks, Unknown)

@@ -12,7 +12,7 @@ import urllib3
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.credentials import FRESH_SECONDS, TokenFile
 from kubectl_ddp.cluster.kubeconfig import read_context
-from kubectl_ddp.cluster.transport import ways_of
+from kubectl_ddp.cluster.transport import create_http_clients
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.api_server import kubeconfig
 
@@ -20,7 +20,7 @@ SERVER = "https://cluster.example.com:6443"
 
 
 def pool_of(cluster: dict[str, Any], user: dict[str, Any], environ: dict[str, str]) -> urllib3.PoolManager:
-    return ways_of(cluster, user, environ)[1]()
+    return create_http_clients(cluster, user, environ)[1]()
 
 
 def config(path: Path, **parts: Any) -> Path:

@@ -9,12 +9,12 @@ import pytest
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.api_errors import Expired
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.pages import pages
-from kubectl_ddp.cluster.refusals import Expired
-from kubectl_ddp.cluster.slim import slim_pod
+from kubectl_ddp.cluster.pagination import iter_pages
+from kubectl_ddp.cluster.pod_transform import strip_pod
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.scrape import Most, scrape_all
+from kubectl_ddp.scrape import ScrapeLimit, scrape_all
 from tests import kube_objects
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
 from tests.scripted_backend import ScriptedBackend
@@ -48,7 +48,7 @@ def test_the_next_page_is_asked_for_before_the_last_one_is_done_with() -> None:
             asked.set()
         return page("" if token else "t==", token)
 
-    for number, found in enumerate(pages(fetch)):
+    for number, found in enumerate(iter_pages(fetch)):
         assert asked.wait(20), "while we still hold the first page"
         assert found["items"] == [["", "t=="][number]]
 
@@ -59,12 +59,12 @@ def test_a_record_in_an_object_of_an_objects_own_spoils_no_page() -> None:
     job = {"metadata": {**pasted, "name": "digits"}, "spec": {"template": template}}
     listed = {"apiVersion": "kubeflow.org/v1", "items": [job], "kind": "PyTorchJobList", "metadata": {}}
     body = json.dumps(listed, separators=(",", ":")).encode()
-    assert list(pages(lambda _: body)) == [listed]
+    assert list(iter_pages(lambda _: body)) == [listed]
 
 
 def test_a_page_whose_token_stands_last_is_followed_all_the_same() -> None:
     there = {"": b'{"items": ["a"], "metadata": {"continue": "t"}}', "t": b'{"items": ["b"], "metadata": {}}'}
-    assert [found["items"] for found in pages(there.__getitem__)] == [["a"], ["b"]]
+    assert [found["items"] for found in iter_pages(there.__getitem__)] == [["a"], ["b"]]
 
 
 def test_what_the_next_page_is_refused_with_is_raised_where_it_is_wanted() -> None:
@@ -73,7 +73,7 @@ def test_what_the_next_page_is_refused_with_is_raised_where_it_is_wanted() -> No
             raise Unreachable("gone")
         return page("t")
 
-    found = pages(fetch)
+    found = iter_pages(fetch)
     next(found)
     with pytest.raises(Unreachable, match="gone"):
         next(found)
@@ -123,7 +123,7 @@ def test_a_listed_pod_keeps_what_says_how_it_does_and_drops_the_rest() -> None:
     pod["metadata"]["managedFields"] = [{"manager": "kubelet"}]
     pod["spec"]["volumes"] = [{"name": "code"}]
     pod["spec"]["containers"][0] |= {"env": [{"name": "A", "value": "b"}], "ports": [{"containerPort": 1}]}
-    slim = slim_pod(pod)
+    slim = strip_pod(pod)
     text = json.dumps(slim)
     assert not any(word in text for word in ("managedFields", "volumes", '"env"'))
     assert slim["status"]["containerStatuses"][0]["state"] == pod["status"]["containerStatuses"][0]["state"]
@@ -153,8 +153,8 @@ def test_few_questions_go_to_the_first_pod_of_every_job_and_the_newest_job_first
         )
         for name in ("old", "new")
     ]
-    scrape_all(Asked([]), jobs, most=Most(of_each=2, in_all=3))
+    scrape_all(Asked([]), jobs, most=ScrapeLimit(of_each=2, in_all=3))
     assert sorted(asked) == ["new-0", "new-1", "old-0"]
     asked.clear()
-    scrape_all(Asked([]), jobs, most=Most(of_each=1, in_all=9))
+    scrape_all(Asked([]), jobs, most=ScrapeLimit(of_each=1, in_all=9))
     assert sorted(asked) == ["new-0", "old-0"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_ddp.cluster.pages import pages
+from kubectl_ddp.cluster.pagination import iter_pages
 from kubectl_ddp.cluster.pod_list import pod_list
 
 Json = dict[str, Any]
@@ -76,4 +76,4 @@ def test_pods_whose_fields_come_in_another_order_are_read_all_the_same() -> None
     body = listed(pod("b", CONTAINER), turned)
     with pytest.raises(ValueError, match="no object"):
         pod_list(body)
-    assert list(pages(lambda _: body)) == [json.loads(body)]
+    assert list(iter_pages(lambda _: body)) == [json.loads(body)]

@@ -97,7 +97,7 @@ def is_one_new_job(server: Mortal) -> None:
     job = server.objects[JOB]
     assert job["metadata"]["labels"][Label.RUN_ID] != "run1"
     assert INCOMPLETE not in job["metadata"]["annotations"]
-    assert not roots.is_to_be_suspended(job)
+    assert not roots.is_suspend_requested(job)
     mine = [each for each in server.objects.values() if _is_of(each, job)]
     assert {each["kind"] for each in mine} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
     assert RECORD not in server.objects

@@ -10,7 +10,7 @@ from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
 from kubectl_ddp.cluster.submission import INCOMPLETE, Submission
-from kubectl_ddp.errors import Forbidden, NameTaken, NotFound, PreflightFailed, UsageError
+from kubectl_ddp.errors import AlreadyExists, Forbidden, NotFound, PreflightFailed, UsageError
 from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import secret_name
 from kubectl_ddp.spec.engine import Engine
@@ -118,7 +118,9 @@ def test_another_job_of_the_name_is_refused_and_the_first_left_alone(
 ) -> None:
     backend.submit(digits())
     before = dict(server.objects)
-    with pytest.raises(NameTaken, match=r"PyTorchJob 'digits' in namespace 'team' of context 'test' already.*--name"):
+    with pytest.raises(
+        AlreadyExists, match=r"PyTorchJob 'digits' in namespace 'team' of context 'test' already.*--name"
+    ):
         backend.submit(digits(nproc=1))
     assert server.objects == before
 
@@ -129,7 +131,7 @@ def test_a_job_of_the_name_that_another_engine_runs_is_named_before_anything_is_
     """Their pods would have the same labels, and each command would show both as one job."""
     backend.submit(digits())
     before = dict(server.objects)
-    with pytest.raises(NameTaken, match=r"another PyTorchJob 'digits' in namespace 'team'.*delete digits"):
+    with pytest.raises(AlreadyExists, match=r"another PyTorchJob 'digits' in namespace 'team'.*delete digits"):
         backend.submit(digits(engine=Engine.JOB))
     assert server.objects == before
 
@@ -219,7 +221,7 @@ def test_a_companions_name_that_somebody_else_has_is_said_and_theirs_is_left_alo
     server: ApiServer, backend: ClusterBackend
 ) -> None:
     theirs = server.put(SERVICE, {"spec": {"ports": []}})
-    with pytest.raises(NameTaken, match=r"another Service 'digits-store'"):
+    with pytest.raises(AlreadyExists, match=r"another Service 'digits-store'"):
         backend.submit(digits())
     assert server.objects == {SERVICE: theirs} | {
         path: item for path, item in server.objects.items() if path not in {SERVICE, ROOT}
@@ -254,7 +256,7 @@ def test_a_job_that_is_being_deleted_still_has_its_name(server: ApiServer, backe
     backend.submit(digits())
     about = server.objects[ROOT]["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     server.put(ROOT, server.objects[ROOT] | {"metadata": about})
-    with pytest.raises(NameTaken, match="being deleted; try again"):
+    with pytest.raises(AlreadyExists, match="being deleted; try again"):
         backend.submit(digits())
 
 
@@ -325,7 +327,7 @@ def test_a_dry_run_of_a_job_that_is_there_answers_as_submitting_it_would(
     backend.submit(digits())
     there = backend.dry_run(digits("run2"))
     assert {item["metadata"]["labels"][Label.RUN_ID] for item in there} == {"run1"}
-    with pytest.raises(NameTaken):
+    with pytest.raises(AlreadyExists):
         backend.dry_run(digits(nproc=1))
     assert {request.method for request in server.requests if "/secrets" in request.path} == {"POST"}
 
@@ -381,6 +383,6 @@ def test_the_secret_of_a_submission_that_was_cut_off_goes_before_that_of_the_sam
 def test_a_secret_of_that_name_that_stays_is_not_used(server: ApiServer, tmp_path: Path) -> None:
     api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
     theirs = server.put(secret_of("run1"), {"stringData": {"run-secret": "run1:known to others"}})
-    with pytest.raises(NameTaken, match=r"another Secret 'digits-run-.*Submit again"):
+    with pytest.raises(AlreadyExists, match=r"another Secret 'digits-run-.*Submit again"):
         Submission(api, digits(), "team", notice=print, sleep=lambda _: None).submit()
     assert server.objects == {secret_of("run1"): theirs}

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from kubectl_ddp.cluster.wire import Broken, Patience, TooSlow, Unusual, Wire
+from kubectl_ddp.cluster.wire import IncompleteResponse, Timeouts, TooSlow, UnsupportedResponse, Wire
 
-PATIENCE = Patience(connect=5, read=5)
+PATIENCE = Timeouts(connect=5, read=5)
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -116,18 +116,18 @@ def _has_ended(wire: Wire) -> bool:
     ids=["1.0", "no length", "two lengths", "other packing", "two codings", "bad chunk", "folded", "100", "no HTTP"],
 )
 def test_what_is_not_as_usual_is_left_to_others(said: bytes) -> None:
-    with saying([said]) as (wire, _), pytest.raises(Unusual):
+    with saying([said]) as (wire, _), pytest.raises(UnsupportedResponse):
         wire.get("/", {}, PATIENCE)
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200", answer("Content-Length: 9", body=b"{}")])
 def test_an_answer_that_breaks_off_is_no_answer(said: bytes) -> None:
-    with saying([said]) as (wire, _), pytest.raises(Broken):
+    with saying([said]) as (wire, _), pytest.raises(IncompleteResponse):
         wire.get("/", {}, PATIENCE)
 
 
-@pytest.mark.parametrize("patience", [Patience(5, 0.05), Patience(5, None, 0.05)], ids=["next bytes", "in all"])
-def test_an_answer_that_does_not_come_is_given_up(patience: Patience) -> None:
+@pytest.mark.parametrize("patience", [Timeouts(5, 0.05), Timeouts(5, None, 0.05)], ids=["next bytes", "in all"])
+def test_an_answer_that_does_not_come_is_given_up(patience: Timeouts) -> None:
     with saying([]) as (wire, _), pytest.raises(TooSlow) as slow:
         wire.get("/", {}, patience)
     assert not slow.value.is_connecting
@@ -136,12 +136,12 @@ def test_an_answer_that_does_not_come_is_given_up(patience: Patience) -> None:
 def test_nothing_is_sent_that_would_be_another_header() -> None:
     wire = Wire("http://127.0.0.1:1", None)
     for target, headers in (("/a b", {}), ("/a\r\nX: y", {}), ("/", {"authorization": "Bearer a\r\nX: y"})):
-        with pytest.raises(Unusual):
+        with pytest.raises(UnsupportedResponse):
             wire.get(target, headers, PATIENCE)
 
 
 def test_a_server_that_cannot_be_reached_is_left_to_who_has_the_words() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(Unusual):
+    with pytest.raises(UnsupportedResponse):
         Wire(f"http://127.0.0.1:{port}", None).get("/", {}, PATIENCE)

@@ -1,6 +1,6 @@
 import gc
 
-from kubectl_ddp.collector import at_rest, never_again, seldom
+from kubectl_ddp.collector import at_rest, freeze_gc, raise_gc_threshold
 
 
 def test_the_collector_rests_within_and_is_as_it_was_afterwards() -> None:
@@ -16,10 +16,10 @@ def test_the_collector_rests_within_and_is_as_it_was_afterwards() -> None:
 def test_cycles_are_looked_for_seldom_and_at_the_end_not_at_all() -> None:
     before = gc.get_threshold()
     try:
-        seldom()
+        raise_gc_threshold()
         assert gc.isenabled()
         assert gc.get_threshold()[0] > before[0]
-        never_again()
+        freeze_gc()
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()

@@ -8,7 +8,7 @@ import pytest
 
 from kubectl_ddp.configuration import config_file, defaults_of, read, write
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
 
@@ -55,10 +55,12 @@ def test_defaults_stand_below_what_is_said_and_above_presets(file: Path) -> None
     write(file, "image", "mine:1")
     environ = {"XDG_CONFIG_HOME": str(file.parent.parent), "HOME": "/nowhere"}
     said = {"module": Given("m", Origin(Kind.FLAG, "--module"))}
-    found = resolve([defaults_of(environ), said], Surroundings(image="built-in:1"))
+    found = resolve([defaults_of(environ), said], DefaultingContext(image="built-in:1"))
     assert (found.spec.grace_seconds, found.spec.image) == (77, "mine:1")
     assert str(found.origins["grace"]) == f"{file} line 1"
-    named = resolve([defaults_of(environ), said | {"grace": Given("5s", Origin(Kind.FLAG, "-"))}], Surroundings("x:1"))
+    named = resolve(
+        [defaults_of(environ), said | {"grace": Given("5s", Origin(Kind.FLAG, "-"))}], DefaultingContext("x:1")
+    )
     assert named.spec.grace_seconds == 5
     assert "image" not in defaults_of(environ | {"KUBECTL_DDP_IMAGE": "other:1"})
 

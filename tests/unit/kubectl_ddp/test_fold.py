@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.fold import fold, with_pauses
-from kubectl_ddp.follow import Line
+from kubectl_ddp.fold import fold, iter_with_timeout
+from kubectl_ddp.log_stream import Line
 
 
 def line(rank: int | None, text: str, seconds: float = 0.0, pod: str = "p") -> Line:
@@ -67,7 +67,7 @@ def test_pauses_are_told_between_lines_as_they_come() -> None:
         more.wait()
         yield line(0, "b")
 
-    out = with_pauses(coming(), seconds=0.01)
+    out = iter_with_timeout(coming(), seconds=0.01)
     assert next(out) == line(0, "a")
     assert next(out) is None
     more.set()
@@ -79,7 +79,7 @@ def test_what_reading_raises_is_raised() -> None:
         yield line(0, "a")
         raise NotFound("It is gone.")
 
-    out = with_pauses(broken())
+    out = iter_with_timeout(broken())
     next(out)
     with pytest.raises(NotFound):
         next(out)

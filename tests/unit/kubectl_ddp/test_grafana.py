@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Dashboard
-from kubectl_ddp.backend import Handover
+from kubectl_ddp.backend import ExecCommand
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import NotFound, Unreachable, UsageError
 from kubectl_ddp.grafana import address, checked
-from kubectl_ddp.tunnel import tunnel
+from kubectl_ddp.port_forward import open_port_forward
 from tests.api_server import ApiServer, kubeconfig, serving
 
 KINDS = {"/api/v1": {"Service": "services"}}
@@ -103,13 +103,13 @@ def test_names_are_written_so_that_they_stay_one_value() -> None:
 
 
 def test_a_way_is_open_while_it_is_used_and_one_that_does_not_open_says_why() -> None:
-    with tunnel(Handover(words=("kubectl", "port-forward"))) as opened:
+    with open_port_forward(ExecCommand(words=("kubectl", "port-forward"))) as opened:
         assert opened.port == 4567
         opened.wait()
     with (
         pytest.raises(Unreachable, match="no such service"),
-        tunnel(Handover(words=("sh", "-c", "echo 'error: no such service' >&2; exit 1"))),
+        open_port_forward(ExecCommand(words=("sh", "-c", "echo 'error: no such service' >&2; exit 1"))),
     ):
         pass
-    with pytest.raises(NotFound), tunnel(Handover(words=("/nonexistent/kubectl",))):
+    with pytest.raises(NotFound), open_port_forward(ExecCommand(words=("/nonexistent/kubectl",))):
         pass

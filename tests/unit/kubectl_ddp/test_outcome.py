@@ -10,8 +10,8 @@ import pytest
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.describe import header
-from kubectl_ddp.keeping import keep_last_words
 from kubectl_ddp.present import Style, job_table
+from kubectl_ddp.result_annotations import persist_result
 from kubectl_ddp.state import JobState, job_state
 from tests.kube_objects import CREATED_EPOCH, job, pod, terminated
 from tests.scripted_backend import ScriptedBackend
@@ -49,7 +49,7 @@ def ended(how: str, *pods: Object, annotations: dict[str, str] | None = None) ->
 
 def keep(snapshot: Snapshot) -> dict[str, str]:
     backend = ScriptedBackend([snapshot])
-    keep_last_words(backend, snapshot.job, job_state(snapshot, {}))
+    persist_result(backend, snapshot.job, job_state(snapshot, {}))
     return backend.annotations
 
 

@@ -9,17 +9,17 @@ import sys
 import pytest
 
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.parallel import AT_ONCE, each, together
+from kubectl_ddp.parallel import AT_ONCE, each, run_concurrently
 
 INTERRUPTED = """
 import os, signal, threading
-from kubectl_ddp.parallel import together
-together(lambda: os.kill(os.getpid(), signal.SIGINT), threading.Event().wait)
+from kubectl_ddp.parallel import run_concurrently
+run_concurrently(lambda: os.kill(os.getpid(), signal.SIGINT), threading.Event().wait)
 """
 
 
 def test_answers_come_in_the_order_of_the_questions_however_many_they_are() -> None:
-    assert together() == ()
+    assert run_concurrently() == ()
     assert each(lambda number: number * 2, range(3 * AT_ONCE)) == [number * 2 for number in range(3 * AT_ONCE)]
 
 
@@ -30,7 +30,7 @@ def test_the_first_that_fails_is_told_when_all_have_ended() -> None:
         raise Unreachable("It is away.")
 
     with pytest.raises(Unreachable, match="It is away"):
-        together(fails, lambda: ended.append(1), lambda: ended.append(2))
+        run_concurrently(fails, lambda: ended.append(1), lambda: ended.append(2))
     assert sorted(ended) == [1, 2]
 
 

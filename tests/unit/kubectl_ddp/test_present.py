@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from kubectl_ddp.describe import header
-from kubectl_ddp.document import job_document, job_list_document
 from kubectl_ddp.exposition import parse
+from kubectl_ddp.json_output import job_list_to_dict, job_to_dict
 from kubectl_ddp.present import Cell, Style, Table, job_table, rank_table
 from kubectl_ddp.render.text import to_yaml
 from kubectl_ddp.state import JobState, job_state
@@ -170,12 +170,12 @@ def test_status_shows_what_matters_of_the_summary(summary: dict[str, object], li
 
 
 def test_the_document_of_a_job_holds_plain_values_only() -> None:
-    document = job_document(a_state())
+    document = job_to_dict(a_state())
     assert yaml.safe_load(to_yaml([document])) == json.loads(json.dumps(document))
 
 
 def test_json_has_a_version_and_all_fields() -> None:
-    document = json.loads(json.dumps(job_list_document([a_state()])))
+    document = json.loads(json.dumps(job_list_to_dict([a_state()])))
     assert (document["apiVersion"], document["kind"]) == ("cli.ddp/v1", "JobStateList")
     item = document["items"][0]
     assert (item["kind"], item["state"], item["step"], item["progress"]) == ("JobState", "Running", 10, 0.1)
@@ -198,6 +198,6 @@ def test_the_wide_table_says_what_share_of_the_time_trained() -> None:
 
 def test_a_rank_in_a_document_has_every_field_and_words_for_enumerations() -> None:
     state = a_state()
-    told = job_document(state)["ranks"]
+    told = job_to_dict(state)["ranks"]
     assert told == [asdict(rank) for rank in state.ranks] != []
     assert {type(rank["state"]) for rank in told} == {str}

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Profile
-from kubectl_ddp.backend import Handover
+from kubectl_ddp.backend import ExecCommand
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut
-from kubectl_ddp.profile import bring, entry
+from kubectl_ddp.profile import entry, fetch_trace
 
 
-def says(script: str) -> Handover:
-    return Handover(words=("sh", "-c", script))
+def says(script: str) -> ExecCommand:
+    return ExecCommand(words=("sh", "-c", script))
 
 
 def test_a_trace_that_came_as_a_whole_is_the_owners_alone(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(gzip.compress(b"{}"))
     file = tmp_path / "here.json.gz"
-    assert bring(says(f"cat {tmp_path / 'there'}"), file, 5.0) == file.stat().st_size
+    assert fetch_trace(says(f"cat {tmp_path / 'there'}"), file, 5.0) == file.stat().st_size
     assert gzip.decompress(file.read_bytes()) == b"{}"
     assert file.stat().st_mode & 0o777 == 0o600
 
@@ -47,16 +47,16 @@ def test_what_went_wrong_is_a_sentence_and_nothing_is_left(
 ) -> None:
     (tmp_path / "there").write_bytes(gzip.compress(bytes(range(256))))
     with pytest.raises(kind) as raised:
-        bring(says(script.format(there=tmp_path / "there")), tmp_path / "here", 5.0)
+        fetch_trace(says(script.format(there=tmp_path / "there")), tmp_path / "here", 5.0)
     assert sentence in str(raised.value)
     assert [file.name for file in tmp_path.iterdir()] == ["there"]
 
 
 def test_a_program_and_a_directory_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="/nonexistent/kubectl"):
-        bring(Handover(words=("/nonexistent/kubectl",)), tmp_path / "here", 5.0)
+        fetch_trace(ExecCommand(words=("/nonexistent/kubectl",)), tmp_path / "here", 5.0)
     with pytest.raises(DdpError, match="cannot be written"):
-        bring(says("true"), tmp_path / "nowhere" / "here", 5.0)
+        fetch_trace(says("true"), tmp_path / "nowhere" / "here", 5.0)
 
 
 def test_beside_a_rank_whose_process_nobody_knows_the_named_interpreter_runs() -> None:

@@ -14,11 +14,11 @@ from kubectl_ddp.backend import Object, Queued
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.standing import JOB_UID, set_active
+from kubectl_ddp.cluster.kueue_workloads import JOB_UID, set_active
 from kubectl_ddp.describe import queue_place
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.present import Style, job_table
-from kubectl_ddp.queued import KUEUE_QUEUE, queued, reckoned, told
+from kubectl_ddp.queued import KUEUE_QUEUE, estimate_positions, positions_from_api, queued
 from kubectl_ddp.state import State, job_state
 from tests import kube_objects
 from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
@@ -74,7 +74,7 @@ def test_places_are_those_of_the_quota_and_count_from_one() -> None:
         {"metadata": {"ownerReferences": [{"uid": "u1"}]}, "positionInClusterQueue": 4, "positionInLocalQueue": 0},
         {"metadata": {}, "positionInClusterQueue": 5},
     ]
-    assert told({"items": items}) == {"u1": 5}
+    assert positions_from_api({"items": items}) == {"u1": 5}
 
 
 def test_without_the_api_that_tells_it_the_order_is_by_priority_and_age() -> None:
@@ -87,7 +87,7 @@ def test_without_the_api_that_tells_it_the_order_is_by_priority_and_age() -> Non
         a_workload("stopped", active=False),
         a_workload("elsewhere", queue="other"),
     ]
-    assert reckoned(workloads, "lab") == {"urgent": 1, "early": 2, "late": 3}
+    assert estimate_positions(workloads, "lab") == {"urgent": 1, "early": 2, "late": 3}
 
 
 def test_a_list_has_a_column_for_queues_only_where_one_is_used() -> None:

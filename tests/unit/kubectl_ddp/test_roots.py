@@ -78,7 +78,7 @@ def test_a_specification_that_cannot_be_read_says_nothing() -> None:
     for text in ("", "{", "[]"):
         found = root(Engine.JOB, "running")
         found["metadata"]["annotations"]["ddp.dev/spec"] = text
-        assert roots.said(found) == {}
+        assert roots.submitted_spec(found) == {}
         assert roots.bounds(found) == (2, 2)
         assert roots.processes_per_node(found) == 1
 

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 import pytest
 
 from ddp_trainer.common.constants import Path
-from kubectl_ddp.fabrics.catalogue import FABRICS
 from kubectl_ddp.fabrics.model import Need
+from kubectl_ddp.fabrics.registry import FABRICS
 from release.project import ROOT
 
 ESSENTIAL = {"bash"}
@@ -17,7 +17,7 @@ ESSENTIAL = {"bash"}
 COMPILERS = {"gcc", "g++", "libc6-dev"}
 """Triton calls gcc at its first kernel (triton/runtime/build.py), Inductor g++ for what runs on the processor
 (torch/_inductor/config.py, ``cpp.cxx``); neither depends on the headers of the C library."""
-NEEDS = {need.sentence: need for profile in FABRICS.values() for need in profile.needs}.values()
+NEEDS = {need.message: need for profile in FABRICS.values() for need in profile.needs}.values()
 
 
 def stage(name: str) -> str:
@@ -38,12 +38,12 @@ def test_the_cuda_image_can_compile() -> None:
     assert installed("cpu") == set()
 
 
-@pytest.mark.parametrize("need", NEEDS, ids=lambda need: need.sentence[:40])
+@pytest.mark.parametrize("need", NEEDS, ids=lambda need: need.message[:40])
 def test_the_cuda_image_holds_what_a_fabric_demands_of_it(need: Need) -> None:
     assert set(need.packages) <= installed("cuda") | ESSENTIAL
     for package in need.packages:
-        assert package in need.sentence
-    if re.search(r"\bin the image\b|\bimage must hold\b", need.sentence):
+        assert package in need.message
+    if re.search(r"\bin the image\b|\bimage must hold\b", need.message):
         assert bool(need.packages) is not need.is_vendors, "name the packages, or say that they are the vendor's"
 
 

@@ -12,7 +12,7 @@ from release import locks
 from release.project import LOCKS, ROOT, normal
 
 FILES = sorted(LOCKS.glob("*.txt"))
-CONSTRAINTS = locks.pins((ROOT / "constraints.txt").read_text())
+CONSTRAINTS = locks.pinned_versions((ROOT / "constraints.txt").read_text())
 APART = {lock.path for lock in locks.ALL if lock.is_apart}
 FIRST_LINE = re.compile(r"[a-z0-9-]+==\S+( ; .+)? \\")
 DIGEST_LINE = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
@@ -27,7 +27,7 @@ def test_every_package_has_a_version_and_digests_and_there_is_nothing_else(path:
     comment, *lines = path.read_text().splitlines()
     assert comment.startswith("# ")
     names = {normal(line) for line in lines if not DIGEST_LINE.fullmatch(line)}  # twice where Pythons differ
-    assert names == locks.pins(path.read_text()).keys()
+    assert names == locks.pinned_versions(path.read_text()).keys()
     assert [line for line in lines if not (FIRST_LINE.fullmatch(line) or DIGEST_LINE.fullmatch(line))] == []
     # A first line goes on, so each has a digest under it.
     assert not lines[-1].endswith("\\")
@@ -35,7 +35,7 @@ def test_every_package_has_a_version_and_digests_and_there_is_nothing_else(path:
 
 @pytest.mark.parametrize("lock", locks.ALL, ids=lambda lock: lock.name)
 def test_a_lock_has_what_is_asked_for_in_a_version_that_will_do(lock: locks.Lock) -> None:
-    pinned = locks.pins(lock.path.read_text())
+    pinned = locks.pinned_versions(lock.path.read_text())
     for line in lock.requirements():
         wanted = Requirement(line)
         if lock.without_cuda and wanted.name == "torch":
@@ -46,14 +46,14 @@ def test_a_lock_has_what_is_asked_for_in_a_version_that_will_do(lock: locks.Lock
 
 @pytest.mark.parametrize("path", [path for path in FILES if path not in APART], ids=lambda path: path.name)
 def test_a_lock_and_the_constraints_that_developers_have_agree(path: Path) -> None:
-    pinned = {name: version.removesuffix("+cpu") for name, version in locks.pins(path.read_text()).items()}
+    pinned = {name: version.removesuffix("+cpu") for name, version in locks.pinned_versions(path.read_text()).items()}
     assert {name: CONSTRAINTS[name] for name in pinned.keys() & CONSTRAINTS.keys()} == {
         name: version for name, version in pinned.items() if name in CONSTRAINTS
     }, "run `make lock`"
 
 
 def test_without_cuda_means_without_what_cuda_needs() -> None:
-    found = locks.pins((LOCKS / "trainer.txt").read_text())
+    found = locks.pinned_versions((LOCKS / "trainer.txt").read_text())
     assert [name for name in found if name.startswith(locks.CUDA)] == []
     assert "scikit-learn" in found
 

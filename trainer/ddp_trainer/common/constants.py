@@ -369,7 +369,7 @@ class JobTime(StrEnum):
     OTHER = "other"
 
 
-class Moment(StrEnum):
+class LifecycleEvent(StrEnum):
     """Events whose time the launcher passes to its workers."""
 
     LAUNCHED = "launched"

@@ -53,7 +53,7 @@ def unknown(said: Callable[[str], str | None]) -> Iterator[Violation]:
         said: Returns the value of a flag, or None where the flag was not given.
 
     >>> next(unknown({"--optimizer": "lion"}.get))
-    Violation(sentence="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')
+    Violation(message="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')
     """
     for flag, words in CHOICES.items():
         word = said(flag)

@@ -32,7 +32,7 @@ class JobAccount:
     """Productive time of the lost steps, in seconds."""
 
     @property
-    def spent(self) -> Mapping[JobTime, float]:
+    def seconds_by_state(self) -> Mapping[JobTime, float]:
         """Seconds of each class."""
         return dict(zip(JobTime, self.seconds, strict=True))
 
@@ -44,11 +44,11 @@ class JobAccount:
     def up_to(self, now: float, state: JobTime) -> JobAccount:
         """Return the account extended to Unix time ``now``, with the added time in ``state``."""
         more = max(0.0, now - self.until)
-        seconds = [spent + more * (each is state) for each, spent in self.spent.items()]
+        seconds = [spent + more * (each is state) for each, spent in self.seconds_by_state.items()]
         return JobAccount(self.started, seconds, self.lost_steps, self.lost_seconds)
 
     @classmethod
-    def begun(cls, started: float) -> Self:
+    def empty(cls, started: float) -> Self:
         """Return the empty account of a job that started at Unix time ``started``."""
         return cls(started, (0.0,) * len(JobTime), 0, 0.0)
 
@@ -70,7 +70,7 @@ class JobAccount:
 
     def summary(self) -> dict[str, Any]:
         """Return plain values for summaries and termination messages, without classes that took no time."""
-        spent = self.spent
+        spent = self.seconds_by_state
         return {
             "lost_steps": self.lost_steps,
             "lost_seconds": round(self.lost_seconds, 3),

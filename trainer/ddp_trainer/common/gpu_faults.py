@@ -1,7 +1,7 @@
 """Faults of GPUs and refusals of NCCL, read from messages of CUDA, the driver, torch and NCCL.
 
-:func:`fault_in` and :func:`refusal_in` are the entry points. The launcher uses them to name why a worker ended, the
-trainer to tell a broken GPU from a lost peer, and ``kubectl ddp why`` to suggest a fix. Standard library only.
+:func:`fault_in` and :func:`nccl_config_error` are the entry points. The launcher uses them to name why a worker ended,
+the trainer to tell a broken GPU from a lost peer, and ``kubectl ddp why`` to suggest a fix. Standard library only.
 
 Sources of the wording: ``cudaGetErrorString`` in the CUDA Runtime API reference (Error handling);
 ``c10/cuda/CUDAFunctions.cpp`` and ``ProcessGroupNCCL.cpp`` of torch; ``src/init.cc``, ``src/plugin/net.cc`` and
@@ -48,7 +48,7 @@ class GpuFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NcclProblem:
     """A configuration that NCCL refuses, and how to fix it."""
 
     what: str
@@ -160,7 +160,7 @@ def is_out_of_gpu_memory(message: str) -> bool:
     return _MEMORY.search(message) is not None
 
 
-def refusal_in(message: str, network: str = "") -> Refusal | None:
+def nccl_config_error(message: str, network: str = "") -> NcclProblem | None:
     """Return why NCCL refuses a configuration, or None where it does not. A retry does not help.
 
     Args:
@@ -174,20 +174,22 @@ def refusal_in(message: str, network: str = "") -> Refusal | None:
             "start at most one rank per GPU; from NCCL 2.30 on, NCCL_MULTI_RANK_GPU_ENABLE=1 allows several, at a loss "
             "of speed"
         )
-        return Refusal(f"refuses two ranks on one GPU ({match[1].strip()})", fix)
+        return NcclProblem(f"refuses two ranks on one GPU ({match[1].strip()})", fix)
     if match := _VERSIONS.search(message):
-        return Refusal(f"has different versions on two ranks ({match[1].strip()})", "use one image for all pods")
+        return NcclProblem(f"has different versions on two ranks ({match[1].strip()})", "use one image for all pods")
     if match := _NETWORK.search(message):
         named = network or (match[1] or "")
         what = f"finds no network {named!r}" if named else "finds no network"
-        return Refusal(
+        return NcclProblem(
             what,
             "use an image with the plugin and libraries of that network, or unset NCCL_NET to let NCCL choose"
             if named
             else "check NCCL_NET, NCCL_NET_PLUGIN and the libraries of the image",
         )
     if _USAGE.search(message):
-        return Refusal("refuses the call as invalid", "set NCCL_DEBUG=WARN and read what NCCL prints before this error")
+        return NcclProblem(
+            "refuses the call as invalid", "set NCCL_DEBUG=WARN and read what NCCL prints before this error"
+        )
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 class Violation(NamedTuple):
     """Reason why a layout is invalid, and the fix."""
 
-    sentence: str
+    message: str
     help: str
 
 
@@ -44,7 +44,7 @@ SCHEDULES: Final[Mapping[str, Schedule]] = {
 def of_slices(tp: int, *, heads: int, vocabulary: int) -> Iterator[Violation]:
     """Yield a violation unless ``tp`` divides the attention heads and the vocabulary evenly.
 
-    >>> [misfit.sentence for misfit in of_slices(3, heads=4, vocabulary=256)][0]
+    >>> [misfit.message for misfit in of_slices(3, heads=4, vocabulary=256)][0]
     "The model's number of heads is 4, which tp=3 ranks cannot share evenly."
     """
     for name, size in (("number of heads", heads), ("vocabulary", vocabulary)):
@@ -103,17 +103,17 @@ def micro_batch_size(samples: int, most: int | None, pp: int) -> int:
     return max(1, min(most, samples) if most is not None else samples // (4 * pp))
 
 
-def logical_shards(asked: int | None, *, most_ranks: int, parts: int, global_batch: int) -> int:
+def logical_shards(asked: int | None, *, max_ranks: int, parts: int, global_batch: int) -> int:
     """Return the number of shards of a batch: ``asked``, else a power of two that is enough for the most ranks.
 
     The default is at most ``global_batch``.
 
-    >>> logical_shards(None, most_ranks=6, parts=3, global_batch=64)
+    >>> logical_shards(None, max_ranks=6, parts=3, global_batch=64)
     8
     """
     if asked is not None:
         return asked
-    return int(min(1 << (max(most_ranks, parts) - 1).bit_length(), global_batch))
+    return int(min(1 << (max(max_ranks, parts) - 1).bit_length(), global_batch))
 
 
 def share(part: int, *, parts: int, shards: int, global_batch: int) -> int:

@@ -15,7 +15,7 @@ from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutRange
 
 
-class Word(NamedTuple):
+class OptionCondition(NamedTuple):
     """An option of the trainer, with the value to which a conflict applies."""
 
     flag: str
@@ -45,36 +45,36 @@ class OptionConflict:
     """Options that a layout does not support if all of them are given."""
 
     where: Where
-    words: tuple[Word, ...]
-    sentence: str
+    words: tuple[OptionCondition, ...]
+    message: str
     """Error message. ``{parallel}`` stands for the layout, ``{value}`` for the value of the first option."""
     help: str
 
 
-Said = Callable[[Word], str | None]
+Said = Callable[[OptionCondition], str | None]
 """Function that returns the value of an option: empty for a switch, None where it has its default."""
 
 _ONE: Final = "Leave one of them out."
 _OF_DDP: Final = "it is an option of DDP"
 OF_SHARD: Final = (
-    Word("--fsdp-blocks"),
-    Word("--no-fsdp-reshard", is_switch=True),
-    Word("--fsdp-prefetch", but="0"),
-    Word("--fsdp-offload", is_switch=True),
+    OptionCondition("--fsdp-blocks"),
+    OptionCondition("--no-fsdp-reshard", is_switch=True),
+    OptionCondition("--fsdp-prefetch", but="0"),
+    OptionCondition("--fsdp-offload", is_switch=True),
 )
-_COMPILE: Final = Word("--compile", is_switch=True)
-_AGAIN: Final = Word("--activation-checkpointing", is_switch=True)
+_COMPILE: Final = OptionCondition("--compile", is_switch=True)
+_AGAIN: Final = OptionCondition("--activation-checkpointing", is_switch=True)
 _SPLIT_BACKWARD: Final = ("zero-bubble", "zero-bubble-v")
 
 
-def _spread(given: str, why: str, *words: Word) -> OptionConflict:
+def _spread(given: str, why: str, *words: OptionCondition) -> OptionConflict:
     return OptionConflict(Where.SPREAD, words, f"{given} does not go with --parallel {{parallel}}: {why}.", _ONE)
 
 
-def _two_times(given: Word, schedule: str) -> OptionConflict:
+def _two_times(given: OptionCondition, schedule: str) -> OptionConflict:
     return OptionConflict(
         Where.PP,
-        (given, Word("--pipeline-schedule", schedule)),
+        (given, OptionCondition("--pipeline-schedule", schedule)),
         f"{given.flag} does not go with --pipeline-schedule {schedule}, which computes the gradients of activations "
         "and of weights at two times.",
         "Give --pipeline-schedule 1f1b or interleaved.",
@@ -82,18 +82,24 @@ def _two_times(given: Word, schedule: str) -> OptionConflict:
 
 
 CLASHES: Final[Sequence[OptionConflict]] = (
-    _spread("--strategy {value}", "the layout says how ranks stay one model", Word("--strategy", but="ddp")),
-    _spread("--level exact", "gradients are added up in an order that the layout sets", Word("--level", "exact")),
-    _spread("--balance dynamic", "all ranks make the same passes", Word("--balance", "dynamic")),
+    _spread("--strategy {value}", "the layout says how ranks stay one model", OptionCondition("--strategy", but="ddp")),
+    _spread(
+        "--level exact", "gradients are added up in an order that the layout sets", OptionCondition("--level", "exact")
+    ),
+    _spread("--balance dynamic", "all ranks make the same passes", OptionCondition("--balance", "dynamic")),
     _spread(
         "--fsdp-offload with --precision fp16",
         "the loss scale looks at gradients on the GPU",
-        Word("--fsdp-offload", is_switch=True),
-        Word("--precision", "fp16"),
+        OptionCondition("--fsdp-offload", is_switch=True),
+        OptionCondition("--precision", "fp16"),
     ),
-    _spread("--channels-last", "weights are cut along their first dimension", Word("--channels-last", is_switch=True)),
+    _spread(
+        "--channels-last",
+        "weights are cut along their first dimension",
+        OptionCondition("--channels-last", is_switch=True),
+    ),
     *(
-        _spread(flag, _OF_DDP, Word(flag, is_switch=True))
+        _spread(flag, _OF_DDP, OptionCondition(flag, is_switch=True))
         for flag in (
             "--find-unused-parameters",
             "--static-graph",
@@ -101,8 +107,8 @@ CLASHES: Final[Sequence[OptionConflict]] = (
             "--no-gradient-as-bucket-view",
         )
     ),
-    _spread("--bucket-mb", _OF_DDP, Word("--bucket-mb")),
-    _spread("--evaluate-on rank0", "no rank holds the whole model", Word("--evaluate-on", "rank0")),
+    _spread("--bucket-mb", _OF_DDP, OptionCondition("--bucket-mb")),
+    _spread("--evaluate-on rank0", "no rank holds the whole model", OptionCondition("--evaluate-on", "rank0")),
     *(
         OptionConflict(
             Where.PP,
@@ -115,7 +121,7 @@ CLASHES: Final[Sequence[OptionConflict]] = (
     *(_two_times(given, schedule) for given in (_AGAIN, _COMPILE) for schedule in _SPLIT_BACKWARD),
     OptionConflict(
         Where.TP,
-        (Word("--recompute", "cheap"), _COMPILE),
+        (OptionCondition("--recompute", "cheap"), _COMPILE),
         "--recompute cheap does not go with --compile where weights are cut by tp: torch's compiler fails there.",
         "Give --recompute all, or N for every N-th block.",
     ),
@@ -134,21 +140,23 @@ WITHOUT_SHARD: Final[Sequence[OptionConflict]] = tuple(
 """Options of ``shard`` that need a layout with it; checked when the job's own layout is known."""
 
 
-def clashes(layouts: LayoutRange | None, said: Said, among: Sequence[OptionConflict] = CLASHES) -> Iterator[Violation]:
+def find_conflicts(
+    layouts: LayoutRange | None, said: Said, among: Sequence[OptionConflict] = CLASHES
+) -> Iterator[Violation]:
     """Yield a violation for each conflict between the options and the layouts.
 
     >>> given = {"--level": "exact"}
-    >>> next(clashes(LayoutRange.parse("shard=2"), lambda word: given.get(word.flag))).sentence
+    >>> next(find_conflicts(LayoutRange.parse("shard=2"), lambda word: given.get(word.flag))).message
     '--level exact does not go with --parallel shard=2: gradients are added up in an order that the layout sets.'
     """
-    kinds = _kinds(layouts)
+    kinds = _layout_kinds(layouts)
     for clash in among:
         if clash.where in kinds and all(_is_given(word, said) for word in clash.words):
             value = said(clash.words[0]) or ""
-            yield Violation(clash.sentence.format(parallel=layouts or "not given", value=value), clash.help)
+            yield Violation(clash.message.format(parallel=layouts or "not given", value=value), clash.help)
 
 
-def _kinds(layouts: LayoutRange | None) -> set[Where]:
+def _layout_kinds(layouts: LayoutRange | None) -> set[Where]:
     if layouts is None:
         return {Where.UNSHARDED}
     largest = layouts.largest
@@ -157,7 +165,7 @@ def _kinds(layouts: LayoutRange | None) -> set[Where]:
     return {where for where, is_so in holds.items() if is_so}
 
 
-def _is_given(word: Word, said: Said) -> bool:
+def _is_given(word: OptionCondition, said: Said) -> bool:
     text = said(word)
     if text is None:
         return False

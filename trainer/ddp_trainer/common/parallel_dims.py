@@ -134,7 +134,7 @@ class Layout(_Sizes):
     def __post_init__(self) -> None:
         for name in WRITTEN:
             size = getattr(self, name)
-            _demand_size(name, size, str(size))
+            _validate_dim_size(name, size, str(size))
 
     @classmethod
     def parse(cls, text: str) -> Layout:
@@ -231,12 +231,12 @@ class Layout(_Sizes):
             index = index * size + coordinate
         return index
 
-    def told(self, rank: int) -> str:
+    def describe(self, rank: int) -> str:
         """Return a rank's coordinates as text, without dimensions of 1.
 
-        >>> Layout(replicate=2, shard=2, tp=2).told(5)
+        >>> Layout(replicate=2, shard=2, tp=2).describe(5)
         'replicate 1, shard 0, tp 1'
-        >>> Layout().told(0)
+        >>> Layout().describe(0)
         'replicate 0'
 
         Raises:
@@ -270,7 +270,7 @@ class LayoutRange:
             if least > most:
                 raise LayoutError(f"{name}={least}:{most} begins above its end; write {name}={most}:{least}")
         others = WRITTEN[1:]
-        kinds = math.prod(self.spans[name][1] - self.spans[name][0] + 1 for name in others)
+        kinds = math.prod(self.size_ranges[name][1] - self.size_ranges[name][0] + 1 for name in others)
         if kinds > MOST_REPLICAS:
             raise LayoutError(f"{self} allows {kinds} kinds of replica; narrow {_all(others)} to {MOST_REPLICAS}")
 
@@ -306,11 +306,11 @@ and pp, as in replicate=2,shard=4
         >>> str(LayoutRange.parse("tp=1, shard=2:4, replicate=2:2"))
         'replicate=2,shard=2:4'
         """
-        spans = self.spans.items()
+        spans = self.size_ranges.items()
         return _text({name: str(most) if least == most else f"{least}:{most}" for name, (least, most) in spans})
 
     @property
-    def spans(self) -> Mapping[str, tuple[int, int]]:
+    def size_ranges(self) -> Mapping[str, tuple[int, int]]:
         """Smallest and largest size of each dimension, by name."""
         return {name: (getattr(self.smallest, name), getattr(self.largest, name)) for name in WRITTEN}
 
@@ -356,7 +356,7 @@ and pp, as in replicate=2,shard=4
                 f"{self.smallest}{whose} takes {self.smallest.world} ranks, and there "
                 f"{'is' if world == 1 else 'are'} {world}; give the job more ranks, or allow a smaller layout"
             )
-        spans, (outermost, *others) = self.spans, DIMENSION_NAMES
+        spans, (outermost, *others) = self.size_ranges, DIMENSION_NAMES
         # Shards come first, then stages: among replicas of equal size, the larger tuple wins.
         names = sorted(others, key=lambda name: name not in BATCH_NAMES)
         least, most = spans[outermost]
@@ -412,10 +412,10 @@ def _sizes(text: str) -> dict[str, tuple[int, int]]:
 
 def _size(name: str, digits: str, given: str) -> int:
     is_number = _SIZE.fullmatch(digits) and len(digits) <= len(str(MOST))
-    return _demand_size(name, int(digits) if is_number else None, given)
+    return _validate_dim_size(name, int(digits) if is_number else None, given)
 
 
-def _demand_size(name: str, size: object, given: str) -> int:
+def _validate_dim_size(name: str, size: object, given: str) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST:
         raise LayoutError(
             f"{name}={given} is no size of a dimension; give a whole number from 1 to {MOST}, as {name}=2"

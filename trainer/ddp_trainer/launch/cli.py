@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Port
-from ddp_trainer.launch import config, platforms
+from ddp_trainer.launch import config, platform_defaults
 from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import Report
-from ddp_trainer.launch.env_lint import doubts
+from ddp_trainer.launch.env_lint import lint_environment
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
+from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address
 from ddp_trainer.launch.host.environment import Launch
 from ddp_trainer.launch.host.mig import slices_for
-from ddp_trainer.launch.host.run_dirs import folders
+from ddp_trainer.launch.host.run_dirs import prepare_run_dirs
 from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
-from ddp_trainer.launch.protocol.console import say
+from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
@@ -40,7 +40,7 @@ from ddp_trainer.launch.protocol.messages import (
     Node,
     Policy,
     ProtocolError,
-    Standing,
+    WorkerState,
     decode,
     encode,
 )
@@ -51,11 +51,11 @@ from ddp_trainer.launch.rendezvous.ranks import node_index
 from ddp_trainer.launch.rendezvous.transport import HereLink, Link, StaticLink
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.logs import LogSpec
-from ddp_trainer.launch.workers.sidecars import Companion
+from ddp_trainer.launch.workers.sidecar import Sidecar
 from ddp_trainer.launch.workers.worker_group import Program
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.process.recorder import AgentRecorder, SilentAgentRecorder
+from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder
 
 MakeRecorder = Callable[[Path], AgentRecorder]
 """Function from a metrics directory to the recorder of this agent."""
@@ -106,7 +106,7 @@ def main(
     preload: Mapping[str, Sequence[str]] = NOTHING,
     prepares: Callable[[Program], bool] = lambda _: False,
 ) -> int:
-    """Run the launcher, and return its exit code (:mod:`ddp_trainer.launch.protocol.exitcodes`).
+    """Run the launcher, and return its exit code (:mod:`ddp_trainer.launch.protocol.exit_codes`).
 
     Args:
         argv: Arguments of the command line.
@@ -117,18 +117,18 @@ def main(
     environ = dict(os.environ)
     try:
         arguments = parse(argv, environ)
-        for sentence in platforms.apply(arguments, environ):
-            say(sentence)
+        for sentence in platform_defaults.apply(arguments, environ):
+            log_line(sentence)
         plan = make_plan(arguments, environ)
         if not arguments.no_lint:
             host = plan.endpoint.host if plan.endpoint else ""
             nproc = plan.node.local_world_size
-            for sentence in doubts(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
-                say(sentence)
-        with folders(arguments, environ, plan.node.local_world_size, say) as (log_dir, metrics_dir):
+            for sentence in lint_environment(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
+                log_line(sentence)
+        with prepare_run_dirs(arguments, environ, plan.node.local_world_size, log_line) as (log_dir, metrics_dir):
             return asyncio_utils.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
     except LaunchError as error:
-        say(str(error))
+        log_line(str(error))
         Report(environ).ended(error.exit_code, str(error))
         return error.exit_code
 
@@ -143,7 +143,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     conf = config.conf_of(arguments.rdzv_conf)
     policy = config.policy_of(arguments, conf)
     endpoint: Endpoint | None = None
-    is_alone = policy.max_nodes == 1 and arguments.master_port is None and _meets_nobody(arguments, conf, environ)
+    is_alone = policy.max_nodes == 1 and arguments.master_port is None and _needs_no_store(arguments, conf, environ)
     is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
     if arguments.standalone or is_alone:
         # As in torchrun, a launch without peers is a separate run.
@@ -158,8 +158,8 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     node = _this_node(arguments, environ)
     workers, one_each = node.local_world_size, arguments.virtual_local_rank
     slices, doubt = slices_for(workers, environ, one_each=one_each)
-    if sentence := doubt or config.too_few_gpus(workers, environ, one_each=one_each):
-        say(sentence)
+    if sentence := doubt or config.check_gpu_count(workers, environ, one_each=one_each):
+        log_line(sentence)
     return Plan(
         arguments=arguments,
         conf=conf,
@@ -172,12 +172,12 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         limits=config.limits_of(arguments, conf, environ),
         program=config.program_of(arguments, environ),
         logs=config.logs_of(arguments, environ),
-        signals=config.signals_of(arguments.signals_to_handle),
+        signals=config.parse_signals(arguments.signals_to_handle),
         hangs=hang_policy_of(arguments.on_hang, arguments.hang_floor, environ),
     )
 
 
-def _meets_nobody(arguments: argparse.Namespace, conf: config.Conf, environ: Mapping[str, str]) -> bool:
+def _needs_no_store(arguments: argparse.Namespace, conf: config.Conf, environ: Mapping[str, str]) -> bool:
     """Return whether a launch on one node needs no store.
 
     It needs none without an endpoint, or with a c10d endpoint on this host that no other node may join.
@@ -210,7 +210,7 @@ def _secret(
         return required_secret(path, arguments.rdzv_id)
     secret = optional_secret(path, "")
     if secret is None:
-        say(
+        log_line(
             "This static launch has no secret, so its preflight believes every host that reaches it; set "
             f"{Env.SECRET_FILE} to a file with the same secret on all nodes."
         )
@@ -224,7 +224,7 @@ def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Nod
         index=node_index(environ, arguments.node_rank if "node_rank" in arguments.told else None),
         local_world_size=config.local_world_size_of(arguments.nproc_per_node, environ),
         role=arguments.role,
-        address=arguments.local_addr or own_address(environ),
+        address=arguments.local_addr or pod_address(environ),
     )
 
 
@@ -252,7 +252,7 @@ def _static_endpoint(arguments: argparse.Namespace, policy: Policy) -> Endpoint:
 
 def _static_policy(policy: Policy) -> Policy:
     if policy.max_restarts:
-        say(
+        log_line(
             f"--max-restarts {policy.max_restarts} has no effect in a static launch, whose nodes cannot agree on a "
             "restart; use --rdzv-backend c10d."
         )
@@ -270,22 +270,22 @@ async def _run(
 ) -> int:
     loop = asyncio.get_running_loop()
     children = Children(loop)
-    companions: list[Companion] = []
-    aggregator: Companion | None = None
-    recorder: AgentRecorder = SilentAgentRecorder()
+    companions: list[Sidecar] = []
+    aggregator: Sidecar | None = None
+    recorder: AgentRecorder = NoopAgentRecorder()
     port = plan.arguments.metrics_port
     wanted = any(environ.get(name) for name in (Env.METRICS_PORT, Env.RUN_DIR, Env.METRICS_DIR))
     if make_recorder and (port is not None or wanted):
         environ[Env.METRICS_DIR] = str(metrics_dir)
         flags = ["aggregate", "--directory", str(metrics_dir), *([] if port is None else ["--port", str(port)])]
-        aggregator = Companion(loop, children, flags, environ)
+        aggregator = Sidecar(loop, children, flags, environ)
         recorder = make_recorder(metrics_dir)
-        if isinstance(recorder, SilentAgentRecorder):
+        if isinstance(recorder, NoopAgentRecorder):
             del environ[Env.METRICS_DIR]  # it has printed why, and each worker would print the same
     if plan.conf.secret_file:
         environ[Env.SECRET_FILE] = plan.conf.secret_file
     if plan.endpoint and not plan.is_static and _hosts_store(plan):
-        companions.append(Companion(loop, children, _store_flags(plan), environ))
+        companions.append(Sidecar(loop, children, _store_flags(plan), environ))
     try:
         modules = config.preload_of(plan.arguments, environ, preload)
         setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)
@@ -293,11 +293,11 @@ async def _run(
         waits = plan.endpoint is not None and not plan.is_static
         setup = replace(setup, prepares=waits and prepares(plan.program))
 
-        async def last_words() -> None:
+        async def wait_for_scrape() -> None:
             if aggregator is not None:
                 await aggregator.finished(_LAST_SCRAPE_SECONDS)
 
-        return await Agent(setup, _link(plan, environ), children, last_words).run()
+        return await Agent(setup, _link(plan, environ), children, wait_for_scrape).run()
     finally:
         for companion in companions:
             companion.stop()
@@ -326,7 +326,7 @@ def _setup(
         cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, environ),
     )
     return AgentConfig(
-        core=AgentStateMachine(hello=_hello(plan, environ), limits=plan.limits, endpoint=plan.where),
+        core=AgentStateMachine(hello=_registration_message(plan, environ), limits=plan.limits, endpoint=plan.where),
         program=plan.program,
         launch=launch,
         logs=plan.logs,
@@ -341,22 +341,22 @@ def _setup(
         environment=environ,
         preload=preload,
         zygote_delay=config.zygote_delay_of(environ),
-        care=config.care_of(arguments, environ),
+        care=config.parse_preflight_policy(arguments, environ),
         hangs=plan.hangs,
         pulse_dir=pulse_dir,
     )
 
 
-def _hello(plan: Plan, environ: Mapping[str, str]) -> Hello:
+def _registration_message(plan: Plan, environ: Mapping[str, str]) -> Hello:
     meets_others = plan.endpoint is not None and not plan.is_static
     hello = Hello(
         version=VERSION,
         run_id=plan.arguments.rdzv_id,
         node=plan.node,
         policy=plan.policy,
-        standing=Standing.IDLE,
+        standing=WorkerState.IDLE,
         identity=config.identity_of(plan.program, environ) if meets_others else None,
-        looks=meets_others and config.care_of(plan.arguments, environ) is not PreflightPolicy.OFF,
+        looks=meets_others and config.parse_preflight_policy(plan.arguments, environ) is not PreflightPolicy.OFF,
     )
     try:
         decode(encode(hello))

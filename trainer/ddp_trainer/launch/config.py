@@ -172,7 +172,7 @@ def limits_of(arguments: argparse.Namespace, conf: Conf, environ: Mapping[str, s
     return Limits(join=conf.join, shutdown=float(told), failure=min(Limits().failure, float(told)))
 
 
-def signals_of(text: str) -> list[signal.Signals]:
+def parse_signals(text: str) -> list[signal.Signals]:
     """Return the signals of ``--signals-to-handle``.
 
     Raises:
@@ -274,8 +274,8 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
         tee=parse_std(arguments.tee, "--tee"),
         shown=shown,
         prefix=template,
-        stdout_filters=_words(arguments.duplicate_stdout_filters),
-        stderr_filters=_words(arguments.duplicate_stderr_filters),
+        stdout_filters=_split_list(arguments.duplicate_stdout_filters),
+        stderr_filters=_split_list(arguments.duplicate_stderr_filters),
     )
 
 
@@ -293,7 +293,7 @@ def preload_of(
     return [*asked, *known.get(arguments.training_script, ())]
 
 
-def care_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:
+def parse_preflight_policy(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:
     """Return the policy of ``--preflight``, else that of the environment.
 
     Raises:
@@ -317,7 +317,7 @@ def zygote_delay_of(environ: Mapping[str, str]) -> float:
     return float(text)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     """Return the words of a comma-separated list. Two commas stand for a comma in a word."""
     return tuple(word.replace("\0", ",") for word in text.replace(",,", "\0").split(",") if word)
 
@@ -353,7 +353,7 @@ def cpus_of(mode: str | None, workers: int, environ: Mapping[str, str]) -> tuple
     return numa.bindings(mode, workers, numa.this_machine(environ)) if mode else ()
 
 
-def too_few_gpus(local_world_size: int, environ: Mapping[str, str], *, one_each: bool) -> str:
+def check_gpu_count(local_world_size: int, environ: Mapping[str, str], *, one_each: bool) -> str:
     """Return a warning if workers outnumber the GPUs, else an empty string. A script without GPUs may intend this.
 
     Raises:

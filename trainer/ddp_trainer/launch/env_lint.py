@@ -26,7 +26,9 @@ _ABOUT_PODS: Final = re.compile(r"[Kk]\d\d")
 _RDMA: Final = Path("/sys/class/infiniband")
 
 
-def doubts(environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str = "", rdma: Path = _RDMA) -> list[str]:
+def lint_environment(
+    environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str = "", rdma: Path = _RDMA
+) -> list[str]:
     """Return one line per error and warning. Findings never raise an error.
 
     Args:
@@ -39,8 +41,8 @@ def doubts(environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str 
     if not any(name.startswith(_CONCERNED) for name in environ):
         return []
     # Most runs set no such variable and must not pay for the import of the rules.
-    from ddp_trainer.common.lint.catalogue import check, unknown_ids  # noqa: PLC0415
     from ddp_trainer.common.lint.model import Facts, Severity  # noqa: PLC0415
+    from ddp_trainer.common.lint.registry import check, unknown_ids  # noqa: PLC0415
     from ddp_trainer.launch.host.network_interface import interface_to  # noqa: PLC0415
 
     facts = Facts(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch import completion, platforms
+from ddp_trainer.launch import completion, platform_defaults
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.net.addresses import port_argument
@@ -50,7 +50,7 @@ class Flag:
         return f"PET_{self.dest.upper()}"
 
 
-def _whole(text: str) -> int:
+def _parse_int(text: str) -> int:
     try:
         return int(text)
     except ValueError:
@@ -65,7 +65,7 @@ TORCHRUN: Final = (
     Flag("--rdzv-id", "none", "name of the run; agents of another are refused"),
     Flag("--rdzv-conf", "", "KEY=VALUE,...: join_timeout, last_call_timeout, settle_timeout, heartbeat_timeout"),
     Flag("--standalone", None, "one node, no store process", None),
-    Flag("--max-restarts", 0, "restarts after failures, over the whole run", _whole),
+    Flag("--max-restarts", 0, "restarts after failures, over the whole run", _parse_int),
     Flag("--monitor-interval", 0.1, "accepted, no effect: ends of workers are events here", float),
     Flag(
         "--start-method", "spawn", "accepted, no effect: workers are commands", choices=("spawn", "fork", "forkserver")
@@ -87,14 +87,16 @@ TORCHRUN: Final = (
     Flag("--local-ranks-filter", "", "local ranks whose output reaches the console"),
     Flag("--duplicate-stdout-filters", "", "words; lines with one are copied to filtered_stdout.log"),
     Flag("--duplicate-stderr-filters", "", "the same for stderr"),
-    Flag("--node-rank", 0, "rank of this node in a static launch", _whole),
+    Flag("--node-rank", 0, "rank of this node in a static launch", _parse_int),
     Flag("--master-addr", "127.0.0.1", "address of rank 0 in a static launch"),
     Flag("--master-port", None, "port of rank 0 in a static launch", port_argument),
     Flag("--local-addr", None, "address that peers reach this node at"),
     Flag("--logs-specs", None, "not supported", in_environment=False),
     Flag("--numa-binding", None, "keep each worker near its GPU", in_environment=False, choices=numa.NAMES),
     Flag("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that end the run, passed to workers"),
-    Flag("--shutdown-timeout", None, "seconds between asking workers to stop and killing them", _whole, since="2.13"),
+    Flag(
+        "--shutdown-timeout", None, "seconds between asking workers to stop and killing them", _parse_int, since="2.13"
+    ),
     Flag("--virtual-local-rank", None, "each worker sees one GPU, as device 0", None),
     Flag(
         "--print-completion",
@@ -112,7 +114,12 @@ LEGACY: Final = (Flag("--use-env", None, "accepted, no effect: LOCAL_RANK is alw
 
 OURS: Final = (
     Flag("--pass-local-rank", "", "also pass the local rank as an argument: local-rank or local_rank"),
-    Flag("--platform", "auto", "take flags that are not given from variables of Volcengine", choices=platforms.NAMES),
+    Flag(
+        "--platform",
+        "auto",
+        "take flags that are not given from variables of Volcengine",
+        choices=platform_defaults.NAMES,
+    ),
     Flag(
         "--preflight",
         None,
@@ -181,7 +188,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     return arguments
 
 
-def unclaimed(argv: Sequence[str]) -> list[str]:
+def remaining_args(argv: Sequence[str]) -> list[str]:
     """Return the words from the first one that is not a known flag: a script and its arguments, or an unknown flag."""
     try:
         return _split(parser_for({}), argv)[1]
@@ -266,7 +273,11 @@ def _action(parser: argparse.ArgumentParser, flag: str) -> tuple[str, argparse.A
         return name, known[name]
     meant = [option for option in known if name.startswith("--") and option.startswith(name)]
     # A prefix that is unique in torchrun stays valid beside flags of later versions and of this launcher.
-    meant = [option for option in meant if _tier(known[option]) == min(_tier(known[each]) for each in meant)]
+    meant = [
+        option
+        for option in meant
+        if _flag_priority(known[option]) == min(_flag_priority(known[each]) for each in meant)
+    ]
     longs = list(dict.fromkeys(f"--{known[option].dest.replace('_', '-')}" for option in meant))
     if len(longs) == 1:
         return longs[0], known[longs[0]]
@@ -275,7 +286,7 @@ def _action(parser: argparse.ArgumentParser, flag: str) -> tuple[str, argparse.A
     raise UnknownFlag(name, f"it is short for {' and '.join(longs)}; write one of them in full." if longs else hint)
 
 
-def _tier(action: argparse.Action) -> int:
+def _flag_priority(action: argparse.Action) -> int:
     """Return 0 for flags of every torchrun, 1 for those of later versions, 2 for other flags."""
     flag = _BY_DEST.get(action.dest)
     return 0 if flag is None else 2 if flag not in TORCHRUN else 1 if flag.since else 0  # only --help is in no table

@@ -31,13 +31,13 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Env, Exit, Port
 from ddp_trainer.metrics.collect.collectives import Collectives
-from ddp_trainer.metrics.collect.gpu_readings import GpuReadings
+from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
 from ddp_trainer.metrics.serve import hang_proxy, history_format
 from ddp_trainer.metrics.serve.collector import Exposition
-from ddp_trainer.metrics.serve.final_scrape import Scrapes, most_seconds
+from ddp_trainer.metrics.serve.final_scrape import ScrapeTracker, max_wait_seconds
 from ddp_trainer.metrics.serve.history import History
 from ddp_trainer.metrics.serve.name_filter import Selection, families_in
-from ddp_trainer.metrics.serve.server import Answer, Request, Server, listen, refusal
+from ddp_trainer.metrics.serve.server import Request, Response, Server, error_response, listen
 from ddp_trainer.metrics.serve.unreadable_files import UnreadableFiles
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
@@ -71,7 +71,7 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
 """True for OpenMetrics → function that writes the page, and its content type."""
 
 
-class Pages:
+class PageRouter:
     """Router from request paths to pages.
 
     Each page is built at most once per :data:`FRESH_SECONDS`, from one reading of the boards.
@@ -80,45 +80,45 @@ class Pages:
     def __init__(
         self, collector: Collector, history: History, directory: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.scrapes = Scrapes()
+        self.scrapes = ScrapeTracker()
         self._collector = collector
         self._history = history
-        self._hang = hang_proxy.HangRelay(directory)
+        self._hang = hang_proxy.HangProxy(directory)
         self._clock = clock
         self._made: dict[Hashable, Any] = {}
         self._made_at = float("-inf")
 
-    def respond(self, request: Request) -> Answer | Awaitable[Answer]:
+    def get_response(self, request: Request) -> Response | Awaitable[Response]:
         """Return the page at the request's path."""
         if request.path == "/metrics":
             self.scrapes.asked(request.agent)
             return self._metrics(request)
         if request.path == HISTORY_PATH:
-            return self._once(HISTORY_PATH, self._history_page)
+            return self._once(HISTORY_PATH, self._history_response)
         if request.path == HANG_PATH:
-            return self._hang.answer()
+            return self._hang.fetch_response()
         if request.path == "/healthz":
-            return Answer(b"ok\n")
-        return refusal(
+            return Response(b"ok\n")
+        return error_response(
             HTTPStatus.NOT_FOUND, f"There is nothing here but /metrics, {HANG_PATH}, {HISTORY_PATH} and /healthz."
         )
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: Request) -> Response:
         try:
             families = families_in(request.query)
         except ValueError as error:
-            return refusal(HTTPStatus.BAD_REQUEST, f"The query cannot be read: {error}.")
+            return error_response(HTTPStatus.BAD_REQUEST, f"The query cannot be read: {error}.")
         everything = self._once(_COLLECTED, lambda: tuple(self._collector.collect()))
         wants_openmetrics = OPENMETRICS in request.accept
         page = (wants_openmetrics, families)
         if families and page not in self._made and len(self._made) >= MOST_PAGES:
             page = (wants_openmetrics, frozenset())  # a selection may receive more families than requested
         write, content_type = FORMATS[wants_openmetrics]
-        return self._once(page, lambda: Answer(write(Selection(everything, page[1])), content_type=content_type))
+        return self._once(page, lambda: Response(write(Selection(everything, page[1])), content_type=content_type))
 
-    def _history_page(self) -> Answer:
-        text = json.dumps(self._history.document(), separators=(",", ":"))
-        return Answer(text.encode(), content_type="application/json")
+    def _history_response(self) -> Response:
+        text = json.dumps(self._history.to_dict(), separators=(",", ":"))
+        return Response(text.encode(), content_type="application/json")
 
     def _once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return the object cached under this name since the last reading of the boards, or make it."""
@@ -137,25 +137,25 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until a stop signal or the end of the parent process. Returns an exit code of the module."""
     arguments = _parser().parse_args(argv)
     try:
-        listener = _listen_patiently(arguments.address, arguments.port)
+        listener = _listen_with_retry(arguments.address, arguments.port)
     except OSError as error:
-        _say(_why_not(error, arguments.address, arguments.port))
+        _log_line(_why_not(error, arguments.address, arguments.port))
         return Exit.FAILURE
     job = os.environ.get(Env.JOB) or LOCAL_JOB
     announcement = f"metrics of job {job} at http://{_readable(listener)}/metrics"
-    history = History.resumed(arguments.directory)
+    history = History.load(arguments.directory)
     collectives = Collectives(arguments.directory)
     collectives.start()
-    gpus = GpuReadings(arguments.directory)
+    gpus = GpuSampler(arguments.directory)
     gpus.start()
     exposition = Exposition(arguments.directory, job, collectives=collectives, gpus=gpus)
-    pages = Pages(exposition, history, arguments.directory)
+    pages = PageRouter(exposition, history, arguments.directory)
     reporter = _progress_reporter(arguments.directory)
     asyncio_utils.run(_serve(pages, listener, arguments.parent, announcement, history))
     if reporter is not None:
         reporter.stop()
     if Env.JOB in os.environ:
-        _leave(history)
+        _save_history(history)
     return Exit.SUCCESS
 
 
@@ -168,15 +168,15 @@ def _progress_reporter(directory: Path) -> Reporter | None:
     return reporter(directory)
 
 
-def _leave(history: History) -> None:
+def _save_history(history: History) -> None:
     """Save the history where it outlives the pod's memory: in a file for the next container, and in the log."""
     history.keep()
-    for line in history_format.lines(history_format.thinned(history.document())):
+    for line in history_format.lines(history_format.downsample(history.to_dict())):
         with contextlib.suppress(OSError):  # stderr is closed
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-async def _serve(pages: Pages, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
+async def _serve(pages: PageRouter, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
     """Serve until SIGTERM, SIGINT or the end of the parent. After SIGUSR1, end with the next regular scrape."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -184,18 +184,18 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
         loop.add_signal_handler(number, stop.set)
 
     def over() -> None:
-        pages.scrapes.over(most_seconds(os.environ))
+        pages.scrapes.over(max_wait_seconds(os.environ))
         if pages.scrapes.is_done:
             stop.set()
 
     loop.add_signal_handler(signal.SIGUSR1, over)
-    server = Server(pages.respond, _say).start(listener)
-    _say(announcement)
-    strangers = UnreadableFiles(history.directory, _say)
+    server = Server(pages.get_response, _log_line).start(listener)
+    _log_line(announcement)
+    strangers = UnreadableFiles(history.directory, _log_line)
     # PR_SET_PDEATHSIG fires at the end of the thread that started us, not of the process.
     while os.getppid() == parent and not stop.is_set() and not pages.scrapes.is_done:
-        history.look()
-        strangers.look()
+        history.sample_if_due()
+        strangers.check_if_due()
         try:
             await asyncio.wait_for(stop.wait(), PARENT_POLL_SECONDS)
         except TimeoutError:
@@ -203,12 +203,12 @@ async def _serve(pages: Pages, listener: socket.socket, parent: int, announcemen
     await server.close()
 
 
-def _say(sentence: str) -> None:
+def _log_line(sentence: str) -> None:
     with contextlib.suppress(OSError):  # stderr is closed
         print(f"aggregate: {sentence}", file=sys.stderr, flush=True)
 
 
-def _listen_patiently(address: str, port: int) -> socket.socket:
+def _listen_with_retry(address: str, port: int) -> socket.socket:
     deadline = time.monotonic() + BIND_SECONDS
     while True:
         try:

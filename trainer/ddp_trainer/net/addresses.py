@@ -25,7 +25,7 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback if is_address(host) else host == "localhost"
 
 
-def is_own_address(address: str) -> bool:
+def is_local_address(address: str) -> bool:
     """Return whether an address belongs to this machine, that is, is a loopback address or can be bound to."""
     if is_loopback(address):
         return True

@@ -1,6 +1,6 @@
 """Limits of a listener: connections in total and per address, open files, and log lines per minute.
 
-:class:`ConnectionLimits` counts connections, :func:`fit_connections` lowers a limit of connections to the limit of open
+:class:`ConnectionLimits` counts connections, :func:`apply_fd_limit` lowers a limit of connections to the limit of open
 files, and :class:`RateLimitedLog` drops log lines above a rate. Standard library only: the launcher, the aggregator and
 the preflight import this module.
 """
@@ -44,7 +44,7 @@ def client_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed, _IPV6_NETWORK_BITS), strict=False))
 
 
-def fit_connections(wanted: int, *, reserved: int = RESERVED_DESCRIPTORS, may_raise: bool = True) -> int:
+def apply_fd_limit(wanted: int, *, reserved: int = RESERVED_DESCRIPTORS, may_raise: bool = True) -> int:
     """Return how many connections, at most ``wanted``, fit into the limit of open files; at least 1.
 
     Raises the soft limit of the process as far as ``wanted`` needs it and the hard limit permits, if ``may_raise``.
@@ -82,7 +82,7 @@ class ConnectionLimits:
         client = client_of(address)
         return bool(client) and self._open[client] >= self.per_address
 
-    def admit(self, address: str) -> bool:
+    def try_acquire(self, address: str) -> bool:
         """Count one more connection from an address unless a limit is reached, and return whether it was counted."""
         if self.is_full or self.is_full_for(address):
             return False

@@ -33,16 +33,16 @@ SECONDS: Final = 5.0
 _Hex = Annotated[str, Bounds(64, 64), Matching("[0-9a-f]+")]
 
 
-class HandshakeFailed(Exception):
+class HandshakeError(Exception):
     """The peer is not a process of this run, or has another version; the message completes a sentence."""
 
 
-class WrongSecret(HandshakeFailed):
+class WrongSecret(HandshakeError):
     """The peer uses the protocol but has another secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Knock:
+class _HandshakeRequest:
     version: Annotated[int, Bounds(0, 1 << 31)]
     nonce: _Hex
 
@@ -66,13 +66,13 @@ def _decode(kind: type, name: str, line: bytes) -> object:
     try:
         data = strict_json.loads(line)
         if not isinstance(data, dict) or data.pop("is", None) != name:
-            raise HandshakeFailed("it does not authenticate")
+            raise HandshakeError("it does not authenticate")
         return strict_json.parse(kind, data)
-    except strict_json.Malformed:
-        raise HandshakeFailed("it does not authenticate") from None
+    except strict_json.DecodeError:
+        raise HandshakeError("it does not authenticate") from None
 
 
-def _proof(key: bytes, side: Literal["client", "server"], client_nonce: str, server_nonce: str) -> str:
+def _compute_proof(key: bytes, side: Literal["client", "server"], client_nonce: str, server_nonce: str) -> str:
     return hmac.digest(key, f"{side} {client_nonce} {server_nonce}".encode(), "sha256").hex()
 
 
@@ -84,18 +84,18 @@ class ClientHandshake:
         self._nonce = secrets.token_hex(32)
         self.knock = _encode("knock", version=version, nonce=self._nonce)
 
-    def answer(self, line: bytes) -> bytes:
+    def respond(self, line: bytes) -> bytes:
         """Return the proof to send.
 
         Raises:
-            HandshakeFailed: If the line is not a challenge.
+            HandshakeError: If the line is not a challenge.
             WrongSecret: If the server does not have the secret.
         """
         challenge = _decode(_Challenge, "challenge", line)
         assert isinstance(challenge, _Challenge)  # noqa: S101 - by its parser
-        if not hmac.compare_digest(_proof(self._key, "server", self._nonce, challenge.nonce), challenge.proof):
+        if not hmac.compare_digest(_compute_proof(self._key, "server", self._nonce, challenge.nonce), challenge.proof):
             raise WrongSecret("it has another secret")
-        return _encode("proof", proof=_proof(self._key, "client", self._nonce, challenge.nonce))
+        return _encode("proof", proof=_compute_proof(self._key, "client", self._nonce, challenge.nonce))
 
 
 class ServerHandshake:
@@ -108,22 +108,22 @@ class ServerHandshake:
         self._client_nonce = ""
 
     @property
-    def is_challenged(self) -> bool:
+    def expects_proof(self) -> bool:
         """True if the next line is the client's proof."""
         return bool(self._client_nonce)
 
-    def challenge(self, line: bytes) -> bytes:
+    def make_challenge(self, line: bytes) -> bytes:
         """Return the challenge to send.
 
         Raises:
-            HandshakeFailed: If the line is not a knock of this version.
+            HandshakeError: If the line is not a knock of this version.
         """
-        knock = _decode(_Knock, "knock", line)
-        assert isinstance(knock, _Knock)  # noqa: S101 - by its parser
+        knock = _decode(_HandshakeRequest, "knock", line)
+        assert isinstance(knock, _HandshakeRequest)  # noqa: S101 - by its parser
         if knock.version != self._version:
-            raise HandshakeFailed(f"it has version {knock.version} of the protocol instead of {self._version}")
+            raise HandshakeError(f"it has version {knock.version} of the protocol instead of {self._version}")
         self._client_nonce = knock.nonce
-        proof = _proof(self._key, "server", knock.nonce, self._nonce)
+        proof = _compute_proof(self._key, "server", knock.nonce, self._nonce)
         return _encode("challenge", nonce=self._nonce, proof=proof)
 
     def verify(self, line: bytes) -> None:
@@ -131,11 +131,11 @@ class ServerHandshake:
 
         Raises:
             WrongSecret: If the client has another secret.
-            HandshakeFailed: If the line is not a proof.
+            HandshakeError: If the line is not a proof.
         """
         given = _decode(_Proof, "proof", line)
         assert isinstance(given, _Proof)  # noqa: S101 - by its parser
-        if not hmac.compare_digest(_proof(self._key, "client", self._client_nonce, self._nonce), given.proof):
+        if not hmac.compare_digest(_compute_proof(self._key, "client", self._client_nonce, self._nonce), given.proof):
             raise WrongSecret("it has another secret")
 
 
@@ -152,21 +152,23 @@ async def authenticate(
         seconds: Time limit.
 
     Raises:
-        HandshakeFailed: If the server does not belong to this run.
+        HandshakeError: If the server does not belong to this run.
         TimeoutError: If the server does not answer in time.
         OSError: If the connection breaks.
     """
     handshake = ClientHandshake(key, version)
     writer.write(handshake.knock)
     async with asyncio.timeout(seconds):
-        writer.write(handshake.answer(await _line(reader)))
+        writer.write(handshake.respond(await _line(reader)))
 
 
-async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int) -> None:
+async def authenticate_client(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, version: int
+) -> None:
     """Authenticate a client; raises the same errors as :func:`authenticate`."""
     handshake = ServerHandshake(key, version)
     async with asyncio.timeout(SECONDS):
-        writer.write(handshake.challenge(await _line(reader)))
+        writer.write(handshake.make_challenge(await _line(reader)))
         handshake.verify(await _line(reader))
 
 
@@ -174,14 +176,14 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     """Return the next line.
 
     Raises:
-        HandshakeFailed: If the line is too long, or the connection ends first.
+        HandshakeError: If the line is too long, or the connection ends first.
     """
     try:
         line = await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError:
-        raise HandshakeFailed("it closed the connection during the handshake") from None
+        raise HandshakeError("it closed the connection during the handshake") from None
     except asyncio.LimitOverrunError:
-        raise HandshakeFailed("it does not authenticate") from None
+        raise HandshakeError("it does not authenticate") from None
     if len(line) > MOST_BYTES:
-        raise HandshakeFailed("it does not authenticate")
+        raise HandshakeError("it does not authenticate")
     return line

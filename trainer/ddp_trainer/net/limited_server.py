@@ -89,7 +89,7 @@ class LimitedServer:
         self._is_closed = False
 
     @property
-    def open_connections(self) -> int:
+    def connection_count(self) -> int:
         """Number of connections that hold a descriptor now."""
         return len(self._open)
 
@@ -143,15 +143,15 @@ class LimitedServer:
         place = _Place(address)
         if not is_full and self._limits.is_full_for(address):
             self._drop_oldest(client_of(address))
-        if is_full or not self._limits.admit(address):
+        if is_full or not self._limits.try_acquire(address):
             accepted.close()
-            self._log.write(f"closed a new connection of {place.name}: {self._reached(address)}")
+            self._log.write(f"closed a new connection of {place.name}: {self._limit_message(address)}")
             return
         task = self._loop.create_task(self._run(accepted, place))
         self._open[task] = place
         task.add_done_callback(lambda done: self._ended(done, accepted))
 
-    def _reached(self, address: str) -> str:
+    def _limit_message(self, address: str) -> str:
         if self._limits.is_full_for(address):
             return f"it has {self._limits.per_address} already, as many as one address may have"
         return f"there are {self._limits.total} already, as many as may be"
@@ -161,19 +161,19 @@ class LimitedServer:
         for task, place in self._open.items():
             is_kept = place.is_leaving or (place.connection is not None and place.connection.is_kept)
             if not is_kept and client in {None, client_of(place.address)}:
-                self._leave(place)
+                self._release(place)
                 task.cancel()
                 return True
         return False
 
-    def _leave(self, place: _Place) -> None:
+    def _release(self, place: _Place) -> None:
         if not place.is_leaving:
             place.is_leaving = True
             self._limits.release(place.address)
 
     def _ended(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
         accepted.close()  # needed if the task was cancelled before its first step
-        self._leave(self._open.pop(task))
+        self._release(self._open.pop(task))
         self._resume()
 
     # ------------------------------------------------------------------ serving

@@ -53,7 +53,7 @@ _Ifaddrs._fields_ = (  # it refers to itself
 )
 
 
-def interfaces() -> tuple[Interface, ...]:
+def list_interfaces() -> tuple[Interface, ...]:
     """Return all interfaces in the kernel's order, link-local addresses with their zone.
 
     Raises:
@@ -61,7 +61,7 @@ def interfaces() -> tuple[Interface, ...]:
     """
     flags: dict[str, int] = {}
     addresses: dict[str, list[str]] = {}
-    with _listed() as entries:
+    with _getifaddrs() as entries:
         for entry in entries:
             name = entry.name.decode()
             flags[name] = entry.flags
@@ -73,7 +73,7 @@ def interfaces() -> tuple[Interface, ...]:
             name=name,
             is_up=bool(flags[name] & _IFF_UP and flags[name] & _IFF_RUNNING),
             is_loopback=bool(flags[name] & _IFF_LOOPBACK),
-            mtu=_mtu(name),
+            mtu=_read_mtu(name),
             addresses=tuple(found),
         )
         for name, found in addresses.items()
@@ -81,7 +81,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 @contextmanager
-def _listed() -> Iterator[Iterator[Any]]:
+def _getifaddrs() -> Iterator[Iterator[Any]]:
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Ifaddrs)()
     if libc.getifaddrs(ctypes.byref(head)):
@@ -108,7 +108,7 @@ def _address(sockaddr: _Sockaddr, interface: str) -> str:
     return ""
 
 
-def _mtu(name: str) -> int:
+def _read_mtu(name: str) -> int:
     try:
         return int(Path(f"/sys/class/net/{name}/mtu").read_text())
     except (OSError, ValueError):

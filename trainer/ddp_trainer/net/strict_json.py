@@ -25,7 +25,7 @@ MOST_INTEGER: Final = (1 << 53) - 1
 """Largest integer that every JSON reader represents exactly (RFC 8259, section 6)."""
 
 
-class Malformed(Exception):
+class DecodeError(Exception):
     """The data does not match the declaration; the message gives the value and the expected type."""
 
 
@@ -38,7 +38,7 @@ def loads(line: bytes) -> object:
     try:
         return json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"not JSON: {line[:40]!r}") from error
+        raise DecodeError(f"not JSON: {line[:40]!r}") from error
 
 
 def _no_constant(name: str) -> None:
@@ -62,7 +62,7 @@ def decode(kinds: Mapping[str, type], line: bytes) -> Any:
     """
     data = loads(line)
     if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in kinds:
-        raise Malformed(f"not a message: {line[:40]!r}")
+        raise DecodeError(f"not a message: {line[:40]!r}")
     return parse(kinds[data.pop("is")], data)
 
 
@@ -104,7 +104,7 @@ def _within(notes: list[Any], value: Any) -> Any:
             try:
                 note.check(value)
             except OutOfBounds as error:
-                raise Malformed(str(error)) from error
+                raise DecodeError(str(error)) from error
     return value
 
 
@@ -116,11 +116,11 @@ def _hints(kind: type) -> dict[str, Any]:
 def _dataclass(kind: Any, data: object) -> Any:
     hints = _hints(kind)
     if not isinstance(data, dict) or not data.keys() <= hints.keys():
-        raise Malformed(f"not a {kind.__name__}: {str(data)[:80]}")
+        raise DecodeError(f"not a {kind.__name__}: {str(data)[:80]}")
     try:
         return kind(**{name: parse(hints[name], item) for name, item in data.items()})
     except TypeError as error:
-        raise Malformed(f"an incomplete {kind.__name__}: {str(data)[:80]}") from error
+        raise DecodeError(f"an incomplete {kind.__name__}: {str(data)[:80]}") from error
 
 
 def _scalar(kind: Any, data: object) -> Any:
@@ -130,17 +130,17 @@ def _scalar(kind: Any, data: object) -> Any:
     if kind is float and type(data) in {int, float} and math.isfinite(number := float(str(data))):
         return number
     if type(data) is int and abs(data) > MOST_INTEGER:
-        raise Malformed("an integer of more than 53 bits")
+        raise DecodeError("an integer of more than 53 bits")
     if type(data) is not kind or kind is float:
-        raise Malformed(f"{str(data)[:40]!r} where {getattr(kind, '__name__', kind)} belongs")
+        raise DecodeError(f"{str(data)[:40]!r} where {getattr(kind, '__name__', kind)} belongs")
     if isinstance(data, str) and not data.isascii():
-        _check_encodable(data)
+        _check_unicode(data)
     return data
 
 
-def _check_encodable(text: str) -> None:
+def _check_unicode(text: str) -> None:
     """Raise Malformed for a lone surrogate: JSON can represent one, but no file, terminal or environment can."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Malformed(f"{text[:40]!r} is not Unicode text") from error
+        raise DecodeError(f"{text[:40]!r} is not Unicode text") from error

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ddp_trainer.common.constants import Env, Exit, Port
-from ddp_trainer.net.addresses import is_own_address, split_endpoint
+from ddp_trainer.net.addresses import is_local_address, split_endpoint
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import formatter, names
-from ddp_trainer.preflight.checks.all_checks import judge
+from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.collector import Order
 from ddp_trainer.preflight.result import Status
-from ddp_trainer.preflight.runner import conduct
+from ddp_trainer.preflight.runner import run_preflight
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500
@@ -44,16 +44,16 @@ def main(argv: Sequence[str]) -> int:
     try:
         arguments = _parser(environ).parse_args(argv)
         order = order_of(arguments, environ)
-        facts = asyncio.run(conduct(order, environ))
+        facts = asyncio.run(run_preflight(order, environ))
     except PreflightError as error:
         print(f"ddp-launch preflight: {error}", file=sys.stderr)
         return Exit.USAGE
     except KeyboardInterrupt:
         return Exit.SIGNAL_BASE + 2
-    findings = judge(facts)
+    findings = run_all_checks(facts)
     if arguments.json_file:
-        _write(arguments.json_file, formatter.document(facts, findings))
-    show = formatter.document if arguments.output == "json" else formatter.table
+        _write(arguments.json_file, formatter.preflight_to_json(facts, findings))
+    show = formatter.preflight_to_json if arguments.output == "json" else formatter.table
     if facts.trouble or not arguments.quiet:
         print(show(facts, findings).rstrip("\n"), flush=True)
     return Exit.FAILURE if formatter.verdict(findings) is Status.FAIL else Exit.SUCCESS
@@ -144,7 +144,7 @@ def _endpoint(text: str, flag: str) -> tuple[str, int]:
 
 def _is_this_host(host: str) -> bool:
     """Return True if the name resolves to an address of this host."""
-    return any(map(is_own_address, names.forward(host).addresses))
+    return any(map(is_local_address, names.forward(host).addresses))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -156,7 +156,14 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = _Parser(prog="ddp-launch preflight", description=_DESCRIPTION)
     add = parser.add_argument
     add("--nnodes", default=environ.get("PET_NNODES") or "1", metavar="N", help="nodes of the run, or MIN:MAX")
-    add("--node-rank", "--node_rank", type=_whole, default=None, metavar="N", help="of this node; 0 hosts the meeting")
+    add(
+        "--node-rank",
+        "--node_rank",
+        type=_parse_int,
+        default=None,
+        metavar="N",
+        help="of this node; 0 hosts the meeting",
+    )
     add("--nproc-per-node", "--nproc_per_node", type=_workers, default=1, metavar="N", help="workers of this node")
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
     add(
@@ -167,11 +174,18 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help="the first node's, as in a launch",
     )
     add("--master-addr", "--master_addr", default="", metavar="HOST", help="the same, as in a static launch")
-    add("--master-port", "--master_port", type=_whole, default=_STATIC_PORT, metavar="PORT", help="with --master-addr")
+    add(
+        "--master-port",
+        "--master_port",
+        type=_parse_int,
+        default=_STATIC_PORT,
+        metavar="PORT",
+        help="with --master-addr",
+    )
     add("--meet", default="", metavar="HOST:PORT", help="meet there instead, where the endpoint is what is wrong")
     add(
         "--newcomer",
-        type=_whole,
+        type=_parse_int,
         default=None,
         metavar="N",
         help="rank of a node that wants to join the others, which train: it hosts the meeting, and is judged alone",
@@ -186,7 +200,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _whole(text: str) -> int:
+def _parse_int(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
     return int(text)
@@ -194,7 +208,7 @@ def _whole(text: str) -> int:
 
 def _workers(text: str) -> int:
     """Parse a number of workers; 1 for a name, so that every number of GPUs suffices."""
-    return 1 if text in {"auto", "cpu", "gpu"} else _whole(text)
+    return 1 if text in {"auto", "cpu", "gpu"} else _parse_int(text)
 
 
 def _seconds(text: str) -> float:

@@ -17,13 +17,13 @@ from typing import Final
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
-from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
+from ddp_trainer.net.network_interfaces import Interface, list_interfaces, route_from
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import gpus, interface_selection, names
 from ddp_trainer.preflight.json_codec import KEY_PURPOSE
 from ddp_trainer.preflight.rdma import rdma
-from ddp_trainer.preflight.schema import Limits, Listening, Report, Resolution
-from ddp_trainer.preflight.software import software
+from ddp_trainer.preflight.schema import Limits, ListenPorts, Report, Resolution
+from ddp_trainer.preflight.software import collect_software
 
 _MOST_REVERSED: Final = 8
 """Most addresses whose names are looked up. A node with many more hosts pods of others."""
@@ -59,23 +59,23 @@ class Order:
     @property
     def key(self) -> bytes | None:
         """Key of the preflight's listeners. A preflight of one node uses a random one."""
-        secret = self.secret or (RunSecret.random() if self.is_alone else None)
+        secret = self.secret or (RunSecret.random() if self.is_single_node else None)
         return None if secret is None else secret.key(KEY_PURPOSE)
 
     @property
-    def is_alone(self) -> bool:
+    def is_single_node(self) -> bool:
         """True for a run of one node, which meets no other."""
         return self.expected == 1
 
 
-def collect(order: Order, token: str, listening: Listening, environ: Mapping[str, str]) -> Report:
+def collect(order: Order, token: str, listening: ListenPorts, environ: Mapping[str, str]) -> Report:
     """Return the report of this node without its clock offset, which needs another node.
 
     Raises:
         OSError: The script cannot be read.
     """
     hostname = names.forward(socket.gethostname())
-    found = interfaces()
+    found = list_interfaces()
     cards = gpus.gpus()
     endpoint = names.forward(order.endpoint_host) if order.endpoint_host else Resolution(name="")
     own = [address for interface in found if not interface.is_loopback for address in interface.addresses]
@@ -91,13 +91,15 @@ def collect(order: Order, token: str, listening: Listening, environ: Mapping[str
         endpoint_port=order.endpoint_port,
         hostname=hostname,
         reverse=reverse,
-        astray={address: where for address, name in reverse.items() if name and (where := _astray(address, name))},
+        astray={
+            address: where for address, name in reverse.items() if name and (where := _address_mismatch(address, name))
+        },
         route=_route(order, endpoint, found, environ),
         interfaces=found,
         gloo=interface_selection.gloo(found, hostname, environ),
         nccl=interface_selection.nccl(found, environ),
         listening=listening,
-        software=software(order.script, cards.driver, cards.cuda, environ),
+        software=collect_software(order.script, cards.driver, cards.cuda, environ),
         limits=_limits(),
         gpus=cards.gpus,
         gpu_note=cards.error,
@@ -133,7 +135,7 @@ def _reverse(addresses: Sequence[str]) -> dict[str, str]:
         return dict(zip(addresses, pool.map(names.back, addresses), strict=True))
 
 
-def _astray(address: str, name: str) -> str:
+def _address_mismatch(address: str, name: str) -> str:
     found = names.forward(name)
     return "" if address in found.addresses else ", ".join(found.addresses) or "nowhere"
 

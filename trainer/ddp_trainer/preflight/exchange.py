@@ -21,11 +21,11 @@ from typing import Final, Generic, TypeVar
 
 from ddp_trainer.net.addresses import is_address
 from ddp_trainer.net.asyncio_utils import hang_up
-from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed
-from ddp_trainer.net.strict_json import Malformed
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
+from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import names
 from ddp_trainer.preflight.json_codec import Kind, decode, encode, read_line
-from ddp_trainer.preflight.listener import Banner, banner, read_banner
+from ddp_trainer.preflight.listener import Banner, encode_banner, read_banner
 from ddp_trainer.preflight.port_probe import CONNECT_SECONDS, outcome_of
 from ddp_trainer.preflight.schema import Clock, Outcome, Probe, Report, Resolution
 
@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PreflightRequest:
     """Request of a guest: its report or its probes; without both, for the time."""
 
     report: Report | None = None
@@ -48,14 +48,14 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class PreflightResponse:
     """Response of the host to a report or to probes."""
 
     reports: tuple[Report, ...] = ()
     probes: tuple[Probe, ...] = ()
 
 
-class NobodyMet(Exception):
+class ExchangeFailed(Exception):
     """The host is unreachable, or is not a preflight."""
 
     def __init__(self, message: str, hint: str) -> None:
@@ -63,7 +63,7 @@ class NobodyMet(Exception):
         self.hint = hint
 
 
-class _Gathering(Generic[Item]):
+class _GatherBuffer(Generic[Item]):
     """Items of the nodes by token, until there are enough or time is up."""
 
     def __init__(self, expected: int) -> None:
@@ -106,12 +106,12 @@ class Host:
         """
         self._token = token
         self._until = until
-        self._reports: _Gathering[Report] = _Gathering(expected)
-        self._probes: _Gathering[tuple[Probe, ...]] = _Gathering(expected)
+        self._reports: _GatherBuffer[Report] = _GatherBuffer(expected)
+        self._probes: _GatherBuffer[tuple[Probe, ...]] = _GatherBuffer(expected)
         self._guests: set[asyncio.Task[None] | None] = set()
         self._lines: dict[str, bytes] = {}
 
-    async def farewell(self) -> None:
+    async def wait_for_clients(self) -> None:
         """Wait until the guests have read their responses and disconnected."""
         if guests := [task for task in self._guests if task]:
             await asyncio.wait(guests, timeout=CONNECT_SECONDS)
@@ -121,24 +121,26 @@ class Host:
         token = ""
         try:
             while line := await read_line(reader):
-                ask = decode(Ask, line)
+                ask = decode(PreflightRequest, line)
                 if ask.report:
                     token = ask.report.token
                     self._guests.add(asyncio.current_task())
-                    writer.write(self._line("reports", Told(reports=await self.reports(ask.report))))
+                    writer.write(self._line("reports", PreflightResponse(reports=await self.reports(ask.report))))
                 elif ask.probes is None:
-                    writer.write(banner(self._token))
+                    writer.write(encode_banner(self._token))
                 elif self._reports.has(token):
-                    writer.write(self._line("probes", Told(probes=await self.probes(token, ask.probes))))
+                    writer.write(
+                        self._line("probes", PreflightResponse(probes=await self.gather_probes(token, ask.probes)))
+                    )
                 await writer.drain()
-        except Malformed:
+        except DecodeError:
             return  # the client is not a preflight
         finally:
             self._guests.discard(asyncio.current_task())
             if self._reports.has(token):
                 self._probes.add(token, ())  # a guest that disconnected is not waited for
 
-    def _line(self, topic: str, told: Told) -> bytes:
+    def _line(self, topic: str, told: PreflightResponse) -> bytes:
         """Return the encoded response, cached because it is the same for every guest and long for a thousand of
         them.
         """
@@ -153,7 +155,7 @@ class Host:
         self._probes.expect(len(met))
         return met
 
-    async def probes(self, token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
+    async def gather_probes(self, token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
         """Return the probes of all nodes that are still connected."""
         self._probes.add(token, own)
         until = asyncio.get_running_loop().time() + PROBE_SECONDS
@@ -163,7 +165,7 @@ class Host:
         return tuple(probe for probe in everything if probe.outcome is not Outcome.OK)
 
 
-class Guest:
+class HostClient:
     """Connection of a node to the host."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, until: float) -> None:
@@ -182,20 +184,20 @@ class Guest:
         """Return the reports of all nodes.
 
         Raises:
-            NobodyMet: The host disconnected or does not answer.
+            ExchangeFailed: The host disconnected or does not answer.
         """
         own = replace(own, clock=await self._clock())
-        told = await self._ask(Told, Ask(report=own), self._until + _margin(CONNECT_SECONDS))
+        told = await self._ask(PreflightResponse, PreflightRequest(report=own), self._until + _margin(CONNECT_SECONDS))
         return told.reports
 
-    async def probes(self, _token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
+    async def gather_probes(self, _token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
         """Return the probes of all nodes.
 
         Raises:
-            NobodyMet: The host disconnected or does not answer.
+            ExchangeFailed: The host disconnected or does not answer.
         """
         now = asyncio.get_running_loop().time()
-        told = await self._ask(Told, Ask(probes=own), now + _margin(PROBE_SECONDS))
+        told = await self._ask(PreflightResponse, PreflightRequest(probes=own), now + _margin(PROBE_SECONDS))
         return told.probes
 
     def close(self) -> None:
@@ -208,14 +210,14 @@ class Guest:
         for _ in range(_CLOCK_ROUNDS):
             sent, started = time.time(), time.perf_counter()
             until = asyncio.get_running_loop().time() + CONNECT_SECONDS
-            theirs = await self._ask(Banner, Ask(), until)
+            theirs = await self._ask(Banner, PreflightRequest(), until)
             half = (time.perf_counter() - started) / 2
             if half < best.uncertainty:
                 best = Clock(offset=round(sent + half - theirs.time, 6), uncertainty=round(half, 6))
         return best
 
-    async def _ask(self, kind: type[Kind], ask: Ask, until: float) -> Kind:
-        """Send a request and return its response. Raises NobodyMet."""
+    async def _ask(self, kind: type[Kind], ask: PreflightRequest, until: float) -> Kind:
+        """Send a request and return its response. Raises ExchangeFailed."""
         hint = "look at the preflight of the first node; all nodes need the same ddp_trainer"
         try:
             async with asyncio.timeout_at(until):
@@ -225,10 +227,12 @@ class Guest:
                 return decode(kind, line)
         except OSError as error:
             await hang_up(self._writer)
-            raise NobodyMet(f"the host of the meeting fell silent: {error or 'no answer in time'}", hint) from error
-        except Malformed as error:
-            raise NobodyMet(f"the host of the meeting is no preflight of this version: {error}", hint) from error
-        raise NobodyMet("the host of the meeting went away", hint)
+            raise ExchangeFailed(
+                f"the host of the meeting fell silent: {error or 'no answer in time'}", hint
+            ) from error
+        except DecodeError as error:
+            raise ExchangeFailed(f"the host of the meeting is no preflight of this version: {error}", hint) from error
+        raise ExchangeFailed("the host of the meeting went away", hint)
 
 
 def _margin(seconds: float) -> float:
@@ -236,25 +240,25 @@ def _margin(seconds: float) -> float:
     return seconds + 2 * CONNECT_SECONDS
 
 
-async def meet(host: str, port: int, until: float, key: bytes | None) -> Guest:
-    """Connect to the host by any of its addresses, with retries. Raises NobodyMet at ``until``."""
+async def connect_to_host(host: str, port: int, until: float, key: bytes | None) -> HostClient:
+    """Connect to the host by any of its addresses, with retries. Raises ExchangeFailed at ``until``."""
     loop = asyncio.get_running_loop()
     while True:
         found = await loop.run_in_executor(None, names.forward, host)
         tried: list[tuple[str, Outcome]] = []
         for address in found.addresses:
             try:
-                return await _greeted(address, port, until, key)
+                return await _connect_client(address, port, until, key)
             except OSError as error:
                 tried.append((address, outcome_of(error)))
-            except (Malformed, HandshakeFailed):
+            except (DecodeError, HandshakeError):
                 tried.append((address, Outcome.STRANGER))
         if loop.time() + _PAUSE > until:
-            raise _nobody(found, port, tried)
+            raise _connection_error(found, port, tried)
         await asyncio.sleep(_PAUSE)
 
 
-async def _greeted(address: str, port: int, until: float, key: bytes | None) -> Guest:
+async def _connect_client(address: str, port: int, until: float, key: bytes | None) -> HostClient:
     async with asyncio.timeout(CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
         try:
@@ -262,19 +266,19 @@ async def _greeted(address: str, port: int, until: float, key: bytes | None) -> 
         except BaseException:
             await hang_up(writer)
             raise
-    return Guest(reader, writer, until)
+    return HostClient(reader, writer, until)
 
 
-def _nobody(found: Resolution, port: int, tried: Sequence[tuple[str, Outcome]]) -> NobodyMet:
+def _connection_error(found: Resolution, port: int, tried: Sequence[tuple[str, Outcome]]) -> ExchangeFailed:
     by_hosts = f" (/etc/hosts says: {found.hosts_line})" if found.hosts_line else ""
     if not found.addresses:
-        return NobodyMet(
+        return ExchangeFailed(
             f"the name {found.name!r} of the meeting place does not resolve{by_hosts}: {found.error}",
             "mend DNS or /etc/hosts, or name the first node's address with --meet ADDRESS:PORT to see the rest",
         )
     where = ", ".join(f"{address} {outcome}" for address, outcome in tried)
     leads = "" if is_address(found.name) else f"{found.name}{by_hosts} leads to "
-    return NobodyMet(f"the first node was not met at port {port}: {leads}{where}", _HINTS[tried[0][1]])
+    return ExchangeFailed(f"the first node was not met at port {port}: {leads}{where}", _HINTS[tried[0][1]])
 
 
 _HINTS: Final = {

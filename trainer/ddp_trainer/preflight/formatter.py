@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Final
 
 from ddp_trainer.preflight.checks.all_checks import CHECKS
-from ddp_trainer.preflight.result import Finding, Status, worst
+from ddp_trainer.preflight.result import Finding, Status, most_severe
 from ddp_trainer.preflight.schema import API_VERSION, Facts
 
 _MOST_COLUMNS: Final = 8
@@ -17,7 +17,7 @@ _CELLS: Final = {Status.OK: "ok", Status.SKIP: "-", Status.WARN: "warn", Status.
 
 def verdict(findings: Sequence[Finding]) -> Status:
     """Return the status of the whole preflight."""
-    return worst(finding.status for finding in findings if finding.status is not Status.SKIP)
+    return most_severe(finding.status for finding in findings if finding.status is not Status.SKIP)
 
 
 def table(facts: Facts, findings: Sequence[Finding]) -> str:
@@ -32,10 +32,10 @@ def table(facts: Facts, findings: Sequence[Finding]) -> str:
     hidden = len(facts.reports) - len(columns)
     if hidden > 0:
         lines.append(f"({hidden} more {'node' if hidden == 1 else 'nodes'}, no worse than these; -o json has them all)")
-    return "\n".join([*lines, "", *_sentences(findings), _last_line(facts, findings), ""])
+    return "\n".join([*lines, "", *_finding_lines(findings), _last_line(facts, findings), ""])
 
 
-def document(facts: Facts, findings: Sequence[Finding]) -> str:
+def preflight_to_json(facts: Facts, findings: Sequence[Finding]) -> str:
     """Return the result as one JSON object; see docs/preflight.md."""
     return json.dumps(
         {
@@ -55,18 +55,18 @@ def _columns(facts: Facts, findings: Sequence[Finding]) -> list[str]:
     """Return the names of the nodes in the order of their ranks; of many nodes those with the worst findings."""
     names = [report.name for report in facts.reports]
 
-    def badness(name: str) -> int:
-        return worst(finding.status for finding in findings if finding.node == name).severity
+    def worst_severity(name: str) -> int:
+        return most_severe(finding.status for finding in findings if finding.node == name).severity
 
-    shown = set(sorted(names, key=badness, reverse=True)[:_MOST_COLUMNS])
+    shown = set(sorted(names, key=worst_severity, reverse=True)[:_MOST_COLUMNS])
     return [name for name in names if name in shown]
 
 
 def _cell(findings: Sequence[Finding], node: str) -> str:
-    return _CELLS[worst(finding.status for finding in findings if finding.node in {node, ""})]
+    return _CELLS[most_severe(finding.status for finding in findings if finding.node in {node, ""})]
 
 
-def _sentences(findings: Sequence[Finding]) -> list[str]:
+def _finding_lines(findings: Sequence[Finding]) -> list[str]:
     lines: list[str] = []
     told = [finding for finding in findings if finding.status is not Status.SKIP]
     for finding in sorted(told, key=lambda finding: -finding.status.severity):

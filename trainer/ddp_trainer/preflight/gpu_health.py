@@ -20,8 +20,8 @@ from pathlib import Path
 from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.preflight.checks.gpu_checks import health_of, links_of
 from ddp_trainer.preflight.gpus import gpus
-from ddp_trainer.preflight.nvml import Cards
-from ddp_trainer.preflight.result import Finding, Status, named, worst
+from ddp_trainer.preflight.nvml import GpuInventory
+from ddp_trainer.preflight.result import Finding, Status, most_severe, named
 from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.gpu_devices import MIG_PREFIX
 
@@ -30,14 +30,14 @@ def main(argv: Sequence[str]) -> int:
     """Check the GPUs and write the findings. Returns the exit code."""
     devices, file = argv
     node = os.environ.get(Env.POD_NAME) or socket.gethostname()
-    found = findings_of(node, gpus(), devices.split(","))
+    found = check_gpus(node, gpus(), devices.split(","))
     with contextlib.suppress(OSError):  # a full disk is not a GPU failure
         Path(file).write_text(json.dumps({"findings": [asdict(finding) for finding in found]}))
-    has_failed = worst(finding.status for finding in found) is Status.FAIL
+    has_failed = most_severe(finding.status for finding in found) is Status.FAIL
     return Exit.FAILURE if has_failed else Exit.SUCCESS
 
 
-def findings_of(node: str, cards: Cards, devices: Sequence[str]) -> list[Finding]:
+def check_gpus(node: str, cards: GpuInventory, devices: Sequence[str]) -> list[Finding]:
     """Return the findings of the given GPUs of a node.
 
     Args:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.net import strict_json
-from ddp_trainer.preflight.nvml import Cards
+from ddp_trainer.preflight.nvml import GpuInventory
 from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.nvml_library import LIBRARY
 from ddp_trainer.process.process_tree import PROC, parent_of
@@ -32,36 +32,39 @@ RECENT_SECONDS: Final = 7200.0
 """Age up to which an Xid counts, in seconds. An older one belongs to earlier users of the node."""
 
 
-def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = PROC) -> Cards:
+def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = PROC) -> GpuInventory:
     """Return all GPUs. They are queried once, for at most 20 s, because a faulty driver may never answer."""
-    cards = _asked(library)
-    logged = xids(_records(kernel_log), time.monotonic())
-    found = (replace(gpu, xids=_of(gpu, logged), processes=_foreign(gpu, proc)) for gpu in cards.gpus)
+    cards = _query_nvml(library)
+    logged = parse_xids(_records(kernel_log), time.monotonic())
+    found = (replace(gpu, xids=_of(gpu, logged), processes=_foreign_pids(gpu, proc)) for gpu in cards.gpus)
     return replace(cards, gpus=tuple(found))
 
 
-def _asked(library: str) -> Cards:
+def _query_nvml(library: str) -> GpuInventory:
     command = [sys.executable, "-P", "-m", "ddp_trainer.preflight.nvml", library]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return Cards(error=f"NVML does not answer within {_TIMEOUT_SECONDS:g} s")
+        return GpuInventory(error=f"NVML does not answer within {_TIMEOUT_SECONDS:g} s")
     except OSError as error:
-        return Cards(error=f"NVML could not be asked: {error}")
+        return GpuInventory(error=f"NVML could not be asked: {error}")
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return Cards(error=f"the process that asks NVML ended with {done.returncode}: {''.join(last) or 'no message'}")
+        return GpuInventory(
+            error=f"the process that asks NVML ended with {done.returncode}: {''.join(last) or 'no message'}"
+        )
     try:
-        cards: Cards = strict_json.parse(Cards, strict_json.loads(done.stdout))
-    except strict_json.Malformed as error:
-        return Cards(error=f"NVML's answer is not understood: {error}")
+        cards: GpuInventory = strict_json.parse(GpuInventory, strict_json.loads(done.stdout))
+    except strict_json.DecodeError as error:
+        return GpuInventory(error=f"NVML's answer is not understood: {error}")
     return cards if cards.gpus or cards.error else replace(cards, error="NVML lists no GPU")
 
 
-def xids(records: Iterable[str], now: float) -> dict[str, set[int]]:
+def parse_xids(records: Iterable[str], now: float) -> dict[str, set[int]]:
     """Return the Xids of the last two hours by PCI address, from records of ``/dev/kmsg``.
 
-    >>> sorted(xids(["4,1,900000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."], 960.0))
+    >>> line = "4,1,900000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
+    >>> sorted(parse_xids([line], 960.0))
     ['3b:00']
     """
     found: dict[str, set[int]] = {}
@@ -99,7 +102,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _foreign(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
+def _foreign_pids(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
     """Return the processes that this launcher has not started.
 
     In a running group that a node joins, the launchers of the members have started workers.
@@ -107,10 +110,10 @@ def _foreign(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
     if gpu.processes is None:
         return None
     launcher = os.getppid()
-    return tuple(pid for pid in gpu.processes if not _descends(pid, launcher, proc))
+    return tuple(pid for pid in gpu.processes if not _is_descendant(pid, launcher, proc))
 
 
-def _descends(pid: int, ancestor: int, proc: Path) -> bool:
+def _is_descendant(pid: int, ancestor: int, proc: Path) -> bool:
     """Return True if the process descends from ``ancestor``.
 
     If ``ancestor`` is a container's first process, this holds for every process of the container and for no other.

@@ -54,5 +54,5 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
         except asyncio.IncompleteReadError:
             return b""
         if len(line) > LINE_BYTES:
-            raise strict_json.Malformed(f"a line of more than {LINE_BYTES} bytes")
+            raise strict_json.DecodeError(f"a line of more than {LINE_BYTES} bytes")
     return bytes(line)

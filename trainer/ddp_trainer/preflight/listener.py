@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
-from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed, admit, authenticate
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, apply_fd_limit
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError, authenticate, authenticate_client
 from ddp_trainer.net.limited_server import Connection, LimitedServer
-from ddp_trainer.net.strict_json import Malformed
+from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, decode, encode, read_line
 from ddp_trainer.preflight.schema import VERSION
 
@@ -47,7 +47,7 @@ class Banner:
     """Seconds since the epoch."""
 
 
-def banner(token: str) -> bytes:
+def encode_banner(token: str) -> bytes:
     """Return the encoded banner of a preflight, with the present time."""
     return encode(Banner(preflight=VERSION, token=token, time=time.time()))
 
@@ -56,7 +56,7 @@ async def read_banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     """Authenticate to a listener, unless there is no key, and return its banner.
 
     Raises:
-        HandshakeFailed: The listener has another key.
+        HandshakeError: The listener has another key.
         Malformed: The listener is not a preflight of this version.
         OSError: The connection broke.
     """
@@ -64,11 +64,11 @@ async def read_banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         await authenticate(reader, writer, key, HANDSHAKE_VERSION)
     received = decode(Banner, await read_line(reader))
     if received.preflight != VERSION:
-        raise Malformed(f"version {received.preflight} of the preflight instead of {VERSION}")
+        raise DecodeError(f"version {received.preflight} of the preflight instead of {VERSION}")
     return received
 
 
-class Listener:
+class PreflightServer:
     """All ports on which the preflight of this node listens. Use with :func:`contextlib.aclosing`."""
 
     def __init__(self, token: str, address: str, key: bytes | None, serve: Serve | None = None) -> None:
@@ -110,9 +110,9 @@ class Listener:
     def _start(self, host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
-        total = max(1, fit_connections(MOST_CONNECTIONS, may_raise=False) // MOST_PORTS)  # the limit is reported
+        total = max(1, apply_fd_limit(MOST_CONNECTIONS, may_raise=False) // MOST_PORTS)  # the limit is reported
         limits = ConnectionLimits(total=total, per_address=min(MOST_CONNECTIONS_PER_ADDRESS, max(1, total // 4)))
-        server = LimitedServer(listener, self._greet, limits=limits, log=self._log, buffer_bytes=MOST_BYTES)
+        server = LimitedServer(listener, self._serve_connection, limits=limits, log=self._log, buffer_bytes=MOST_BYTES)
         self._servers.setdefault(listener.getsockname()[1], []).append(server)
         server.start()
         return listener
@@ -122,13 +122,13 @@ class Listener:
         for server in [server for servers in self._servers.values() for server in servers]:
             await server.close()
 
-    async def _greet(self, connection: Connection) -> None:
+    async def _serve_connection(self, connection: Connection) -> None:
         reader, writer = connection.reader, connection.writer
-        with contextlib.suppress(ValueError, HandshakeFailed):
+        with contextlib.suppress(ValueError, HandshakeError):
             if self._key is not None:
-                await admit(reader, writer, self._key, HANDSHAKE_VERSION)
+                await authenticate_client(reader, writer, self._key, HANDSHAKE_VERSION)
             connection.is_kept = True
-            writer.write(banner(self.token))
+            writer.write(encode_banner(self.token))
             await writer.drain()
             if self._serve:
                 await self._serve(reader, writer)
@@ -138,7 +138,7 @@ def _print(line: str) -> None:
     print(f"ddp-launch preflight: {line}", file=sys.stderr, flush=True)
 
 
-def why_taken(port: int, error: OSError) -> str:
+def bind_error_message(port: int, error: OSError) -> str:
     """Return a sentence about a port that cannot be used."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is taken{holder(port)}"
@@ -154,13 +154,13 @@ def holder(port: int) -> str:
             rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
             inodes |= {row[9] for row in rows if row[1].endswith(wanted) and row[3] == "0A"}
     for process in Path("/proc").iterdir():
-        if process.name.isdecimal() and inodes & _sockets(process):
+        if process.name.isdecimal() and inodes & _socket_inodes(process):
             with contextlib.suppress(OSError):
                 return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
     return ""
 
 
-def _sockets(process: Path) -> set[str]:
+def _socket_inodes(process: Path) -> set[str]:
     found: set[str] = set()
     with contextlib.suppress(OSError):
         for each in (process / "fd").iterdir():

@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 def forward(name: str) -> Resolution:
     """Return the addresses of a name, or the error. An address resolves to itself."""
     try:
-        found = _answer(partial(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM))
+        found = _call_with_timeout(partial(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Resolution(name=name, error=why, hosts_line=hosts_line(name))
@@ -34,13 +34,13 @@ def forward(name: str) -> Resolution:
 def back(address: str) -> str:
     """Return the name of an address; empty if it has none."""
     try:
-        name, _ = _answer(partial(socket.getnameinfo, (address, 0), socket.NI_NAMEREQD))
+        name, _ = _call_with_timeout(partial(socket.getnameinfo, (address, 0), socket.NI_NAMEREQD))
     except OSError:
         return ""
     return name
 
 
-def _answer(ask: Callable[[], Answer]) -> Answer:
+def _call_with_timeout(ask: Callable[[], Answer]) -> Answer:
     """Return the resolver's result within :data:`ANSWER_SECONDS`, as it may block forever. Raises OSError."""
     answer: Future[Answer] = Future()
 

@@ -43,7 +43,7 @@ Reader = Callable[[Nvml, Device], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cards:
+class GpuInventory:
     """All GPUs of a node."""
 
     driver: str = ""
@@ -55,20 +55,20 @@ class Cards:
     has_driver: bool = True
 
 
-def read(library: str = LIBRARY) -> Cards:
+def read(library: str = LIBRARY) -> GpuInventory:
     """Read the state of all GPUs."""
     try:
         nvml = Nvml(library)
     except OSError:
-        return Cards(error=f"there is no {library} here, so GPUs were not looked at", has_driver=False)
+        return GpuInventory(error=f"there is no {library} here, so GPUs were not looked at", has_driver=False)
     except NvmlError as error:
-        return Cards(error=f"NVML cannot be initialized: {error}")
+        return GpuInventory(error=f"NVML cannot be initialized: {error}")
     try:
         count = nvml.number("nvmlDeviceGetCount_v2")
         driver, cuda = _versions(nvml)
-        return Cards(driver=driver, cuda=cuda, gpus=_gpus(nvml, count))
+        return GpuInventory(driver=driver, cuda=cuda, gpus=_gpus(nvml, count))
     except NvmlError as error:
-        return Cards(error=f"NVML does not list the GPUs: {error}")
+        return GpuInventory(error=f"NVML does not list the GPUs: {error}")
     finally:
         nvml.close()
 
@@ -81,7 +81,7 @@ def _gpus(nvml: Nvml, count: int) -> tuple[Gpu, ...]:
             devices[index] = nvml.device(index)
         except NvmlError as error:
             found.append(Gpu(index=index, name=UNKNOWN, is_lost=True, unread={"device": str(error)}))
-    with nvml.xids(list(devices.values())) as heard:
+    with nvml.collect_xids(list(devices.values())) as heard:
         found += [gpu_of(nvml, index, device) for index, device in devices.items()]
     by_handle = {device.value: index for index, device in devices.items()}
     xids = {index: sorted({xid for handle, xid in heard if by_handle.get(handle) == index}) for index in devices}
@@ -173,7 +173,7 @@ def _link_errors(nvml: Nvml, device: Device) -> int:
     )
 
 
-def _slowdowns(nvml: Nvml, device: Device) -> tuple[str, ...]:
+def _throttle_reasons(nvml: Nvml, device: Device) -> tuple[str, ...]:
     """Return the reasons for lowered clocks, without the power cap, which is normal at full load."""
     return tuple(name.replace("_", " ") for name in nvml.clock_events(device) if name != POWER_CAP)
 
@@ -201,7 +201,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "pcie_width_max": lambda nvml, device: nvml.number("nvmlDeviceGetMaxPcieLinkWidth", device),
     "pcie_replays": lambda nvml, device: _count(nvml, "nvmlDeviceGetPcieReplayCounter", device, kind=ctypes.c_uint),
     "performance_state": lambda nvml, device: nvml.number("nvmlDeviceGetPerformanceState", device),
-    "slowdowns": _slowdowns,
+    "slowdowns": _throttle_reasons,
     "processes": lambda nvml, device: tuple(nvml.processes(device)),
 }
 """Field of :class:`Gpu` → its reader, which raises NvmlError."""

@@ -12,10 +12,10 @@ from typing import Final
 
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.asyncio_utils import hang_up
-from ddp_trainer.net.handshake import MOST_BYTES, HandshakeFailed
-from ddp_trainer.net.strict_json import Malformed
+from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
+from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight.listener import read_banner
-from ddp_trainer.preflight.schema import Outcome, Probe, Purpose, Report
+from ddp_trainer.preflight.schema import Outcome, Probe, ProbeKind, Report
 
 CONNECT_SECONDS: Final = 5.0
 """Timeout in seconds. A lost SYN is repeated after 1 s and after 3 s, so this allows two losses."""
@@ -23,7 +23,7 @@ _AT_ONCE: Final = 64
 _NO_ROUTE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}
 
 
-_Door = tuple[str, Purpose, str, int]
+_Door = tuple[str, ProbeKind, str, int]
 """Token of the expected peer, or empty to accept any; purpose; address; port."""
 
 
@@ -31,32 +31,32 @@ async def probe(own: Report, reports: tuple[Report, ...], key: bytes | None) -> 
     """Probe all ports of all peers from this node, :data:`_AT_ONCE` in parallel."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def knock_at(target: str, purpose: Purpose, address: str, port: int) -> Probe:
+    async def probe_target(target: str, purpose: ProbeKind, address: str, port: int) -> Probe:
         async with limit:
-            outcome = await knock(address, port, target, key)
+            outcome = await probe_port(address, port, target, key)
         return Probe(source=own.token, target=target, purpose=purpose, address=address, port=port, outcome=outcome)
 
-    doors: list[_Door] = [("", Purpose.ENDPOINT, address, own.endpoint_port) for address in own.endpoint.addresses]
+    doors: list[_Door] = [("", ProbeKind.ENDPOINT, address, own.endpoint_port) for address in own.endpoint.addresses]
     for peer in reports:
         if peer.token != own.token:
-            doors += _doors(own, peer)
-    return tuple(await asyncio.gather(*(knock_at(*door) for door in doors)))
+            doors += _ports_to_probe(own, peer)
+    return tuple(await asyncio.gather(*(probe_target(*door) for door in doors)))
 
 
-def _doors(own: Report, peer: Report) -> Iterator[_Door]:
+def _ports_to_probe(own: Report, peer: Report) -> Iterator[_Door]:
     """Yield the ports of a peer that the ranks of other nodes will need."""
     if peer.route:
-        yield peer.token, Purpose.RANDOM, peer.route, peer.listening.random
+        yield peer.token, ProbeKind.RANDOM, peer.route, peer.listening.random
         if peer.listening.rendezvous:
-            yield peer.token, Purpose.RENDEZVOUS, peer.route, peer.listening.rendezvous
-    for purpose, chosen in ((Purpose.GLOO, peer.gloo), (Purpose.NCCL, peer.nccl)):
+            yield peer.token, ProbeKind.RENDEZVOUS, peer.route, peer.listening.rendezvous
+    for purpose, chosen in ((ProbeKind.GLOO, peer.gloo), (ProbeKind.NCCL, peer.nccl)):
         is_elsewhere = chosen.address not in {"", peer.route}
         # No probe for a loopback address, which is local everywhere, or for a node on the same machine.
         if is_elsewhere and not is_loopback(chosen.address) and peer.machine != own.machine:
             yield peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random
 
 
-async def knock(address: str, port: int, token: str, key: bytes | None) -> Outcome:
+async def probe_port(address: str, port: int, token: str, key: bytes | None) -> Outcome:
     """Connect and verify the peer; an empty ``token`` accepts any peer."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -66,7 +66,7 @@ async def knock(address: str, port: int, token: str, key: bytes | None) -> Outco
                 return Outcome.OK if is_expected else Outcome.STRANGER
             finally:
                 await hang_up(writer)
-    except (Malformed, HandshakeFailed):
+    except (DecodeError, HandshakeError):
         return Outcome.STRANGER
     except TimeoutError:
         return Outcome.TIMED_OUT

@@ -34,7 +34,7 @@ def rdma(root: Path = Path("/"), libraries: Sequence[str] = VERBS) -> Rdma:
         providers=sum(len(list(root.glob(f"{folder}/*-rdmav*.so"))) for folder in _PROVIDERS),
         ports=_ports(root / "sys/class/infiniband"),
         device_files=sum(os.access(file, os.R_OK | os.W_OK) for file in root.glob("dev/infiniband/uverbs*")),
-        huge_page_bytes=_huge_pages(root),
+        huge_page_bytes=_free_hugepage_bytes(root),
     )
 
 
@@ -65,7 +65,7 @@ def _ports(devices: Path) -> dict[str, str]:
     return found
 
 
-def _huge_pages(root: Path) -> int:
+def _free_hugepage_bytes(root: Path) -> int:
     """Return the bytes of free huge pages of the machine, within the limit of this container."""
     try:
         free = int((root / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text()) * _HUGE_PAGE_BYTES

@@ -24,10 +24,10 @@ class Status(StrEnum):
         return list(Status).index(self)
 
 
-def worst(statuses: Iterable[Status]) -> Status:
+def most_severe(statuses: Iterable[Status]) -> Status:
     """Return the worst status; ok if there are none.
 
-    >>> worst([Status.WARN, Status.FAIL, Status.SKIP])
+    >>> most_severe([Status.WARN, Status.FAIL, Status.SKIP])
     <Status.FAIL: 'fail'>
     """
     return max(statuses, key=lambda status: status.severity, default=Status.OK)

@@ -15,13 +15,13 @@ from dataclasses import replace
 from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.preflight.collector import Order, collect
-from ddp_trainer.preflight.exchange import Guest, Host, NobodyMet, meet
-from ddp_trainer.preflight.listener import Listener, why_taken
+from ddp_trainer.preflight.exchange import ExchangeFailed, Host, HostClient, connect_to_host
+from ddp_trainer.preflight.listener import PreflightServer, bind_error_message
 from ddp_trainer.preflight.port_probe import probe
-from ddp_trainer.preflight.schema import Facts, Listening, Report
+from ddp_trainer.preflight.schema import Facts, ListenPorts, Report
 
 
-async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
+async def run_preflight(order: Order, environ: Mapping[str, str]) -> Facts:
     """Run the preflight and return its facts.
 
     Raises:
@@ -30,24 +30,24 @@ async def conduct(order: Order, environ: Mapping[str, str]) -> Facts:
     until = asyncio.get_running_loop().time() + order.timeout
     token = uuid.uuid4().hex
     host = Host(token, order.expected, until) if order.is_host else None
-    listener = Listener(token, _where(environ), order.key, host.serve if host else None)
+    listener = PreflightServer(token, _where(environ), order.key, host.serve if host else None)
     async with aclosing(listener):
-        if order.is_alone:
-            return Facts(reports=(await _collected(order, listener, environ),))
-        meeting: Host | Guest | NobodyMet
+        if order.is_single_node:
+            return Facts(reports=(await _collect_report(order, listener, environ),))
+        meeting: Host | HostClient | ExchangeFailed
         try:
             if host:
                 await _open(listener, order.meeting_port)
-            meeting = host or await meet(order.meeting_host, order.meeting_port, until, order.key)
-        except NobodyMet as error:
+            meeting = host or await connect_to_host(order.meeting_host, order.meeting_port, until, order.key)
+        except ExchangeFailed as error:
             meeting = error
-        own = await _collected(order, listener, environ)
+        own = await _collect_report(order, listener, environ)
         if isinstance(meeting, Host) and not order.leads_here:
-            meeting = await _host_or_guest(order, own, meeting, until)
-        with closing(meeting) if isinstance(meeting, Guest) else nullcontext():
-            facts = await _together(order, own, meeting)
+            meeting = await _choose_role(order, own, meeting, until)
+        with closing(meeting) if isinstance(meeting, HostClient) else nullcontext():
+            facts = await _exchange_facts(order, own, meeting)
         if host:
-            await host.farewell()
+            await host.wait_for_clients()
         return facts
 
 
@@ -60,23 +60,23 @@ def _where(environ: Mapping[str, str]) -> str:
     return address if address and is_loopback(address) else ""
 
 
-async def _open(listener: Listener, port: int) -> None:
-    """Listen on the meeting port. Raises NobodyMet if that fails."""
+async def _open(listener: PreflightServer, port: int) -> None:
+    """Listen on the meeting port. Raises ExchangeFailed if that fails."""
     try:
         await listener.listen(port)
     except OSError as error:
         hint = "end what listens there, or choose another port"
-        raise NobodyMet(f"nobody can be met here: {why_taken(port, error)}", hint) from error
+        raise ExchangeFailed(f"nobody can be met here: {bind_error_message(port, error)}", hint) from error
 
 
-async def _host_or_guest(order: Order, own: Report, host: Host, until: float) -> Host | Guest:
+async def _choose_role(order: Order, own: Report, host: Host, until: float) -> Host | HostClient:
     """Decide the role of a node of rank 0 if the meeting host's name does not resolve to it.
 
     If the node that the name resolves to also hosts, this node becomes a guest, and the table shows two nodes of one
     rank. Otherwise the name is wrong on this node, which remains the host for the others.
     """
     hosting = asyncio.ensure_future(host.reports(own))
-    looking = asyncio.ensure_future(meet(order.meeting_host, order.meeting_port, until, order.key))
+    looking = asyncio.ensure_future(connect_to_host(order.meeting_host, order.meeting_port, until, order.key))
     await asyncio.wait({hosting, looking}, return_when=asyncio.FIRST_COMPLETED)
     if looking.done() and looking.exception() is None:
         hosting.cancel()
@@ -86,29 +86,29 @@ async def _host_or_guest(order: Order, own: Report, host: Host, until: float) ->
     return host
 
 
-async def _collected(order: Order, listener: Listener, environ: Mapping[str, str]) -> Report:
+async def _collect_report(order: Order, listener: PreflightServer, environ: Mapping[str, str]) -> Report:
     """Collect the report. The rendezvous port is taken only now, because the host may be on this machine too."""
-    listening = Listening(random=await listener.listen(0))
+    listening = ListenPorts(random=await listener.listen(0))
     wanted = order.endpoint_port
     try:
         if wanted:
             listening = replace(listening, rendezvous=await listener.listen(wanted))
     except OSError as error:
-        listening = replace(listening, taken=why_taken(wanted, error))
+        listening = replace(listening, taken=bind_error_message(wanted, error))
     # A faulty driver or a dead resolver takes seconds, during which other nodes may probe this one.
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, collect, order, listener.token, listening, environ)
 
 
-async def _together(order: Order, own: Report, meeting: Host | Guest | NobodyMet) -> Facts:
+async def _exchange_facts(order: Order, own: Report, meeting: Host | HostClient | ExchangeFailed) -> Facts:
     facts = Facts(reports=(own,), expected=order.expected, least=order.least, newcomer=order.newcomer)
     try:
-        if isinstance(meeting, NobodyMet):
+        if isinstance(meeting, ExchangeFailed):
             raise meeting
         own = replace(own, is_host=isinstance(meeting, Host))
         reports = await meeting.reports(own)
-        probes = await meeting.probes(own.token, await probe(own, reports, order.key))
-    except NobodyMet as error:
+        probes = await meeting.gather_probes(own.token, await probe(own, reports, order.key))
+    except ExchangeFailed as error:
         return replace(facts, reports=(own,), trouble=str(error), trouble_hint=error.hint)
     return replace(facts, reports=in_order(reports), probes=probes)
 

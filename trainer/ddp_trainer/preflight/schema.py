@@ -146,7 +146,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class ListenPorts:
     """Ports on which this node waits for the probes of the others."""
 
     random: int = 0
@@ -183,7 +183,7 @@ class Report:
     interfaces: tuple[Interface, ...]
     gloo: Choice
     nccl: Choice
-    listening: Listening
+    listening: ListenPorts
     software: Software
     limits: Limits
     gpus: tuple[Gpu, ...]
@@ -196,7 +196,7 @@ class Report:
     version: int = VERSION
 
 
-class Purpose(StrEnum):
+class ProbeKind(StrEnum):
     """Reason for probing an address."""
 
     ENDPOINT = "endpoint"
@@ -226,7 +226,7 @@ class Probe:
     """Token of the node that connected."""
     target: str
     """Token of the expected node; empty for the endpoint."""
-    purpose: Purpose
+    purpose: ProbeKind
     address: str
     port: int
     outcome: Outcome

@@ -40,7 +40,7 @@ _ASSIGNMENT: Final = re.compile(r"""^(\w+)(?:: [^=]+)? = ['"](.*)['"]$""", re.MU
 """Name and text of an assignment, with or without an annotation."""
 
 
-def software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, str]) -> Software:
+def collect_software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, str]) -> Software:
     """Return the software of this Python.
 
     Args:
@@ -60,7 +60,7 @@ def software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, s
     }
     return Software(
         versions={name: version for name, version in versions.items() if version},
-        packages=packages_digest(),
+        packages=package_digest(),
         script=hashlib.sha256(Path(script).read_bytes()).hexdigest()[:_DIGITS] if script else "",
         environment={
             name: value[:_LONGEST_VALUE]
@@ -96,7 +96,7 @@ def _nccl_version() -> str:
     return ""
 
 
-def packages_digest() -> str:
+def package_digest() -> str:
     """Return a digest of the names of the metadata folders, which contain name and version. No file is read."""
     names = {
         entry.name

@@ -36,7 +36,7 @@ def draft_of(file: Path) -> Iterator[Path]:
         raise
 
 
-def remove_abandoned_drafts(file: Path) -> None:
+def remove_stale_temp_files(file: Path) -> None:
     """Remove drafts that crashed writers left more than an hour before ``file`` was last replaced.
 
     Both times come from the file system, so the clocks of the machines that share it do not matter.

@@ -15,11 +15,11 @@ MAX_AHEAD_SECONDS: Final = 86_400.0
 """Longest time in seconds that a valid fence may be ahead of the reader's clock."""
 
 
-def is_believable(fence: int, now: float | None = None) -> bool:
+def is_valid_fence(fence: int, now: float | None = None) -> bool:
     """Return whether a fence is at most a day ahead of ``now`` (Unix time; this machine's clock by default)."""
     return fence <= ((time.time() if now is None else now) + MAX_AHEAD_SECONDS) * 1000
 
 
 def precedence(fence: int, now: float | None = None) -> tuple[bool, int]:
     """Return the sort key of a group: a greater fence is later, and a believable one is later than any other."""
-    return is_believable(fence, now), fence
+    return is_valid_fence(fence, now), fence

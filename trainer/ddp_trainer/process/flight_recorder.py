@@ -27,7 +27,7 @@ _DEFAULT_GROUP: Final = "default_pg"
 _MOST_SHAPE_CHARACTERS: Final = 160
 
 
-class Silent(Exception):
+class FlightRecorderError(Exception):
     """No server responds at the socket, or the response is not that of a flight recorder."""
 
 
@@ -58,12 +58,12 @@ class Record:
     """Oldest collective of any group that has not ended; empty if there is none."""
 
 
-def socket_beside(pulse: str | Path) -> Path:
+def recorder_socket_path(pulse: str | Path) -> Path:
     """Return the path of the socket of the worker that has this heartbeat page."""
     return Path(pulse).with_suffix(".sock")
 
 
-def ask(path: Path, seconds: float) -> Record:
+def fetch_record(path: Path, seconds: float) -> Record:
     """Return the collectives that a worker has recorded.
 
     Args:
@@ -81,7 +81,7 @@ def ask(path: Path, seconds: float) -> Record:
         else:
             trouble = head.strip() or trouble
     if not bodies:
-        raise Silent(f"{path}: {trouble}")
+        raise FlightRecorderError(f"{path}: {trouble}")
     return read(*bodies)
 
 
@@ -101,7 +101,7 @@ def read(*bodies: bytes) -> Record:
         recorders = [_recorder(json.loads(body)) for body in bodies]
         return _merged([each for each in recorders if each.statuses])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise Silent(f"no record: {error!r}") from error
+        raise FlightRecorderError(f"no record: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _merged(recorders: list[_Recorder]) -> Record:
             position = _position(status, names.get(number, ""))
             if recorder is first and number == oldest:
                 default[DEFAULT] = position
-                begun = tuple(_what(each) for each in recorder.entries if int(each["pg_id"]) == number)
+                begun = tuple(_describe(each) for each in recorder.entries if int(each["pg_id"]) == number)
             elif number > oldest or recorder.default is None:
                 others.append(position)
         live = [each for each in recorder.entries if int(each["pg_id"]) >= oldest]
@@ -146,7 +146,7 @@ def _merged(recorders: list[_Recorder]) -> Record:
     return Record(
         groups=default | {str(name): position for name, position in enumerate(others, start=1)},
         collectives=begun,
-        waits_in=next(map(_what, oldest_first), ""),
+        waits_in=next(map(_describe, oldest_first), ""),
     )
 
 
@@ -161,7 +161,7 @@ def _position(status: dict[str, Any], name: str) -> Position:
     return Position(enqueued, completed, started, name)
 
 
-def _what(entry: dict[str, Any]) -> str:
+def _describe(entry: dict[str, Any]) -> str:
     name = str(entry["profiling_name"]).rpartition(":")[2]
     return f"{name}{entry['input_sizes']}"[:_MOST_SHAPE_CHARACTERS]
 
@@ -181,7 +181,7 @@ def _post(path: Path, target: str, seconds: float) -> tuple[str, bytes]:
         finally:
             os.close(folder)
     except OSError as error:
-        raise Silent(f"{path}: {error}") from error
+        raise FlightRecorderError(f"{path}: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.partition(b"\r\n")[0].decode("latin-1"), body
 
@@ -205,7 +205,7 @@ def dump(path: Path, seconds: float) -> dict[str, Any]:
         try:
             told = json.loads(body) if " 200 " in head else {}
         except ValueError as error:
-            raise Silent(f"no record: {error!r}") from error
+            raise FlightRecorderError(f"no record: {error!r}") from error
         if isinstance(told, dict) and told.get("entries"):
             found[handler] = told
     return found

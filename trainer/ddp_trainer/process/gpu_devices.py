@@ -45,7 +45,7 @@ def visible_gpus(
         entries = [entry.strip() for entry in named.split(",")]
         end = next((place for place, entry in enumerate(entries) if entry in {"", "-1"}), len(entries))
         return tuple(entries[:end])
-    if has_mig_slices(devices, capabilities) and (uuids := listed_uuids(environ)):
+    if has_mig_slices(devices, capabilities) and (uuids := list_gpu_uuids(environ)):
         return uuids
     # CUDA counts the GPUs of a container from 0, independent of the numbers of their device files.
     return tuple(str(place) for place in range(count_device_files(devices)))
@@ -64,7 +64,7 @@ def has_mig_slices(devices: Path = DEVICES, capabilities: Path = _CAPABILITIES) 
     return any(number.isdecimal() and int(number) > _CONFIGURATION_CAPABILITIES for number in numbers)
 
 
-def listed_uuids(environ: Mapping[str, str]) -> tuple[str, ...]:
+def list_gpu_uuids(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the UUIDs that ``nvidia-smi -L`` lists; empty where it fails.
 
     A GPU that is split into MIG slices is replaced by its slices.
@@ -76,13 +76,14 @@ def listed_uuids(environ: Mapping[str, str]) -> tuple[str, ...]:
         done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=LIST_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return uuids_in(done.stdout.splitlines())
+    return parse_gpu_uuids(done.stdout.splitlines())
 
 
-def uuids_in(lines: Sequence[str]) -> tuple[str, ...]:
+def parse_gpu_uuids(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the UUIDs in the output of ``nvidia-smi -L``: those of GPUs, or of their slices where a GPU is split.
 
-    >>> uuids_in(["GPU 0: A100 (UUID: GPU-1)", "  MIG 1g.5gb Device 0: (UUID: MIG-2)", "GPU 1: A100 (UUID: GPU-3)"])
+    >>> lines = ["GPU 0: A100 (UUID: GPU-1)", "  MIG 1g.5gb Device 0: (UUID: MIG-2)", "GPU 1: A100 (UUID: GPU-3)"]
+    >>> parse_gpu_uuids(lines)
     ('MIG-2', 'GPU-3')
     """
     found: list[tuple[bool, str]] = []

@@ -1,11 +1,11 @@
 """Probe of one GPU in a child process: create a context, write memory, copy it and read it back.
 
-:func:`probe_gpus` runs one probe for each GPU and waits. :func:`command`, :func:`environment_of` and :func:`trouble_of`
-are for callers that start the processes themselves. A GPU that fell off the bus can block a process that accesses it,
-and a process cannot leave a failed context. The probe is therefore a separate process, run by path: ``python -I
-process/gpu_probe.py``, with the GPU in ``CUDA_VISIBLE_DEVICES``. It uses only the driver's library, so it takes about
-as long as CUDA needs to start. Standard library only. Not proven on GPUs: tests use a substitute for the driver's
-library.
+:func:`probe_gpus` runs one probe for each GPU and waits. :func:`command`, :func:`environment_of` and
+:func:`probe_error` are for callers that start the processes themselves. A GPU that fell off the bus can block a process
+that accesses it, and a process cannot leave a failed context. The probe is therefore a separate process, run by path:
+``python -I process/gpu_probe.py``, with the GPU in ``CUDA_VISIBLE_DEVICES``. It uses only the driver's library, so it
+takes about as long as CUDA needs to start. Standard library only. Not proven on GPUs: tests use a substitute for the
+driver's library.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def environment_of(device: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "CUDA_VISIBLE_DEVICES": device}
 
 
-def trouble_of(returncode: int | None, output: str) -> str:
+def probe_error(returncode: int | None, output: str) -> str:
     """Return the fault that a probe found; empty where the GPU works or no driver is installed.
 
     Args:
@@ -87,10 +87,10 @@ def probe_gpus(
     for device, process in probes.items():
         try:
             output, _ = process.communicate(timeout=seconds)
-            found[device] = trouble_of(process.returncode, output)
+            found[device] = probe_error(process.returncode, output)
         except subprocess.TimeoutExpired:
             _end(process)
-            found[device] = trouble_of(None, "")
+            found[device] = probe_error(None, "")
     return {device: trouble for device, trouble in found.items() if trouble}
 
 

@@ -3,7 +3,7 @@
 The training thread marks its section with two stores of a double, without a lock or a system call. A thread of the
 worker (:mod:`ddp_trainer.launch.in_worker.heartbeat`) adds the time at which it last ran, and the number of collectives
 begun. The launcher reads the page, even of a process that is stopped, holds the GIL or is dead. Times are seconds of
-the monotonic clock, which all processes of a machine share. :func:`create`, :func:`open_cells` and :func:`marks` are
+the monotonic clock, which all processes of a machine share. :func:`create`, :func:`open_page` and :func:`marks` are
 the entry points.
 
 Standard library only, and loaded by path inside of workers: do not import modules of this package here.
@@ -71,13 +71,13 @@ def create(path: str) -> None:
         os.posix_fallocate(descriptor, 0, BYTES)
     finally:
         os.close(descriptor)
-    cells = open_cells(unfinished, check=False)
+    cells = open_page(unfinished, check=False)
     cells[SEQUENCE] = -1.0
     cells[0] = MAGIC
     os.replace(unfinished, path)  # noqa: PTH105 - pathlib costs a worker 10 ms
 
 
-def open_cells(path: str, *, check: bool = True) -> memoryview[float]:
+def open_page(path: str, *, check: bool = True) -> memoryview[float]:
     """Return the page at ``path``, mapped for reading and writing, as cells of doubles.
 
     Raises:
@@ -103,6 +103,6 @@ def marks(environment: Mapping[str, str] = os.environ) -> memoryview[float] | li
     if not path:
         return [0.0, 0.0]
     try:
-        return open_cells(path)[SECTION : SINCE + 1]
+        return open_page(path)[SECTION : SINCE + 1]
     except (OSError, ValueError):
         return [0.0, 0.0]

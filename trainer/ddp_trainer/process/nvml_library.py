@@ -91,7 +91,7 @@ class _Field(ctypes.Structure):
     )
 
 
-class Fabric(ctypes.Structure):
+class GpuFabricInfo(ctypes.Structure):
     """State of a GPU in the fabric of its NVSwitches (``nvmlGpuFabricInfo_v2_t``)."""
 
     _fields_ = (
@@ -140,7 +140,7 @@ class Nvml:
 
     def number(self, function: str, *before: Any, kind: Any = ctypes.c_uint) -> int:
         """Return the number that a function writes to its last argument."""
-        return int(self._filled(kind(), function, *before).value)
+        return int(self._query(kind(), function, *before).value)
 
     def numbers(self, function: str, device: Device, count: int) -> list[int]:
         """Return the numbers that a function writes to its last ``count`` arguments."""
@@ -150,25 +150,25 @@ class Nvml:
 
     def device(self, index: int) -> Device:
         """Return the handle of the GPU with this index."""
-        return self._filled(Device(), "nvmlDeviceGetHandleByIndex_v2", index)
+        return self._query(Device(), "nvmlDeviceGetHandleByIndex_v2", index)
 
     def device_of_uuid(self, uuid: str) -> Device:
         """Return the handle of the GPU with this UUID, as ``GPU-5d6e…``."""
-        return self._filled(Device(), "nvmlDeviceGetHandleByUUID", uuid.encode())
+        return self._query(Device(), "nvmlDeviceGetHandleByUUID", uuid.encode())
 
     def bus_id(self, device: Device) -> str:
         """Return the GPU's PCI bus id, such as ``00000000:3B:00.0``."""
-        found = self._filled(_Pci(), "nvmlDeviceGetPciInfo_v3", device)
+        found = self._query(_Pci(), "nvmlDeviceGetPciInfo_v3", device)
         return bytes(found.bus_id).decode(errors="replace")
 
     def memory(self, device: Device) -> tuple[int, int]:
         """Return the memory of the GPU in bytes: in total, and in use by all processes and the driver."""
-        found = self._filled(_Memory(), "nvmlDeviceGetMemoryInfo", device)
+        found = self._query(_Memory(), "nvmlDeviceGetMemoryInfo", device)
         return found.total, found.used
 
     def utilization_percent(self, device: Device) -> int:
         """Return the percentage of the driver's last sampling period in which a kernel ran."""
-        return int(self._filled(_Utilization(), "nvmlDeviceGetUtilizationRates", device).gpu)
+        return int(self._query(_Utilization(), "nvmlDeviceGetUtilizationRates", device).gpu)
 
     def sm_clock_mhz(self, device: Device) -> int:
         """Return the current clock of the multiprocessors in MHz."""
@@ -204,16 +204,16 @@ class Nvml:
 
     def field(self, device: Device, field: int, scope: int = 0) -> int:
         """Return a value that NVML identifies by a field number instead of a function."""
-        found = self._filled(_Field(field=field, scope=scope), "nvmlDeviceGetFieldValues", device, 1)
+        found = self._query(_Field(field=field, scope=scope), "nvmlDeviceGetFieldValues", device, 1)
         self._check(found.status)
         return int(found.value) & 0xFFFFFFFF
 
-    def fabric(self, device: Device) -> Fabric:
+    def fabric(self, device: Device) -> GpuFabricInfo:
         """Return the state of the GPU in the fabric of its NVSwitches."""
-        return self._filled(Fabric(version=_FABRIC_VERSION), "nvmlDeviceGetGpuFabricInfoV", device)
+        return self._query(GpuFabricInfo(version=_FABRIC_VERSION), "nvmlDeviceGetGpuFabricInfoV", device)
 
     @contextmanager
-    def xids(self, devices: Sequence[Device]) -> Iterator[list[tuple[int, int]]]:
+    def collect_xids(self, devices: Sequence[Device]) -> Iterator[list[tuple[int, int]]]:
         """Collect Xid errors of GPUs while the block runs.
 
         Yields:
@@ -242,7 +242,7 @@ class Nvml:
             found.append((event.device or 0, int(event.data)))
         self._call("nvmlEventSetFree", events)
 
-    def _filled(self, result: T, function: str, *before: Any) -> T:
+    def _query(self, result: T, function: str, *before: Any) -> T:
         """Return ``result`` after a function has written to it through its last argument."""
         self._call(function, *before, ctypes.byref(result))
         return result

@@ -56,7 +56,7 @@ class RankRecorder:
             parallel: Layouts that the group may use; None for those of the job, if any.
         """
 
-    def planned(self, steps: int) -> None:
+    def planned_steps(self, steps: int) -> None:
         """Report the number of global steps that the run will have."""
 
     def step(
@@ -111,10 +111,10 @@ class RankRecorder:
             flops: Floating-point operations of the model that it performed.
         """
 
-    def recomputed(self, ratio: float) -> None:
+    def recompute_ratio(self, ratio: float) -> None:
         """Report the share of the model's operations that the backward pass computes a second time."""
 
-    def waited(self, seconds: Mapping[Wait, float]) -> None:
+    def record_wait(self, seconds: Mapping[Wait, float]) -> None:
         """Report the seconds that this rank waited for others in the last reported step, or before the first one.
 
         The trainer reports 0 before the first step, since a wait that was never reported has no metric.
@@ -128,7 +128,7 @@ class RankRecorder:
             comm_exposed_seconds: Time that this rank waited for the gradients of other ranks.
         """
 
-    def evaluated(self, loss: float, accuracy: float) -> None:
+    def record_evaluation(self, loss: float, accuracy: float) -> None:
         """Report the result of an evaluation over all ranks."""
 
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
@@ -159,7 +159,7 @@ class AgentRecorder:
     def state(self, state: GroupState) -> None:
         """Report the state that the worker group has entered."""
 
-    def restarted(self, cause: RestartCause) -> None:
+    def count_restart(self, cause: RestartCause) -> None:
         """Report that the worker group re-forms."""
 
     def failed(self, reason: FailureReason) -> None:
@@ -171,7 +171,7 @@ class AgentRecorder:
     def rendezvous_failed(self) -> None:
         """Report a failed attempt to reach the store."""
 
-    def rendezvous_refused(self, count: int) -> None:
+    def rejected_connections(self, count: int) -> None:
         """Report how many connections the store has refused since it started, for lack of the run's secret."""
 
     def rendezvous(self, seconds: float, generation: int) -> None:
@@ -212,12 +212,12 @@ class AgentRecorder:
             0 if none was reported; None where metrics are off.
         """
 
-    def steps_planned(self) -> int:
+    def total_steps(self) -> int:
         """Return the planned number of steps that the workers of this pod reported; 0 if none was reported."""
         return 0
 
 
-class SilentRankRecorder(RankRecorder):
+class NoopRankRecorder(RankRecorder):
     """Rank recorder that reports nothing; used where the launcher gave no metrics directory."""
 
     def __init__(self, marks: Marks | None = None) -> None:
@@ -229,5 +229,5 @@ class SilentRankRecorder(RankRecorder):
         self.marks = [0.0, 0.0] if marks is None else marks
 
 
-class SilentAgentRecorder(AgentRecorder):
+class NoopAgentRecorder(AgentRecorder):
     """Agent recorder that reports nothing."""

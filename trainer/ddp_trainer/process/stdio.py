@@ -63,7 +63,7 @@ def run_for_a_reader(command: Callable[[], int], program: str) -> int:
         return Exit.FAILURE
 
 
-def say_or_not(text: str = "") -> None:
+def print_safe(text: str = "") -> None:
     """Write a line and all buffered output to stdout; after a failure, discard all later output."""
     try:
         if text:

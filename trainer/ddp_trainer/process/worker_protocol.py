@@ -18,14 +18,14 @@ LINE_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Able:
+class Reusable:
     """Message of a worker: from now on it can, or cannot, leave a group without exiting."""
 
     able: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class LayoutReport:
     """Message of a worker: the layout of its group's ranks, which a flag of the worker may set."""
 
     parallel: str
@@ -55,7 +55,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regroup:
+class LeaveGroup:
     """Message of the agent: leave this group without exiting."""
 
     generation: int
@@ -71,9 +71,9 @@ class Begin:
     """Environment variables that define the place. They replace those of the previous group."""
 
 
-Message = Able | Laid | Left | Ended | Regroup | Begin
+Message = Reusable | LayoutReport | Left | Ended | LeaveGroup | Begin
 
-_KINDS: Final = {kind.__name__.lower(): kind for kind in (Able, Laid, Left, Ended, Regroup, Begin)}
+_KINDS: Final = {kind.__name__.lower(): kind for kind in (Reusable, LayoutReport, Left, Ended, LeaveGroup, Begin)}
 
 
 def encode(message: Message) -> bytes:
@@ -89,7 +89,7 @@ def decode(line: bytes) -> Message:
     """
     try:
         message: Message = strict_json.decode(_KINDS, line)
-    except strict_json.Malformed as error:
+    except strict_json.DecodeError as error:
         raise ValueError(f"no message: {error}") from error
     return message
 

@@ -17,16 +17,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ddp_trainer.common.constants import File
-from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import check_places
+from ddp_trainer.train.config.option_rules import check_unused_ranks
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.task import TASK_FLAGS, Task, load_task
 from ddp_trainer.train.distributed.agent_channel import Control
-from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
+from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.observability.console import Ended, Mode, Progress
-from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
+from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 
 if TYPE_CHECKING:
     from ddp_trainer.train.distributed.group import Group
@@ -69,9 +69,9 @@ def run(
     env = env or Environment.from_environ(os.environ)
     config = with_defaults(config, env)
     progress = make_progress(config, env)
-    stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
-    make_recorder = recorder if callable(recorder) else lambda: recorder or SilentRankRecorder()
-    with stop.listening(), closing(progress):
+    stop = StopRequest(grace_seconds=env.grace_seconds, leave=exit_immediately)
+    make_recorder = recorder if callable(recorder) else lambda: recorder or NoopRankRecorder()
+    with stop.handle_signals(), closing(progress):
         _import_torch()
         from ddp_trainer.train.loop.process_context import ProcessContext  # noqa: PLC0415 - imports torch
 
@@ -103,10 +103,12 @@ def with_defaults(config: Config, env: Environment) -> Config:
 
 def make_progress(config: Config, env: Environment) -> Progress:
     """Make the progress output: live on a terminal, plain lines on stderr, or JSON lines on stdout."""
-    return Progress(*shown(config, env), time.monotonic, every_seconds=config.log_seconds, every_steps=config.log_steps)
+    return Progress(
+        *progress_output(config, env), time.monotonic, every_seconds=config.log_seconds, every_steps=config.log_steps
+    )
 
 
-def shown(config: Config, env: Environment) -> tuple[Mode, TextIO]:
+def progress_output(config: Config, env: Environment) -> tuple[Mode, TextIO]:
     """Return mode and stream of this rank's progress output; only rank 0 prints."""
     mode = Mode.LIVE if sys.stderr.isatty() else Mode.PLAIN
     if config.log_json:
@@ -138,18 +140,18 @@ def _train(task: Task, config: Config, process: ProcessContext, make_recorder: C
     from ddp_trainer.train.trainer import Trainer  # noqa: PLC0415
 
     limit_threads(process.env, config)
-    labels = JobLabels(config.precision, str(config.parallel) if config.spreads else config.strategy)
+    labels = JobLabels(config.precision, str(config.parallel) if config.is_model_sharded else config.strategy)
     with Trainer(config, task, process) as trainer:
-        transition = GroupTransition(config, process.control, process.stop, can_stay=trainer.can_stay)
+        transition = GroupTransition(config, process.control, process.stop, can_stay=trainer.can_join_next_group)
         env = transition.first(process.env)
         while env is not None:
             before = process
             try:
-                check_places(config.parallel, env)
+                check_unused_ranks(config.parallel, env)
                 process = join_group(before, env, transition, config, make_recorder, labels)
                 outcome = trainer.run(process)
             except PeerLost as err:
-                ended = survive(transition, None if process is before else process.group, err)
+                ended = release_ended_group(transition, None if process is before else process.group, err)
             else:
                 trainer.teardown_group(stays=False)
                 if outcome.exit_code == 0:
@@ -182,9 +184,9 @@ def join_group(
     Raises:
         PeerLost: A rank was lost, or the launcher canceled the group before it was complete.
     """
-    process.progress.show(*shown(config, env))
+    process.progress.show(*progress_output(config, env))
     group = transition.join(env)
-    recorder = make_recorder() if isinstance(process.recorder, SilentRankRecorder) else process.recorder
+    recorder = make_recorder() if isinstance(process.recorder, NoopRankRecorder) else process.recorder
     recorder.identity(
         rank=env.rank,
         local_rank=env.local_rank,
@@ -197,7 +199,7 @@ def join_group(
     return replace(process, env=env, group=group, recorder=recorder)
 
 
-def survive(transition: GroupTransition, joined: Group | None, err: PeerLost) -> PeerLost:
+def release_ended_group(transition: GroupTransition, joined: Group | None, err: PeerLost) -> PeerLost:
     """Free the device after the end of a group, and return the error without references to the group.
 
     Args:
@@ -211,18 +213,18 @@ def survive(transition: GroupTransition, joined: Group | None, err: PeerLost) ->
     if not transition.is_open:
         raise err
     if joined is not None:
-        joined.has_lost = not isinstance(err, GroupEnds)
+        joined.has_lost = not isinstance(err, GroupEnded)
     transition.free_device(err)
-    return err.alone()
+    return err.without_traceback()
 
 
 def publish_summary(outcome: Outcome, config: Config, progress: Progress) -> None:
     """Print the summary if ``--log-json`` is given, and write its file."""
     if config.log_json:
-        progress.tell(Ended(outcome.summary.to_dict()))
+        progress.show_event(Ended(outcome.summary.to_dict()))
     if config.summary is None:
         return
     try:
         outcome.summary.write(config.summary)
     except OSError as err:
-        progress.note(f"The summary could not be written to {config.summary}: {err.strerror}.")
+        progress.log_message(f"The summary could not be written to {config.summary}: {err.strerror}.")

@@ -15,14 +15,14 @@ from typing import NoReturn
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.process.recorder import RankRecorder
-from ddp_trainer.process.stdio import say_or_not
+from ddp_trainer.process.stdio import print_safe
 from ddp_trainer.train.api import run
 from ddp_trainer.train.config.cli_fields import add_options
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Options
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
-from ddp_trainer.train.utils.error_file import last_words, leave_group, named_error_file
+from ddp_trainer.train.utils.error_file import exit_without_teardown, named_error_file, report_error
 from ddp_trainer.train.utils.errors import BadConfig
 
 
@@ -42,8 +42,8 @@ def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None
         outcome = run(config, recorder=recorder, env=Environment.from_environ(os.environ), control=control)
         # Read again: a process that outlived its group may have another rank now.
         if Environment.from_environ(os.environ).rank == 0 and not config.log_json:
-            say_or_not(outcome.summary.to_json())
-        say_or_not()  # what progress could not write either
+            print_safe(outcome.summary.to_json())
+        print_safe()  # what progress could not write either
     except Exception as err:  # noqa: BLE001 - top level: the task's own code may raise anything
         if control is not None and control.stands_by:
             return int(Exit.FAILURE)  # the launcher starts it again in its group, where the error is reported
@@ -58,8 +58,8 @@ def _failed(err: Exception) -> int:
     # If the launcher's variables are invalid, the error file may still be named.
     error_file = named_error_file() or env.error_file
     if env.world_size > 1:
-        leave_group(err, error_file)
-    return last_words(err, error_file)
+        exit_without_teardown(err, error_file)
+    return report_error(err, error_file)
 
 
 class _Parser(argparse.ArgumentParser):

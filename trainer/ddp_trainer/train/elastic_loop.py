@@ -20,21 +20,28 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ddp_trainer.process.recorder import RankRecorder
-from ddp_trainer.train.api import JobLabels, join_group, make_progress, publish_summary, survive, with_defaults
+from ddp_trainer.train.api import (
+    JobLabels,
+    join_group,
+    make_progress,
+    publish_summary,
+    release_ended_group,
+    with_defaults,
+)
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.task import Samples
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.device_selection import limit_threads
-from ddp_trainer.train.distributed.stop_signals import StopRequest, leave_at_once
+from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.elastic_step import Step
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.recovery.group_transition import GroupTransition
 from ddp_trainer.train.trainer import Trainer
-from ddp_trainer.train.utils.error_file import leave_group
+from ddp_trainer.train.utils.error_file import exit_without_teardown
 from ddp_trainer.train.utils.errors import BadConfig, PeerLost
 
 
@@ -73,7 +80,7 @@ class ElasticLoop:
         precision = str(optimizer.param_groups[0]["params"][0].dtype).removeprefix("torch.")
         self._labels = JobLabels(precision, "manual")
         self._make_recorder = recorder
-        stop = StopRequest(grace_seconds=env.grace_seconds, leave=leave_at_once)
+        stop = StopRequest(grace_seconds=env.grace_seconds, leave=exit_immediately)
         progress = make_progress(self._config, env)
         self._process = ProcessContext.outside_groups(env, progress, stop, time.time(), control)
         self._outcome: Outcome | None = None
@@ -81,14 +88,16 @@ class ElasticLoop:
 
     def __enter__(self) -> Self:
         process, config = self._process, self._config
-        self._open.enter_context(process.stop.listening())
+        self._open.enter_context(process.stop.handle_signals())
         self._open.enter_context(closing(process.progress))
         try:
-            _demand_whole_models(config)
+            _require_unsharded_model(config)
             limit_threads(process.env)
             with torch.random.fork_rng(devices=[]):  # the trainer seeds it to build a model
                 trainer = Trainer(replace(config, parallel=None), self._task, process)
-            self._transition = GroupTransition(config, process.control, process.stop, can_stay=trainer.can_stay)
+            self._transition = GroupTransition(
+                config, process.control, process.stop, can_stay=trainer.can_join_next_group
+            )
             self._open.callback(self._transition.close)
             self._open.callback(lambda: self._process.group.close())  # noqa: PLW0108 - the group may change until then
             self._trainer = self._open.enter_context(trainer)
@@ -103,7 +112,7 @@ class ElasticLoop:
     ) -> None:
         env = self._process.env
         if isinstance(err, Exception) and env.world_size > 1:
-            leave_group(err, env.error_file)
+            exit_without_teardown(err, env.error_file)
         self._open.close()
 
     def __iter__(self) -> Iterator[Step]:
@@ -118,10 +127,10 @@ class ElasticLoop:
                 if trainer.commit_step(step.samples_of_all, step.result):
                     self._exit(trainer.end_group())
             except PeerLost as err:
-                ended = survive(self._transition, self._process.group, err)
+                ended = release_ended_group(self._transition, self._process.group, err)
             else:
                 continue
-            self._leave_group()
+            self._teardown_group()
             self._start(self._transition.next(ended))
         if self._process.env.local_rank == 0:
             publish_summary(self._outcome, self._config, self._process.progress)
@@ -138,14 +147,16 @@ class ElasticLoop:
                 )
                 self._outcome = self._trainer.start(self._process)
             except PeerLost as err:
-                ended = survive(self._transition, None if self._process is before else self._process.group, err)
+                ended = release_ended_group(
+                    self._transition, None if self._process is before else self._process.group, err
+                )
             else:
                 return
-            self._leave_group()
+            self._teardown_group()
             env = self._transition.next(ended)
         self._exit(self._trainer.stop())
 
-    def _leave_group(self) -> None:
+    def _teardown_group(self) -> None:
         self._trainer.teardown_group(collects=False)  # the model is not wrapped, so nothing holds the group
 
     def _exit(self, outcome: Outcome) -> NoReturn:
@@ -190,8 +201,8 @@ class ElasticLoop:
         return self._process.group.sum(tensor.detach().clone().to(self.device))
 
 
-def _demand_whole_models(config: Config) -> None:
-    if config.spreads:
+def _require_unsharded_model(config: Config) -> None:
+    if config.is_model_sharded:
         raise BadConfig(
             f"--parallel is {config.parallel}, and a loop of one's own holds the whole model on each rank.",
             hint="Give replicate alone, or train a task of the trainer.",

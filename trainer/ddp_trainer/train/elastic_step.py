@@ -14,7 +14,7 @@ from torch import Tensor
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.data.batch_plan import digest
 from ddp_trainer.train.data.keyed_rng import Stream
-from ddp_trainer.train.data.loaders.step_batches import Portion
+from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.loop.batch_slices import StepResult, fetch_shard
 from ddp_trainer.train.loop.group_components import GroupComponents
@@ -29,7 +29,7 @@ class Step:
     the last step of an epoch.
     """
 
-    def __init__(self, samples_of_all: Portion, state: TrainState, parts: GroupComponents) -> None:
+    def __init__(self, samples_of_all: StepPlan, state: TrainState, parts: GroupComponents) -> None:
         self.number = samples_of_all.step
         """Number of the global step, counted from 0."""
         self.epoch = state.plan.epoch_of(self.number)
@@ -76,9 +76,9 @@ class Step:
                 hint="Call it once for each batch, inside the loop over the step.",
             )
         ids, self._waiting = self._waiting, None
-        self._parts.timer.lap(Phase.FORWARD)
+        self._parts.timer.end_phase(Phase.FORWARD)
         torch.autograd.backward(self._optimizer.scaled(loss) * (len(ids) / len(self.batch_ids)))
-        self._parts.timer.lap(Phase.BACKWARD)
+        self._parts.timer.end_phase(Phase.BACKWARD)
         self.own_ids.append(ids)
         result = self.result
         result.samples += len(ids)

@@ -1,7 +1,7 @@
 """Sequence of a run from its flags to its summary: build, resume, step, save, evaluate.
 
 :class:`Trainer` runs the sequence in each worker group. The step is in :mod:`ddp_trainer.train.loop.train_step`, the
-state that outlives groups in :mod:`ddp_trainer.train.recovery.held_state`. Events go to
+state that outlives groups in :mod:`ddp_trainer.train.recovery.elastic_state`. Events go to
 :mod:`ddp_trainer.train.loop.callbacks`. :class:`~ddp_trainer.train.elastic_loop.ElasticLoop` drives the same sequence
 around a user-written loop.
 """
@@ -17,8 +17,8 @@ from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_shard
-from ddp_trainer.train.config.options import OnNonFinite
-from ddp_trainer.train.data.loaders.step_batches import Portion
+from ddp_trainer.train.config.options import OnNonfinite
+from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.loop.batch_slices import StepResult
 from ddp_trainer.train.loop.build_components import build_components
@@ -29,13 +29,13 @@ from ddp_trainer.train.loop.nonfinite_policy import RollBack
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import build_context
 from ddp_trainer.train.loop.run_result import Outcome, summarize
-from ddp_trainer.train.loop.train_state import Restored, TrainState
+from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.loop.train_step import begin_step, commit_step, compute_step
 from ddp_trainer.train.observability.profiling import Profile
-from ddp_trainer.train.recovery.held_state import HeldState
+from ddp_trainer.train.recovery.elastic_state import ElasticState
 from ddp_trainer.train.recovery.spare_ranks import await_end, needs_more_ranks
-from ddp_trainer.train.utils.errors import GroupEnds, StaleGeneration
-from ddp_trainer.train.utils.gc_control import collect_if_due, collecting_by_hand
+from ddp_trainer.train.utils.errors import GroupEnded, StaleGeneration
+from ddp_trainer.train.utils.gc_control import collect_if_due, manual_gc
 
 
 class Trainer:
@@ -52,7 +52,7 @@ class Trainer:
         self._context = build_context(config, task, process)
         self._timer = self._context.timer
         self._history = GoodputTracker(self._timer)
-        self._held = HeldState(self._context, self._history)
+        self._held = ElasticState(self._context, self._history)
         self.callbacks = CallbackList()
         """Receivers of the events of this run."""
         self._has_entered = self._has_parts = False
@@ -64,14 +64,14 @@ class Trainer:
         return self._held.state
 
     @property
-    def can_stay(self) -> bool:
+    def can_join_next_group(self) -> bool:
         """True if this process can join the next group with its current state."""
-        return self._context.can_stay
+        return self._context.can_join_next_group
 
     @property
     def is_done(self) -> bool:
         """True if all planned steps are committed, or evaluations have stopped improving."""
-        return self.state.step >= self.state.plan.total_steps or self._context.watch.has_waited_enough
+        return self.state.step >= self.state.plan.total_steps or self._context.watch.should_stop
 
     def run(self, process: ProcessContext) -> Outcome:
         """Train in one worker group until the run ends or must stop; called once for each group.
@@ -81,7 +81,7 @@ class Trainer:
             TrainError: See :mod:`ddp_trainer.train.utils.errors`.
         """
         try:
-            with process.group.blamed(), collecting_by_hand(self._config.gc_steps):
+            with process.group.convert_abort_errors(), manual_gc(self._config.gc_steps):
                 if (outcome := self.start(process)) is not None:
                     return outcome
                 while not self.is_done:
@@ -96,15 +96,17 @@ class Trainer:
         config, group, is_new = self._config, process.group, not self._held.is_whole
         self._enter(process)
         check_shard(config)
-        if needs_more_ranks(config.parallel, group.world_size, process.env.most_ranks):
-            process.progress.note(f"--parallel {config.parallel} takes more than {group.world_size} ranks: waiting.")
+        if needs_more_ranks(config.parallel, group.world_size, process.env.max_ranks):
+            process.progress.log_message(
+                f"--parallel {config.parallel} takes more than {group.world_size} ranks: waiting."
+            )
             return self._wait_as_spare()
         restored = self._held.resume(self._saver)
         if group.is_spare:
             return self._wait_as_spare()
         self.callbacks.expect(self.state)
         if restored is not None and restored.finished is not None:
-            process.progress.note(f"The run was finished at step {self.state.step} already.")
+            process.progress.log_message(f"The run was finished at step {self.state.step} already.")
             return Outcome(restored.finished, Exit.SUCCESS)
         self._build(restored)
         self.callbacks.begin(self.state)
@@ -112,7 +114,7 @@ class Trainer:
         self._timer.restart()
         self._history.begin()
         self._run_due_evaluation()
-        if is_new and restored is None and config.on_nonfinite is OnNonFinite.ROLLBACK:
+        if is_new and restored is None and config.on_nonfinite is OnNonfinite.ROLLBACK:
             self._save(None)
         return None
 
@@ -132,14 +134,14 @@ class Trainer:
         self._timer.enter(Section.ASIDE)
         return Outcome(await_end(self._process), Exit.SUCCESS)
 
-    def _build(self, restored: Restored | None) -> None:
+    def _build(self, restored: RestoreResult | None) -> None:
         """Build the components of this group, and reserve memory for saves."""
         self.parts = build_components(self.state)
         self._has_parts = True
         if restored is not None:
             self.parts.feed.load_state_dict(restored.data)
         if self.parts.strategy.remark:
-            self._process.progress.note(self.parts.strategy.remark)
+            self._process.progress.log_message(self.parts.strategy.remark)
         self.state.reserve_memory(self._saver)
 
     def train_step(self) -> bool:
@@ -147,28 +149,28 @@ class Trainer:
         batch = self.begin_step()
         return self.commit_step(batch, compute_step(self.state, self.parts, batch))
 
-    def begin_step(self) -> Portion:
+    def begin_step(self) -> StepPlan:
         """Clear the gradients, and return the samples of the next step."""
         collect_if_due(self.state.step, self._config.gc_steps)
         self._saver.poll()
         self._profile.step(self.state.step)
         return begin_step(self.state, self.parts)
 
-    def commit_step(self, batch: Portion, result: StepResult) -> bool:
+    def commit_step(self, batch: StepPlan, result: StepResult) -> bool:
         """Commit a step on all ranks or on none, evaluate and save if due; return True if the ranks agreed to stop."""
-        state, saver, group, times = self.state, self._saver, self._process.group, self._history.word()
-        stops, saves = self._process.is_asked_to_leave, saver.wants_save()
+        state, saver, group, times = self.state, self._saver, self._process.group, self._history.time_report()
+        stops, saves = self._process.should_leave_group, saver.should_save()
         try:
             decision = commit_step(state, self.parts, batch, result, stop=stops, save=saves, times=times)
         except RollBack as err:
             self._roll_back(str(err))
             return False
         group.is_starting = False
-        self._history.reached(state.step, decision.time)
+        self._history.record_step(state.step, decision.time)
         self.callbacks.step(state, decision, own_samples=result.samples if group.counts else 0)
         self._must_stop |= decision.stop > 0
         self._must_save |= saver.is_due(state.step, asked=bool(decision.save))
-        if not self.parts.strategy.is_synchronised(state.step):
+        if not self.parts.strategy.synchronize_with_timeout(state.step):
             return False
         if not self._must_stop and state.step < state.plan.total_steps:
             # Evaluate before saving, so that a restart from this checkpoint needs no second evaluation.
@@ -182,11 +184,11 @@ class Trainer:
         self.parts.feed.load_state_dict(self._held.roll_back(self._saver, reason).data)
         self.parts.restart()
         lost = self._history.go_on_from(self.state.step)
-        self.callbacks.rewind(self.state.step, lost, reason)
+        self.callbacks.rollback(self.state.step, lost, reason)
         self._run_due_evaluation()
 
     def _is_evaluation_due(self) -> bool:
-        return self._context.watch.owes(self.state.step, self.state.plan, self._config)
+        return self._context.watch.is_eval_due(self.state.step, self.state.plan, self._config)
 
     def _run_due_evaluation(self) -> None:
         """Run an evaluation that is overdue, and save its result, so that a rollback does not repeat it."""
@@ -196,34 +198,34 @@ class Trainer:
 
     def _evaluate(self) -> bool:
         """Evaluate; return True if this state is the best so far and must be kept."""
-        self._timer.lap(Phase.OTHER)
+        self._timer.end_phase(Phase.OTHER)
         self._timer.enter(Section.EVALUATION)
         metrics = self.parts.evaluation.run(self._context.model)
-        self._timer.evaluated()
+        self._timer.record_evaluation()
         if metrics:
-            self.callbacks.evaluated(self.state, metrics)
-        return self._context.watch.evaluated(self.state.step, metrics)
+            self.callbacks.record_evaluation(self.state, metrics)
+        return self._context.watch.record_evaluation(self.state.step, metrics)
 
     def _save(self, summary: Summary | None) -> None:
         self._must_save = False
         self.state.save(self._saver, summary, self.parts.feed.state_dict() if self._has_parts else None)
 
-    def _finish_saving(self) -> None:
+    def _wait_for_save(self) -> None:
         self._timer.enter(Section.CHECKPOINT)
-        self._saver.settle()
-        self._timer.lap(Phase.CHECKPOINT)
+        self._saver.wait_for_save()
+        self._timer.end_phase(Phase.CHECKPOINT)
 
     def end_group(self) -> Outcome:
-        """End the group as all ranks agreed; ranks without a stop request raise GroupEnds if they can join another."""
+        """End the group as all ranks agreed; ranks without a stop request raise GroupEnded if they can join another."""
         control, is_stopped = self._process.control, self._process.stop.requested
-        ended = GroupEnds(f"The group ended after step {self.state.step}, as all ranks agreed.")
-        if self._config.spreads and control is not None:
+        ended = GroupEnded(f"The group ended after step {self.state.step}, as all ranks agreed.")
+        if self._config.is_model_sharded and control is not None:
             self._save(None)  # while all ranks are present: a rank that leaves takes its shard of the model with it
-        if control is not None and self.can_stay and not is_stopped:
+        if control is not None and self.can_join_next_group and not is_stopped:
             raise ended
         if control is not None and is_stopped:
             # The others do not wait for this rank's save, unless it holds a shard of the model.
-            control.leave(ended, stays=False, publishes=self._config.spreads)
+            control.report_group_exit(ended, stays=False, publishes=self._config.is_model_sharded)
         return self.stop()
 
     def stop(self) -> Outcome:
@@ -233,14 +235,14 @@ class Trainer:
             # Without a group, a rank of a distributed model has only shards and cannot save.
             if self._saver.saved_step != step and self._held.is_whole:
                 self._save(None)
-            self._finish_saving()
-            self._history.leave()
+            self._wait_for_save()
+            self._history.save_account()
         except StaleGeneration:
             if self._process.control is None:
                 raise
-            progress.note("The other ranks have gone on, and save what they come to.")
+            progress.log_message("The other ranks have gone on, and save what they come to.")
         saved = "saved" if self._saver.holds(step) else "nothing saved"
-        progress.note(f"Told to stop: left after step {step} of {self.state.plan.total_steps}, {saved}.")
+        progress.log_message(f"Told to stop: left after step {step} of {self.state.plan.total_steps}, {saved}.")
         code = self._process.stop.exit_code
         return Outcome(self.summary(Result.STOPPED), code if code is not None else Exit.TERMINATED)
 
@@ -251,10 +253,10 @@ class Trainer:
             self._evaluate()
         summary = self.summary(Result.SUCCEEDED)
         self._save(summary)
-        self._finish_saving()
+        self._wait_for_save()
         self._history.finish()
         if (digest := state.digest()) is not None:
-            self._process.progress.note(f"Weights and optimizer have the SHA-256 {digest}.")
+            self._process.progress.log_message(f"Weights and optimizer have the SHA-256 {digest}.")
         # With a volume per pod, one copy is enough. The collective also waits for the saves of all ranks.
         copies = sum(self._process.group.gather(saver.holds(state.step)))
         error = None if copies else saver.not_written(state.step)
@@ -276,13 +278,15 @@ class Trainer:
         in_doubt = False
         if self._has_parts:
             # Other ranks may have committed the step. Its gradients are then needed to apply it here.
-            in_doubt = self._config.spreads and self.parts.in_doubt and self._process.group.had_reduced
+            in_doubt = (
+                self._config.is_model_sharded and self.parts.in_doubt and self._process.group.is_reduction_complete
+            )
             self.parts.close()
             if not in_doubt:
-                self.state.optimizer.abandon()
+                self.state.optimizer.discard_step()
             self._has_parts = False
             del self.parts
-        if self._config.spreads and stays and self._has_entered:
+        if self._config.is_model_sharded and stays and self._has_entered:
             self._held.capture(in_doubt=in_doubt)
         self._must_stop = self._must_save = False
         if collects:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from kubectl_ddp.render.engines import job, jobset, pytorchjob, trainjob
-from kubectl_ddp.render.engines.engine import Rendering
+from kubectl_ddp.render.engines.engine import EngineTemplates
 from kubectl_ddp.spec.engine import Engine
 
-RENDERINGS: Final[Mapping[Engine, Rendering]] = {
+RENDERINGS: Final[Mapping[Engine, EngineTemplates]] = {
     Engine.PYTORCHJOB: pytorchjob.RENDERING,
     Engine.TRAINJOB: trainjob.RENDERING,
     Engine.JOBSET: jobset.RENDERING,

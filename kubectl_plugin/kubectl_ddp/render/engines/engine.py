@@ -10,7 +10,7 @@ from kubectl_ddp.roots import Root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendering:
+class EngineTemplates:
     """One engine: its templates, and in what they differ from the others'."""
 
     root: Root

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp import roots
-from kubectl_ddp.render.engines.engine import Rendering
+from kubectl_ddp.render.engines.engine import EngineTemplates
 
-RENDERING: Final = Rendering(
+RENDERING: Final = EngineTemplates(
     root=roots.JOB, template="job.yaml.j2", beside=("nodes-service.yaml.j2",), has_subdomain=True
 )

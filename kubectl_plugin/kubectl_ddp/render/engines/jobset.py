@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp import roots
-from kubectl_ddp.render.engines.engine import Rendering
+from kubectl_ddp.render.engines.engine import EngineTemplates
 
-RENDERING: Final = Rendering(root=roots.JOBSET, template="jobset.yaml.j2")
+RENDERING: Final = EngineTemplates(root=roots.JOBSET, template="jobset.yaml.j2")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from kubectl_ddp import roots
-from kubectl_ddp.render.engines.engine import Rendering
+from kubectl_ddp.render.engines.engine import EngineTemplates
 
-RENDERING: Final = Rendering(
+RENDERING: Final = EngineTemplates(
     root=roots.TRAINJOB,
     template="trainjob.yaml.j2",
     before=("training-runtime.yaml.j2",),

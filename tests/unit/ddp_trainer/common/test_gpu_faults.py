@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Exit, FailureReason
-from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_memory, nccl_config_error
 from ddp_trainer.launch.failures import failure_reason
 
 SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "samples" / "nccl_errors.json").read_text())
@@ -21,7 +21,7 @@ def test_each_recorded_message_is_what_its_source_says(message: str, kind: str) 
     fault = fault_in(message)
     assert (fault.kind if fault else None) == (kind if kind in list(FaultKind) else None)
     assert is_out_of_gpu_memory(message) is (kind == "memory")
-    assert (refusal_in(message) is not None) is (kind == "refusal")
+    assert (nccl_config_error(message) is not None) is (kind == "refusal")
 
 
 @pytest.mark.parametrize(("message", "kind"), BY_MESSAGE)
@@ -56,10 +56,10 @@ def test_every_kind_has_a_fix_in_one_sentence() -> None:
 
 def test_the_network_that_was_asked_for_is_named() -> None:
     unnamed = "NCCL error: ncclInvalidUsage\nLast error:\nFailed to initialize any NET plugin"
-    refusal = refusal_in(unnamed, "AWS Libfabric")
+    refusal = nccl_config_error(unnamed, "AWS Libfabric")
     assert refusal is not None
     assert refusal.what == "finds no network 'AWS Libfabric'"
-    named = refusal_in("NCCL ncclInvalidUsage\nLast error:\nError: network IB not found.")
+    named = nccl_config_error("NCCL ncclInvalidUsage\nLast error:\nError: network IB not found.")
     assert named is not None
     assert named.what == "finds no network 'IB'"
     assert "unset NCCL_NET" in named.fix

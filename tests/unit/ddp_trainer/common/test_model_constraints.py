@@ -15,11 +15,11 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import choose_shards, shares
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.parallel.pipeline_schedule import demand_fit
+from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches
 from ddp_trainer.train.tasks.text import VOCABULARY
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec import own_gpt
+from kubectl_ddp.spec import reference_model
 from kubectl_ddp.spec.quantity import Nodes
 from tests.jobs import a_job
 
@@ -30,8 +30,8 @@ def test_samples_of_a_part_are_those_that_the_trainer_gives_it(batch: int, shard
     parts = min(parts, shards)
     counted = [share(part, parts=parts, shards=shards, global_batch=batch) for part in range(parts)]
     assert counted == shares(batch, shards, parts)
-    assert logical_shards(None, most_ranks=parts, parts=parts, global_batch=batch) == choose_shards(
-        None, promised_ranks=parts, most_ranks=parts, world_size=parts, global_batch=batch
+    assert logical_shards(None, max_ranks=parts, parts=parts, global_batch=batch) == choose_shards(
+        None, promised_ranks=parts, max_ranks=parts, world_size=parts, global_batch=batch
     )
 
 
@@ -41,10 +41,10 @@ def test_schedules_are_the_trainers() -> None:
 
 def test_the_plugins_defaults_are_the_trainers() -> None:
     of_gpt = {name: each.default for name, each in inspect.signature(Gpt).parameters.items()}
-    assert dict(own_gpt.SIZES) == {name: of_gpt[name] for name in own_gpt.SIZES}
+    assert dict(reference_model.SIZES) == {name: of_gpt[name] for name in reference_model.SIZES}
     config = Config()
-    assert (config.global_batch, config.pipeline_schedule) == (own_gpt.GLOBAL_BATCH, own_gpt.SCHEDULE)
-    assert own_gpt.VOCABULARY == VOCABULARY
+    assert (config.global_batch, config.pipeline_schedule) == (reference_model.GLOBAL_BATCH, reference_model.SCHEDULE)
+    assert reference_model.VOCABULARY == VOCABULARY
 
 
 def a_gpt(**options: int) -> Gpt:
@@ -65,13 +65,13 @@ def a_gpt(**options: int) -> Gpt:
         pytest.param(
             "pp=2",
             "--global-batch 8 --micro-batch 8",
-            lambda: demand_fit(PipelineSchedule.ONE_F_ONE_B, 1, 2),
+            lambda: check_micro_batches(PipelineSchedule.ONE_F_ONE_B, 1, 2),
             id="micro-batches",
         ),
         pytest.param(
             "pp=2",
             "--global-batch 5 --micro-batch 1 --pipeline-schedule zero-bubble",
-            lambda: demand_fit(PipelineSchedule.ZERO_BUBBLE, 5, 2),
+            lambda: check_micro_batches(PipelineSchedule.ZERO_BUBBLE, 5, 2),
             id="rounds",
         ),
     ],

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.launch.env_lint import doubts
+from ddp_trainer.launch.env_lint import lint_environment
 
 
 def said(tmp_path: Path, environ: dict[str, str], *devices: str) -> list[str]:
     for device in devices:
         (tmp_path / device).mkdir(exist_ok=True)
-    return [line.partition(":")[0] for line in doubts(environ, nodes=2, nproc=2, rdma=tmp_path)]
+    return [line.partition(":")[0] for line in lint_environment(environ, nodes=2, nproc=2, rdma=tmp_path)]
 
 
 def test_interfaces_devices_and_files_of_this_node_are_looked_at(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_the_loopback_is_wrong_only_between_machines(
     address: str, endpoint: str, expected: list[str], tmp_path: Path
 ) -> None:
     environ = {"GLOO_SOCKET_IFNAME": "lo", "DDP_POD_IP": address}
-    lines = doubts(environ, nodes=2, nproc=2, endpoint=endpoint, rdma=tmp_path)
+    lines = lint_environment(environ, nodes=2, nproc=2, endpoint=endpoint, rdma=tmp_path)
     assert [line.partition(":")[0] for line in lines] == expected
 
 
@@ -54,14 +54,14 @@ def test_rules_can_be_left_out_and_one_that_does_not_exist_is_told(tmp_path: Pat
     environ = {"NCCL_P2P_DISABLE": "1", "DDP_LINT_IGNORE": "N04"}
     assert said(tmp_path, environ) == []
     assert said(tmp_path, environ | {"DDP_LINT_IGNORE": "all"}) == []
-    [line] = doubts(environ | {"DDP_LINT_IGNORE": "N04,K10,N99"}, nodes=1, nproc=1, rdma=tmp_path)
+    [line] = lint_environment(environ | {"DDP_LINT_IGNORE": "N04,K10,N99"}, nodes=1, nproc=1, rdma=tmp_path)
     assert line == "DDP_LINT_IGNORE names 'N99', which is no rule; see docs/lint.md."
 
 
 def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:
     program = (
-        "import sys; from ddp_trainer.launch.env_lint import doubts\n"
-        "assert doubts({'PATH': '/bin', 'DDP_JOB': 'x'}, nodes=2, nproc=2) == []\n"
+        "import sys; from ddp_trainer.launch.env_lint import lint_environment\n"
+        "assert lint_environment({'PATH': '/bin', 'DDP_JOB': 'x'}, nodes=2, nproc=2) == []\n"
         "assert not [name for name in sys.modules if name.startswith('ddp_trainer.common.lint')]"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

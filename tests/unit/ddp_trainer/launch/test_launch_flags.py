@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.completion import script
-from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, unclaimed
+from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, remaining_args
 from ddp_trainer.launch.protocol.errors import LaunchError
 
 NOT_STRINGS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}
@@ -102,7 +102,7 @@ def test_each_prefix_that_is_unique_in_torchrun_means_the_same_flag_here(
     for prefix, dest in unique.items():
         action = next(each for each in theirs.values() if each.dest == dest)
         if dest in {"help", "logs_specs", "print_completion"}:
-            assert unclaimed([prefix]) == []
+            assert remaining_args([prefix]) == []
             continue
         value = str((action.choices or ["7"])[0])
         given = [prefix] if action.nargs == 0 else [f"{prefix}={value}"] if joined else [prefix, value]

@@ -13,7 +13,7 @@ from ddp_trainer.launch.agent import join_preflight
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
-from ddp_trainer.launch.host.port_reservation import HeldPort
+from ddp_trainer.launch.host.port_reservation import ReservedPort
 from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Meet, Node, Policy, Standing
 
 other, own = (Node(token=each, name=each, local_world_size=1, address="127.0.0.1") for each in ("other", "own"))
@@ -23,8 +23,8 @@ hello = Hello(version=VERSION, run_id="r", node=own, policy=policy, standing=Sta
 class Watched(Children):
     ends = 0
 
-    def adopt(self, pid, ended):
-        super().adopt(pid, ended)
+    def add_child_handler(self, pid, ended):
+        super().add_child_handler(pid, ended)
         self._owners[pid] = lambda code: (ended(code), setattr(self, "ends", self.ends + 1))
 
     async def have_ended(self, count):
@@ -36,7 +36,7 @@ async def main():
     preflight = Preflight(children, PreflightPolicy.STRICT, 1, "", pathlib.Path(sys.argv[1]), os.environ)
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="")
     held = join_preflight.JoinPreflight(core, preflight, lambda _: {}, print, lambda _: None)
-    with HeldPort() as port:
+    with ReservedPort() as port:
         group = Generation(
             number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.number
         )
@@ -56,8 +56,8 @@ def sent(tmp_path: Path, body: str) -> str:
 
 def test_the_end_of_one_that_was_asked_for_by_a_store_before_is_not_taken_for_that_of_the_next(tmp_path: Path) -> None:
     body = """
-        held.told(ask)
-        held.told(ask)  # of a store that was restarted, and numbers from one
+        held.on_message(ask)
+        held.on_message(ask)  # of a store that was restarted, and numbers from one
         await children.have_ended(1)
         print("one has ended")
         held.end()  # there is a group, which needs the port
@@ -69,8 +69,8 @@ def test_the_end_of_one_that_was_asked_for_by_a_store_before_is_not_taken_for_th
 def test_one_that_does_not_end_by_itself_is_ended_and_counts_as_not_fit(tmp_path: Path) -> None:
     body = """
         join_preflight.LONGEST_SECONDS = 0.1
-        held.told(ask)
+        held.on_message(ask)
         await children.have_ended(1)
         assert core.unfit == "The preflight ended with -9 and without a result", core.unfit
     """
-    assert sent(tmp_path, body) == "Met(number=1, fit=False)\n"
+    assert sent(tmp_path, body) == "PreflightResult(number=1, fit=False)\n"

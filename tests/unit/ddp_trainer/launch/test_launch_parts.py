@@ -18,14 +18,14 @@ from ddp_trainer.launch import config as settings
 from ddp_trainer.launch.agent.termination_report import Report, fit
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, own_address, parse_endpoint
+from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address
 from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
-from ddp_trainer.launch.host.port_reservation import HeldPort
-from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.host.port_reservation import ReservedPort
+from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
 from ddp_trainer.launch.rendezvous.ranks import choose, in_order, node_index
-from ddp_trainer.launch.workers.logs import LogPump, LogSpec, Prefix, Std, parse_std
+from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, parse_std
 from tests.support.launch_simulation import a_failure
 
 
@@ -126,8 +126,8 @@ class TestEvidence:
 
     def test_the_kernels_count_of_memory_kills_is_read(self, tmp_path: Path) -> None:
         (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
-        assert failure_reason.oom_kills(tmp_path) == 2
-        assert failure_reason.oom_kills(tmp_path / "none") == 0
+        assert failure_reason.oom_kill_count(tmp_path) == 2
+        assert failure_reason.oom_kill_count(tmp_path / "none") == 0
 
 
 class TestEndpoints:
@@ -334,7 +334,7 @@ class TestSettings:
     @pytest.mark.parametrize("text", ["SIGNOTHING", "SIGKILL", "SIGTERM,SIGCHLD"])
     def test_signals_that_cannot_be_handled_are_named(self, text: str) -> None:
         with pytest.raises(LaunchError):
-            settings.signals_of(text)
+            settings.parse_signals(text)
 
 
 class TestLines:
@@ -351,7 +351,7 @@ class TestLines:
 
     def test_lines_are_cut_at_every_kind_of_end_and_carried_whole(self, tmp_path: Path) -> None:
         read, write = os.pipe()
-        pump = LogPump()
+        pump = LogForwarder()
         sink = pump.add(
             console=write,
             prefix=Prefix("${rank}> ", 7),
@@ -371,7 +371,7 @@ class TestLines:
 
     def test_the_rank_before_a_line_is_the_one_that_the_worker_has_when_it_writes(self, tmp_path: Path) -> None:
         read, write = os.pipe()
-        pump = LogPump()
+        pump = LogForwarder()
         prefix = Prefix("[${role_name} ${rank}] ", None)
         sink = pump.add(console=write, prefix=prefix, file=None)
         lines = os.fdopen(read, "rb")
@@ -386,7 +386,7 @@ class TestLines:
 
     def test_a_line_without_an_end_is_broken_before_it_fills_the_memory(self, tmp_path: Path) -> None:
         out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-        pump = LogPump()
+        pump = LogForwarder()
         sink = pump.add(console=out, prefix=Prefix("", 0), file=None)
         os.write(sink, b"x" * 60_000)
         os.write(sink, b"x" * 60_000)
@@ -398,7 +398,7 @@ class TestLines:
 
 class TestPorts:
     def test_a_held_port_can_be_listened_on_by_a_socket_that_reuses_addresses(self) -> None:
-        with HeldPort() as held, socket.socket() as server:
+        with ReservedPort() as held, socket.socket() as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind(("0.0.0.0", held.number))
             server.listen()
@@ -408,26 +408,26 @@ class TestPorts:
     def test_a_held_port_can_be_listened_on_by_the_store_of_torch(self) -> None:
         from torch.distributed import TCPStore
 
-        with HeldPort() as held:
+        with ReservedPort() as held:
             store = TCPStore("127.0.0.1", held.number, is_master=True, wait_for_workers=False)
             store.set("key", "value")
             assert store.get("key") == b"value"
 
     def test_nobody_is_given_a_held_port(self) -> None:
-        with HeldPort() as held, socket.socket() as other, pytest.raises(OSError, match="in use"):
+        with ReservedPort() as held, socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("0.0.0.0", held.number))
 
 
 def test_every_code_below_128_is_final_and_every_other_is_not() -> None:
-    assert exitcodes.of_given_up_run(127) == 127
-    assert exitcodes.of_given_up_run(128) == 93
+    assert exit_codes.of_given_up_run(127) == 127
+    assert exit_codes.of_given_up_run(128) == 93
 
 
 def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> None:
     for address in ("10.0.0.7", "fd00::7", "fe80::7%eth0", ""):
-        assert own_address({"DDP_POD_IP": address}) == address
+        assert pod_address({"DDP_POD_IP": address}) == address
     with pytest.raises(LaunchError, match=r"^DDP_POD_IP='worker-0' is no address; "):
-        own_address({"DDP_POD_IP": "worker-0"})
+        pod_address({"DDP_POD_IP": "worker-0"})
 
 
 @pytest.mark.parametrize(

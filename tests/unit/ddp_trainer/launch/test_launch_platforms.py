@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.platforms import VOLCENGINE as TABLE
-from ddp_trainer.launch.platforms import apply
+from ddp_trainer.launch.platform_defaults import VOLCENGINE as TABLE
+from ddp_trainer.launch.platform_defaults import apply
 from ddp_trainer.launch.protocol.errors import LaunchError
 
 VOLCENGINE = {

@@ -16,10 +16,10 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.storage.mmap_directory import agent_board, rank_board, survey
+from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
+from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder, NoopRankRecorder, RankRecorder
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -29,9 +29,9 @@ def environment(directory: Path, **more: str) -> Mapping[str, str]:
 
 
 def test_without_a_directory_nobody_is_told() -> None:
-    assert isinstance(attach.rank_recorder({}), SilentRankRecorder)
-    assert isinstance(attach.rank_recorder({Env.METRICS_DIR: ""}), SilentRankRecorder)
-    assert isinstance(attach.agent_recorder(None, {}), SilentAgentRecorder)
+    assert isinstance(attach.rank_recorder({}), NoopRankRecorder)
+    assert isinstance(attach.rank_recorder({Env.METRICS_DIR: ""}), NoopRankRecorder)
+    assert isinstance(attach.agent_recorder(None, {}), NoopAgentRecorder)
 
 
 @pytest.mark.parametrize(("board", "base"), [(BoardRankRecorder, RankRecorder), (BoardAgentRecorder, AgentRecorder)])
@@ -41,14 +41,14 @@ def test_every_report_has_its_cells_on_the_board(board: type, base: type) -> Non
 
 def test_a_rank_is_known_from_the_first_moment(tmp_path: Path) -> None:
     attach.rank_recorder(environment(tmp_path, GROUP_RANK="1"))
-    board = read(rank_board(tmp_path, 1), RANK)
+    board = read(rank_board_path(tmp_path, 1), RANK)
     assert board.owner == ProcessId.current()
     assert board.identity == {"rank": 5, "local_rank": 1, "node_rank": 1, "run_id": "", "local_world_size": 4}
 
 
 def test_a_rank_started_by_hand_is_rank_0_of_one(tmp_path: Path) -> None:
     attach.rank_recorder({Env.METRICS_DIR: str(tmp_path)})
-    identity = read(rank_board(tmp_path, 0), RANK).identity
+    identity = read(rank_board_path(tmp_path, 0), RANK).identity
     assert identity == {"rank": 0, "local_rank": 0, "node_rank": 0, "run_id": "", "local_world_size": 1}
 
 
@@ -58,7 +58,7 @@ def test_a_rank_that_is_started_again_goes_on_and_keeps_its_device(tmp_path: Pat
     first.step(*ONE_STEP)
     second = attach.rank_recorder(environment(tmp_path, RANK="3"))
     second.step(*ONE_STEP)
-    board = read(rank_board(tmp_path, 1), RANK)
+    board = read(rank_board_path(tmp_path, 1), RANK)
     assert board.values[Metric.STEPS] == 2
     assert (board.identity["rank"], board.identity["device"]) == (3, "H100")
 
@@ -66,17 +66,17 @@ def test_a_rank_that_is_started_again_goes_on_and_keeps_its_device(tmp_path: Pat
 def test_a_worker_that_has_no_place_yet_is_no_rank_or_the_one_before_it(tmp_path: Path) -> None:
     waiting = {name: value for name, value in environment(tmp_path).items() if name != "RANK"}
     first = attach.rank_recorder(waiting)
-    assert survey(tmp_path).ranks == ()
-    assert survey(tmp_path).stale == ()
+    assert read_pod_snapshot(tmp_path).ranks == ()
+    assert read_pod_snapshot(tmp_path).stale == ()
     first.identity(rank=5, local_rank=1, world_size=8, backend="gloo", device="cpu")
     attach.rank_recorder(waiting)
-    assert [slot.rank for slot in survey(tmp_path).ranks] == [5]
+    assert [slot.rank for slot in read_pod_snapshot(tmp_path).ranks] == [5]
 
 
 def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None:
     directory = tmp_path / "run" / "metrics"
     attach.agent_recorder(directory, {}).world(size=4, nodes=2, nodes_desired=2)
-    values = read(agent_board(directory), AGENT).values
+    values = read(agent_board_path(directory), AGENT).values
     assert values[cell(Metric.GROUP_STATE, GroupState.PENDING)] == 1
     assert values[Metric.WORLD_SIZE] == 4
     assert directory.stat().st_mode & 0o777 == 0o700
@@ -85,7 +85,7 @@ def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None
 def test_a_launcher_that_is_started_again_goes_on_counting(tmp_path: Path) -> None:
     attach.agent_recorder(tmp_path, {}).rendezvous(2.0, 1)
     attach.agent_recorder(tmp_path, {}).rendezvous(3.0, 2)
-    assert read(agent_board(tmp_path), AGENT).values["ddp_rendezvous_duration_seconds_sum"] == 5.0
+    assert read(agent_board_path(tmp_path), AGENT).values["ddp_rendezvous_duration_seconds_sum"] == 5.0
 
 
 def missing(directory: Path) -> Mapping[str, str]:
@@ -140,8 +140,8 @@ def test_a_child_of_a_rank_does_not_take_its_board(tmp_path: Path) -> None:
     told = environment(tmp_path)
     attach.rank_recorder(told)
     done = run("from ddp_trainer.metrics import attach; print(type(attach.rank_recorder()).__name__)", told)
-    assert (done.stdout, done.stderr) == ("SilentRankRecorder\n", "")
-    assert read(rank_board(tmp_path, 1), RANK).owner == ProcessId.current()
+    assert (done.stdout, done.stderr) == ("NoopRankRecorder\n", "")
+    assert read(rank_board_path(tmp_path, 1), RANK).owner == ProcessId.current()
 
 
 def test_no_space_for_a_board_is_a_warning_and_not_a_bus_error(tmp_path: Path) -> None:
@@ -166,4 +166,4 @@ def test_a_meter_reports_to_the_board(tmp_path: Path) -> None:
     meter = attach.meter(environment(tmp_path))
     meter.reached(Phase.FORWARD)
     meter.step(samples=16)
-    assert read(rank_board(tmp_path, 1), RANK).values[Metric.SAMPLES] == 16
+    assert read(rank_board_path(tmp_path, 1), RANK).values[Metric.SAMPLES] == 16

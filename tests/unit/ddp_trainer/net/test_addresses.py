@@ -7,7 +7,7 @@ import doctest
 import pytest
 
 from ddp_trainer.net import addresses
-from ddp_trainer.net.addresses import is_address, is_own_address
+from ddp_trainer.net.addresses import is_address, is_local_address
 
 
 def test_examples_in_docstrings_hold() -> None:
@@ -24,4 +24,4 @@ def test_an_address_needs_no_resolver(text: str, expected: bool) -> None:
 
 @pytest.mark.parametrize(("address", "ours"), [("127.0.0.9", True), ("::1", True), ("192.0.2.1", False)])
 def test_an_own_address_can_be_bound_to(address: str, ours: bool) -> None:
-    assert is_own_address(address) is ours
+    assert is_local_address(address) is ours

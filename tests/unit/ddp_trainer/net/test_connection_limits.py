@@ -33,19 +33,19 @@ def test_connections_count_by_the_host_that_they_come_from(address: str, client:
 
 def test_one_address_leaves_room_for_others() -> None:
     limits = ConnectionLimits(total=4, per_address=2)
-    assert [limits.admit("192.0.2.1") for _ in range(3)] == [True, True, False]
+    assert [limits.try_acquire("192.0.2.1") for _ in range(3)] == [True, True, False]
     assert limits.is_full_for("::ffff:192.0.2.1")
     assert not limits.is_full_for("192.0.2.2")
-    assert [limits.admit("192.0.2.2") for _ in range(3)] == [True, True, False]
+    assert [limits.try_acquire("192.0.2.2") for _ in range(3)] == [True, True, False]
     assert limits.is_full
-    assert not limits.admit("192.0.2.3")
+    assert not limits.try_acquire("192.0.2.3")
     limits.release("::ffff:192.0.2.1")
-    assert limits.admit("192.0.2.3")
+    assert limits.try_acquire("192.0.2.3")
 
 
 def test_the_loopback_may_use_all_of_the_total() -> None:
     limits = ConnectionLimits(total=8, per_address=2)
-    assert [limits.admit("127.0.0.1") for _ in range(9)] == [True] * 8 + [False]
+    assert [limits.try_acquire("127.0.0.1") for _ in range(9)] == [True] * 8 + [False]
 
 
 def test_no_order_of_connections_passes_a_limit() -> None:
@@ -58,7 +58,7 @@ def test_no_order_of_connections_passes_a_limit() -> None:
     for _ in range(5000):
         if held and draw.random() < 0.45:
             limits.release(held.pop(draw.randrange(len(held))))
-        elif limits.admit(address := draw.choice(addresses)):
+        elif limits.try_acquire(address := draw.choice(addresses)):
             held.append(address)
         by_client = Counter(map(client_of, held))
         assert len(held) <= 6
@@ -72,9 +72,9 @@ def test_no_order_of_connections_passes_a_limit() -> None:
 )
 def test_connections_fit_into_the_limit_of_open_files(soft: int, hard: int, wanted: int, fits: int) -> None:
     script = (
-        "import resource, sys; from ddp_trainer.net.connection_limits import fit_connections;"
+        "import resource, sys; from ddp_trainer.net.connection_limits import apply_fd_limit;"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
-        f"print(fit_connections({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[1])"
+        f"print(apply_fd_limit({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[1])"
     )
     output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     assert output.split() == [str(fits), str(hard)]

@@ -13,11 +13,11 @@ from hypothesis import given
 from ddp_trainer.net.handshake import (
     MOST_BYTES,
     ClientHandshake,
-    HandshakeFailed,
+    HandshakeError,
     ServerHandshake,
     WrongSecret,
-    admit,
     authenticate,
+    authenticate_client,
 )
 from ddp_trainer.net.run_secret import RunSecret
 
@@ -27,47 +27,47 @@ VERSION = 5
 
 def test_both_sides_are_content_if_they_hold_the_same_secret() -> None:
     client, server = ClientHandshake(KEY, VERSION), ServerHandshake(KEY, VERSION)
-    server.verify(client.answer(server.challenge(client.knock)))
+    server.verify(client.respond(server.make_challenge(client.knock)))
 
 
 def test_each_side_finds_out_that_the_other_has_another_secret() -> None:
     client, server = ClientHandshake(KEY, VERSION), ServerHandshake(OTHER, VERSION)
     with pytest.raises(WrongSecret):
-        client.answer(server.challenge(client.knock))
+        client.respond(server.make_challenge(client.knock))
     impostor, honest = ClientHandshake(OTHER, VERSION), ServerHandshake(KEY, VERSION)
-    challenge = json.loads(honest.challenge(impostor.knock))
+    challenge = json.loads(honest.make_challenge(impostor.knock))
     with pytest.raises(WrongSecret):
         honest.verify(json.dumps({"is": "proof", "proof": challenge["proof"]}).encode())  # the server's own, reflected
 
 
 def test_a_proof_of_one_connection_is_worth_nothing_on_another() -> None:
     client, server = ClientHandshake(KEY, VERSION), ServerHandshake(KEY, VERSION)
-    proof = client.answer(server.challenge(client.knock))
+    proof = client.respond(server.make_challenge(client.knock))
     again = ServerHandshake(KEY, VERSION)
-    again.challenge(client.knock)
+    again.make_challenge(client.knock)
     with pytest.raises(WrongSecret):
         again.verify(proof)
 
 
 def test_no_nonce_is_used_twice() -> None:
     knocks = {ClientHandshake(KEY, VERSION).knock for _ in range(1000)}
-    challenges = {ServerHandshake(KEY, VERSION).challenge(next(iter(knocks))) for _ in range(1000)}
+    challenges = {ServerHandshake(KEY, VERSION).make_challenge(next(iter(knocks))) for _ in range(1000)}
     assert (len(knocks), len(challenges)) == (1000, 1000)
 
 
 def test_another_version_is_refused_before_any_proof() -> None:
-    with pytest.raises(HandshakeFailed, match="version 4"):
-        ServerHandshake(KEY, VERSION).challenge(ClientHandshake(KEY, 4).knock)
+    with pytest.raises(HandshakeError, match="version 4"):
+        ServerHandshake(KEY, VERSION).make_challenge(ClientHandshake(KEY, 4).knock)
 
 
 @given(st.binary(max_size=300) | st.from_regex(rb'\{"is":"(knock|proof|challenge)","[a-z]+":"?[0-9a-f]*"?\}\n'))
 def test_whatever_else_is_sent_does_not_pass(line: bytes) -> None:
-    for side in (ServerHandshake(KEY, VERSION).challenge, ClientHandshake(KEY, VERSION).answer):
-        with pytest.raises(HandshakeFailed):
+    for side in (ServerHandshake(KEY, VERSION).make_challenge, ClientHandshake(KEY, VERSION).respond):
+        with pytest.raises(HandshakeError):
             side(line)
     server = ServerHandshake(KEY, VERSION)
-    server.challenge(ClientHandshake(KEY, VERSION).knock)
-    with pytest.raises(HandshakeFailed):
+    server.make_challenge(ClientHandshake(KEY, VERSION).knock)
+    with pytest.raises(HandshakeError):
         server.verify(line)
 
 
@@ -97,7 +97,7 @@ def over_tcp(client: Streams, server: Streams) -> tuple[object, object]:
 async def outcome(side: Awaitable[None]) -> object:
     try:
         await side
-    except (HandshakeFailed, OSError) as error:
+    except (HandshakeError, OSError) as error:
         return type(error)
     return None
 
@@ -107,10 +107,10 @@ def test_streams_authenticate() -> None:
         return lambda reader, writer: authenticate(reader, writer, key, VERSION)
 
     def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Awaitable[None]:
-        return admit(reader, writer, KEY, VERSION)
+        return authenticate_client(reader, writer, KEY, VERSION)
 
     assert over_tcp(client(KEY), server) == (None, None)
-    assert over_tcp(client(OTHER), server) == (WrongSecret, HandshakeFailed)
+    assert over_tcp(client(OTHER), server) == (WrongSecret, HandshakeError)
 
 
 def test_a_line_that_does_not_end_is_refused_after_4_kib() -> None:
@@ -118,5 +118,5 @@ def test_a_line_that_does_not_end_is_refused_after_4_kib() -> None:
         writer.write(b"x" * (64 * MOST_BYTES))
         await writer.drain()
 
-    _, refused = over_tcp(flood, lambda reader, writer: admit(reader, writer, KEY, VERSION))
-    assert refused is HandshakeFailed
+    _, refused = over_tcp(flood, lambda reader, writer: authenticate_client(reader, writer, KEY, VERSION))
+    assert refused is HandshakeError

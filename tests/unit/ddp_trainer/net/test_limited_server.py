@@ -15,7 +15,7 @@ import pytest
 from ddp_trainer.net import limited_server
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
 from ddp_trainer.net.limited_server import Connection, LimitedServer
-from ddp_trainer.net.network_interfaces import interfaces
+from ddp_trainer.net.network_interfaces import list_interfaces
 
 BUFFER_BYTES = 4096
 Serve = Callable[[Connection], Awaitable[None]]
@@ -78,7 +78,7 @@ async def listening(
         yield here
         await server.close()
         await here.leave()
-    assert server.open_connections == 0
+    assert server.connection_count == 0
 
 
 async def said(connection: Peer, line: bytes) -> bytes:
@@ -104,7 +104,7 @@ def test_more_connections_than_fit_close_the_oldest() -> None:
             for each in crowd[:3]:
                 await closed(each)
             assert [await said(each, b"hi\n") for each in crowd[3:]] == [b"hi\n"] * 3
-            assert here.server.open_connections == 3
+            assert here.server.connection_count == 3
 
     asyncio.run(run())
 
@@ -138,7 +138,9 @@ def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> 
 
 def own_address() -> str:
     """An address of this machine that is not the loopback."""
-    found = [each for one in interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each]
+    found = [
+        each for one in list_interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each
+    ]
     if not found:
         pytest.skip("this machine has no address but the loopback")
     return found[0]
@@ -152,7 +154,7 @@ def test_one_address_does_not_take_all_of_the_total() -> None:
             for each in crowd[:4]:
                 await closed(each)
             assert [await said(each, b"hi\n") for each in crowd[4:]] == [b"hi\n"] * 2
-            assert here.server.open_connections == 2
+            assert here.server.connection_count == 2
 
     asyncio.run(run())
 
@@ -181,7 +183,7 @@ def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytes
             with open_files(next_one):
                 await asyncio.get_running_loop().sock_connect(client, here.address)
                 await asked.wait()
-                assert here.server.open_connections == 0
+                assert here.server.connection_count == 0
             assert await said(await here.connect(client), b"hi\n") == b"hi\n"
 
     asyncio.run(run())
@@ -241,7 +243,7 @@ def test_a_server_that_closes_ends_all_connections_without_a_word(capfd: pytest.
         async with listening(total=16) as here:
             for _ in range(16):
                 assert await said(await here.connect(), b"hi\n") == b"hi\n"
-            assert here.server.open_connections == 16
+            assert here.server.connection_count == 16
         assert here.lines == []
 
     asyncio.run(run(), debug=True)

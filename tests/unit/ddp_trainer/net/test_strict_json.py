@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 
-from ddp_trainer.net.strict_json import Malformed, loads, parse
+from ddp_trainer.net.strict_json import DecodeError, loads, parse
 
 
 class Colour(StrEnum):
@@ -55,5 +55,5 @@ def test_declared_fields_of_declared_types_come_back() -> None:
     ],
 )
 def test_anything_else_is_malformed(line: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(DecodeError):
         parse(Outer, loads(line))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.preflight.checks.all_checks import CHECKS, judge
+from ddp_trainer.preflight.checks.all_checks import CHECKS, run_all_checks
 from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import (
     Choice,
@@ -13,9 +13,9 @@ from ddp_trainer.preflight.schema import (
     Facts,
     Gpu,
     Limits,
-    Listening,
+    ListenPorts,
     Outcome,
-    Purpose,
+    ProbeKind,
     Report,
     Resolution,
     Software,
@@ -24,7 +24,7 @@ from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, etherne
 
 
 def bad(facts: Facts) -> list[Finding]:
-    return [finding for finding in judge(facts) if finding.status in {Status.WARN, Status.FAIL}]
+    return [finding for finding in run_all_checks(facts) if finding.status in {Status.WARN, Status.FAIL}]
 
 
 def only(facts: Facts) -> Finding:
@@ -44,7 +44,7 @@ def test_nodes_that_lack_nothing_pass_every_check() -> None:
 def test_one_node_alone_passes_what_takes_one_and_skips_what_takes_two() -> None:
     alone = facts_of(replace(a_report(), endpoint=Resolution(name="")))
     assert bad(alone) == []
-    skipped = {finding.check for finding in judge(alone) if finding.status is Status.SKIP}
+    skipped = {finding.check for finding in run_all_checks(alone) if finding.status is Status.SKIP}
     assert skipped >= {check.name for check in CHECKS if check.takes_two}
 
 
@@ -244,8 +244,8 @@ def test_the_odd_one_of_many_is_named_and_not_the_many() -> None:
     assert (finding.node, finding.message) == ("node-0", "torch is 2.10.0 here, 2.13.0 on node-1")
 
 
-@pytest.mark.parametrize("purpose", [Purpose.RANDOM, Purpose.RENDEZVOUS])
-def test_a_port_that_some_cannot_reach_is_named_once_with_all_of_them(purpose: Purpose) -> None:
+@pytest.mark.parametrize("purpose", [ProbeKind.RANDOM, ProbeKind.RENDEZVOUS])
+def test_a_port_that_some_cannot_reach_is_named_once_with_all_of_them(purpose: ProbeKind) -> None:
     probes = (
         a_probe(0, 2, purpose, Outcome.TIMED_OUT),
         a_probe(1, 2, purpose, Outcome.REFUSED),
@@ -258,14 +258,14 @@ def test_a_port_that_some_cannot_reach_is_named_once_with_all_of_them(purpose: P
 
 
 def test_a_rendezvous_port_that_the_host_could_not_have_is_named() -> None:
-    host = a_report(0, listening=Listening(random=1, taken="port 29400 is taken by process 7 (python)"))
+    host = a_report(0, listening=ListenPorts(random=1, taken="port 29400 is taken by process 7 (python)"))
     finding = only(facts_of(host, a_report(1)))
     assert (finding.check, finding.message) == ("rendezvous-port", "port 29400 is taken by process 7 (python)")
 
 
 def test_an_interface_that_others_cannot_reach_is_named_with_the_one_that_leads_to_them() -> None:
     wrong = Choice(interface="docker1", address="172.18.0.1", why="NCCL_SOCKET_IFNAME=docker")
-    probes = (a_probe(0, 1, Purpose.NCCL, Outcome.NO_ROUTE, address="172.18.0.1"),)
+    probes = (a_probe(0, 1, ProbeKind.NCCL, Outcome.NO_ROUTE, address="172.18.0.1"),)
     finding = only(facts_of(a_report(0), a_report(1, nccl=wrong), probes=probes))
     assert (finding.status, finding.check) == (Status.FAIL, "interface")
     assert finding.message == (
@@ -331,9 +331,9 @@ def test_a_node_that_joins_is_judged_by_what_was_not_there_without_it() -> None:
 def test_a_port_between_a_newcomer_and_a_member_counts_and_one_between_members_does_not() -> None:
     closed = Outcome.REFUSED
     facts = joined(a_report(0), a_report(1), newcomer=a_report(2))
-    between_members = a_probe(0, 1, Purpose.RANDOM, closed)
+    between_members = a_probe(0, 1, ProbeKind.RANDOM, closed)
     assert bad(replace(facts, probes=(between_members,))) == []
-    finding = only(replace(facts, probes=(between_members, a_probe(2, 0, Purpose.RANDOM, closed))))
+    finding = only(replace(facts, probes=(between_members, a_probe(2, 0, ProbeKind.RANDOM, closed))))
     assert finding.message == "10.0.0.1:40000 cannot be reached from node-2 (refused)"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.preflight.checks.all_checks import judge
+from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.checks.gpu_checks import FATAL_XIDS, MOST_IDLE_MIB
 from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import Facts, Gpu, Software
@@ -15,7 +15,7 @@ from tests.support.preflight_reports import a_report, facts_of
 
 
 def bad(facts: Facts) -> list[Finding]:
-    return [finding for finding in judge(facts) if finding.status in {Status.WARN, Status.FAIL}]
+    return [finding for finding in run_all_checks(facts) if finding.status in {Status.WARN, Status.FAIL}]
 
 
 def node_of(*gpus: Gpu, **versions: str) -> Facts:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.preflight.gpu_health import findings_of
-from ddp_trainer.preflight.nvml import Cards
+from ddp_trainer.preflight.gpu_health import check_gpus
+from ddp_trainer.preflight.nvml import GpuInventory
 from ddp_trainer.preflight.result import Status
 from ddp_trainer.preflight.schema import Gpu
 from tests.support.preflight_reports import WHOLE_GPU
@@ -29,18 +29,18 @@ def a_gpu(index: int, **more: object) -> Gpu:
     ],
 )
 def test_other_gpus_of_the_machine_do_not_count(devices: list[str], ill: list[int]) -> None:
-    cards = Cards(gpus=(a_gpu(0), a_gpu(1), a_gpu(2, needs_reset=True), a_gpu(3, is_lost=True)))
-    found = findings_of("worker-1", cards, devices)
+    cards = GpuInventory(gpus=(a_gpu(0), a_gpu(1), a_gpu(2, needs_reset=True), a_gpu(3, is_lost=True)))
+    found = check_gpus("worker-1", cards, devices)
     assert [finding.message.split(" (")[0] for finding in found] == [f"GPU {index}" for index in ill]
     assert all((finding.node, finding.status) == ("worker-1", Status.FAIL) for finding in found)
 
 
 def test_links_count_and_processes_do_not() -> None:
-    cards = Cards(gpus=(a_gpu(0, nvlinks_up=18, processes=(7,)), a_gpu(1, nvlinks_up=17, processes=(8,))))
-    assert [finding.check for finding in findings_of("w", cards, ["0", "1"])] == ["gpu-links"]
+    cards = GpuInventory(gpus=(a_gpu(0, nvlinks_up=18, processes=(7,)), a_gpu(1, nvlinks_up=17, processes=(8,))))
+    assert [finding.check for finding in check_gpus("w", cards, ["0", "1"])] == ["gpu-links"]
 
 
 @pytest.mark.parametrize(("has_driver", "fails"), [(True, True), (False, False)])
 def test_a_driver_that_does_not_answer_fails_and_one_that_is_not_there_does_not(has_driver: bool, fails: bool) -> None:
-    cards = Cards(error="NVML does not answer within 20 s", has_driver=has_driver)
-    assert [finding.status for finding in findings_of("w", cards, ["0"])] == ([Status.FAIL] if fails else [])
+    cards = GpuInventory(error="NVML does not answer within 20 s", has_driver=has_driver)
+    assert [finding.status for finding in check_gpus("w", cards, ["0"])] == ([Status.FAIL] if fails else [])

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.preflight import gpus
-from ddp_trainer.preflight.nvml import Cards
+from ddp_trainer.preflight.nvml import GpuInventory
 from ddp_trainer.preflight.schema import Gpu
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY
 from tests.support.preflight_reports import WHOLE_GPU
 
-Asked = Callable[..., Cards]
+Asked = Callable[..., GpuInventory]
 
 EXPECTED = replace(WHOLE_GPU, name="NVIDIA H100 80GB HBM3", uuid="GPU-5d6e", pcie_replays=0)
 
@@ -31,7 +31,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 def asked(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Ask the library, with these answers of each GPU."""
 
-    def ask(*cards: Mapping[str, str], log: str = "", proc: Path = Path("/proc"), **system: str) -> Cards:
+    def ask(*cards: Mapping[str, str], log: str = "", proc: Path = Path("/proc"), **system: str) -> GpuInventory:
         fake_nvml.answers(tmp_path / "answers", *cards, **system)
         monkeypatch.setenv(fake_nvml.ANSWERS, str(tmp_path / "answers"))
         (tmp_path / "kmsg").write_text(log)
@@ -41,7 +41,7 @@ def asked(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aske
 
 
 def test_every_field_of_a_healthy_gpu_is_read(asked: Asked) -> None:
-    assert asked(HEALTHY, HEALTHY) == Cards(
+    assert asked(HEALTHY, HEALTHY) == GpuInventory(
         driver="580.65.06",
         cuda="13.0",
         gpus=(EXPECTED, replace(EXPECTED, index=1, bus_id="00000000:11:00.0")),
@@ -178,6 +178,6 @@ def test_a_driver_that_never_answers_is_not_waited_for(asked: Asked, monkeypatch
 
 def test_without_a_driver_one_line_says_so(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "libnvidia-ml.so.1")
-    assert gpus.gpus(nowhere) == Cards(
+    assert gpus.gpus(nowhere) == GpuInventory(
         error=f"there is no {nowhere} here, so GPUs were not looked at", has_driver=False
     )

@@ -9,25 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.net.network_interfaces import interfaces
+from ddp_trainer.net.network_interfaces import list_interfaces
 from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.net.strict_json import Malformed
+from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import formatter, names, software
-from ddp_trainer.preflight.checks.all_checks import judge
-from ddp_trainer.preflight.exchange import PROBE_SECONDS, Ask, Host, NobodyMet, Told, meet
+from ddp_trainer.preflight.checks.all_checks import run_all_checks
+from ddp_trainer.preflight.exchange import (
+    PROBE_SECONDS,
+    ExchangeFailed,
+    Host,
+    PreflightRequest,
+    PreflightResponse,
+    connect_to_host,
+)
 from ddp_trainer.preflight.json_codec import decode, encode
-from ddp_trainer.preflight.listener import Listener, holder
-from ddp_trainer.preflight.port_probe import knock
+from ddp_trainer.preflight.listener import PreflightServer, holder
+from ddp_trainer.preflight.port_probe import probe_port
 from ddp_trainer.preflight.runner import in_order
-from ddp_trainer.preflight.schema import Outcome, Purpose, Report
+from ddp_trainer.preflight.schema import Outcome, ProbeKind, Report
 from tests.support.preflight_reports import a_probe, a_report, facts_of
 
 KEY = RunSecret.random().key("preflight")
 
 
 def test_messages_come_back_as_they_were_sent() -> None:
-    told = Told(reports=(a_report(0), a_report(1)), probes=(a_probe(0, 1, Purpose.RANDOM),))
-    assert decode(Told, encode(told)) == told
+    told = PreflightResponse(reports=(a_report(0), a_report(1)), probes=(a_probe(0, 1, ProbeKind.RANDOM),))
+    assert decode(PreflightResponse, encode(told)) == told
 
 
 @pytest.mark.parametrize(
@@ -35,19 +42,19 @@ def test_messages_come_back_as_they_were_sent() -> None:
     [b"", b"GET / HTTP/1.1\r\n", b"[]", b'{"probes": 1}', b'{"report": {}}', b'{"more": 1}', b"[" * 99999],
 )
 def test_a_line_that_no_preflight_says_is_refused(line: bytes) -> None:
-    with pytest.raises(Malformed):
-        decode(Ask, line)
+    with pytest.raises(DecodeError):
+        decode(PreflightRequest, line)
 
 
 def test_a_report_with_a_field_of_another_type_is_refused() -> None:
     document = json.loads(encode(a_report()))
     for name, value in {"token": 7, "node_rank": "0", "is_host": 1, "interfaces": [1], "clock": None}.items():
-        with pytest.raises(Malformed):
+        with pytest.raises(DecodeError):
             decode(Report, json.dumps({**document, name: value}).encode())
 
 
 def test_interfaces_are_those_of_the_kernel() -> None:
-    found = {interface.name: interface for interface in interfaces()}
+    found = {interface.name: interface for interface in list_interfaces()}
     assert set(found) == {name for _, name in socket.if_nameindex()}
     assert found["lo"].is_loopback
     assert "127.0.0.1" in found["lo"].addresses
@@ -80,18 +87,18 @@ def test_only_variables_that_ranks_read_are_told(tmp_path: Path) -> None:
     environ = {"NCCL_DEBUG": "WARN", "SECRET": "x", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "9" * 300}
     script = tmp_path / "train.py"
     script.write_text("pass")
-    found = software.software(str(script), "", "", environ)
+    found = software.collect_software(str(script), "", "", environ)
     assert found.environment == {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "9" * 256}
     assert found.script == "d74ff0ee8da3b980"
 
 
 def test_a_knock_tells_who_answers() -> None:
     async def knocks() -> list[Outcome]:
-        listener = Listener("me", "127.0.0.1", KEY)
+        listener = PreflightServer("me", "127.0.0.1", KEY)
         port = await listener.listen(0)
-        outcomes = [await knock("127.0.0.1", port, token, KEY) for token in ("me", "", "you")]
+        outcomes = [await probe_port("127.0.0.1", port, token, KEY) for token in ("me", "", "you")]
         await listener.aclose()
-        return [*outcomes, await knock("127.0.0.1", port, "me", KEY), await knock("fe80::1", port, "me", KEY)]
+        return [*outcomes, await probe_port("127.0.0.1", port, "me", KEY), await probe_port("fe80::1", port, "me", KEY)]
 
     outcomes = [Outcome.OK, Outcome.OK, Outcome.STRANGER, Outcome.REFUSED, Outcome.NO_ROUTE]
     assert asyncio.run(knocks()) == outcomes  # a link-local address without its link leads nowhere
@@ -108,9 +115,11 @@ def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
         silent.bind(("127.0.0.1", 0))
 
         async def try_it() -> None:
-            await meet("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time(), KEY)
+            await connect_to_host("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time(), KEY)
 
-        with pytest.raises(NobodyMet, match=r"the first node was not met at port \d+: 127.0.0.1 refused") as caught:
+        with pytest.raises(
+            ExchangeFailed, match=r"the first node was not met at port \d+: 127.0.0.1 refused"
+        ) as caught:
             asyncio.run(try_it())
     assert "start preflight on the first node too" in caught.value.hint
 
@@ -119,15 +128,15 @@ def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
     async def hold() -> tuple[int, int]:
         loop = asyncio.get_running_loop()
         host = Host("token-0", 2, loop.time() + 30)
-        listener = Listener("token-0", "127.0.0.1", KEY, host.serve)
+        listener = PreflightServer("token-0", "127.0.0.1", KEY, host.serve)
         port = await listener.listen(0)
-        guest = await meet("127.0.0.1", port, loop.time() + 30, KEY)
+        guest = await connect_to_host("127.0.0.1", port, loop.time() + 30, KEY)
         reports, told = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         assert {each.token for each in reports} == {each.token for each in told} == {"token-0", "token-1"}
         [clock] = [each.clock for each in told if each.token == "token-1"]
         assert abs(clock.offset) <= clock.uncertainty + 0.01
         guest.close()
-        probes = await host.probes("token-0", (a_probe(0, 1, Purpose.RANDOM),))
+        probes = await host.gather_probes("token-0", (a_probe(0, 1, ProbeKind.RANDOM),))
         await listener.aclose()
         return len(reports), len(probes)
 
@@ -138,15 +147,15 @@ def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
     async def hold() -> tuple[list[str], bytes]:
         loop = asyncio.get_running_loop()
         host = Host("token-0", 2, loop.time() + 30)
-        listener = Listener("token-0", "127.0.0.1", KEY, host.serve)
+        listener = PreflightServer("token-0", "127.0.0.1", KEY, host.serve)
         port = await listener.listen(0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode(Ask(report=a_report(7))))
+        writer.write(encode(PreflightRequest(report=a_report(7))))
         answer = await reader.read()
         writer.close()
-        with pytest.raises(NobodyMet):
-            await meet("127.0.0.1", port, loop.time(), RunSecret.random().key("preflight"))
-        guest = await meet("127.0.0.1", port, loop.time() + 30, KEY)
+        with pytest.raises(ExchangeFailed):
+            await connect_to_host("127.0.0.1", port, loop.time(), RunSecret.random().key("preflight"))
+        guest = await connect_to_host("127.0.0.1", port, loop.time() + 30, KEY)
         reports, _ = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         guest.close()
         await listener.aclose()
@@ -206,19 +215,19 @@ def older(rank: int) -> Report:
 
 def test_the_table_shows_every_check_of_every_node_and_the_fix() -> None:
     facts = facts_of(a_report(0), older(1))
-    assert formatter.table(facts, judge(facts)) == TABLE
+    assert formatter.table(facts, run_all_checks(facts)) == TABLE
 
 
 def test_of_many_nodes_the_worst_are_shown() -> None:
     facts = facts_of(*map(a_report, range(20)), older(20))
-    table = formatter.table(facts, judge(facts))
+    table = formatter.table(facts, run_all_checks(facts))
     assert table.startswith("CHECK            node-0  node-1  node-2  node-3  node-4  node-5  node-6  node-20\n")
     assert "(13 more nodes, no worse than these; -o json has them all)" in table
 
 
 def test_the_document_has_a_version_a_verdict_and_everything_that_was_found() -> None:
-    facts = facts_of(a_report(0), older(1), probes=(a_probe(0, 1, Purpose.RANDOM),))
-    document = json.loads(formatter.document(facts, judge(facts)))
+    facts = facts_of(a_report(0), older(1), probes=(a_probe(0, 1, ProbeKind.RANDOM),))
+    document = json.loads(formatter.preflight_to_json(facts, run_all_checks(facts)))
     assert (document["apiVersion"], document["kind"]) == ("preflight.ddp/v1", "Preflight")
     assert (document["verdict"], document["expected"]) == ("fail", 2)
     assert document["findings"][0] == {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.preflight.checks.all_checks import judge
+from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.rdma import rdma
 from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import Facts, Rdma
@@ -71,7 +71,7 @@ def asks(net: str, **changed: object) -> Facts:
 
 
 def of_rdma(facts: Facts) -> list[Finding]:
-    return [finding for finding in judge(facts) if finding.check == "rdma"]
+    return [finding for finding in run_all_checks(facts) if finding.check == "rdma"]
 
 
 @pytest.mark.parametrize("net", ["IB", "ib", "AWS Libfabric", "Libfabric"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.process.atomic_files import draft_of, remove_abandoned_drafts
+from ddp_trainer.process.atomic_files import draft_of, remove_stale_temp_files
 
 CLAIM = """
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
@@ -90,5 +90,5 @@ def test_drafts_of_dead_writers_are_removed_and_those_of_others_are_not(tmp_path
     replaced_at = file.stat().st_mtime
     for path, age in ((abandoned, 4000), (fresh, 3000), (other, 4000)):
         os.utime(path, (replaced_at - age, replaced_at - age))
-    remove_abandoned_drafts(file)
+    remove_stale_temp_files(file)
     assert sorted(tmp_path.iterdir()) == sorted([fresh, other, file])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.process.fence import is_believable, precedence
+from ddp_trainer.process.fence import is_valid_fence, precedence
 
 NOW = 1_800_000_000.0
 FENCE = int(NOW * 1000)
@@ -10,10 +10,10 @@ DAY = 86_400_000
 
 
 def test_a_fence_is_believed_up_to_a_day_ahead() -> None:
-    assert is_believable(0, NOW)
-    assert is_believable(FENCE + DAY, NOW)
-    assert not is_believable(FENCE + DAY + 1, NOW)
-    assert not is_believable(10**4000, NOW)
+    assert is_valid_fence(0, NOW)
+    assert is_valid_fence(FENCE + DAY, NOW)
+    assert not is_valid_fence(FENCE + DAY + 1, NOW)
+    assert not is_valid_fence(10**4000, NOW)
 
 
 def test_a_fence_that_is_believed_comes_after_each_that_is_not() -> None:

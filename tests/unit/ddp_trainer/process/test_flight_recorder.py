@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.hanging.look import GroupPosition, Look, RankState
+from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import recorded_by_torch
 from ddp_trainer.process import flight_recorder
-from ddp_trainer.process.flight_recorder import Position, Record, Silent
+from ddp_trainer.process.flight_recorder import FlightRecorderError, Position, Record
 from tests.recorder_server import entry, record, recorder_at
 
 NCCL_DUMP = Path(__file__).parents[3] / "samples" / "nccl_flight_recorder.json"
@@ -21,7 +21,7 @@ NCCL_DUMP = Path(__file__).parents[3] / "samples" / "nccl_flight_recorder.json"
 def test_the_numbers_of_each_group_and_what_is_waited_in(tmp_path: Path) -> None:
     body = record({0: (3, 2), 4: (1, 1)}, entry(1), entry(2), entry(1, group=4), entry(3, "gloo:barrier", over=False))
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": body}):
-        told = flight_recorder.ask(tmp_path / "rank-0.sock", 5)
+        told = flight_recorder.fetch_record(tmp_path / "rank-0.sock", 5)
     assert told == Record(
         groups={"default": Position(3, 2, name="0"), "1": Position(1, 1, name="4")},
         collectives=("all_reduce[[4]]", "all_reduce[[4]]", "barrier[[4]]"),
@@ -39,7 +39,7 @@ def test_a_default_group_that_is_no_more_is_not_told(tmp_path: Path) -> None:
 def test_collectives_of_nccl_are_read_from_the_recorder_of_nccl(tmp_path: Path) -> None:
     answers = {"fr_trace_json": record({}), "dump_nccl_trace_json": NCCL_DUMP.read_bytes()}
     with recorder_at(tmp_path / "s.sock", answers):
-        told = flight_recorder.ask(tmp_path / "s.sock", 5)
+        told = flight_recorder.fetch_record(tmp_path / "s.sock", 5)
     assert told.groups == {"default": Position(2, 2, -1, "0")}
     assert told.collectives == ("all_reduce[[3, 4]]", "all_reduce[[3, 4]]")
 
@@ -47,7 +47,7 @@ def test_collectives_of_nccl_are_read_from_the_recorder_of_nccl(tmp_path: Path) 
 def test_the_recorder_of_nccl_is_empty_where_a_job_uses_gloo(tmp_path: Path) -> None:
     answers = {"fr_trace_json": record({0: (1, 0)}, entry(1, over=False)), "dump_nccl_trace_json": record({})}
     with recorder_at(tmp_path / "s.sock", answers):
-        told = flight_recorder.ask(tmp_path / "s.sock", 5)
+        told = flight_recorder.fetch_record(tmp_path / "s.sock", 5)
     assert (told.groups, told.waits_in) == ({"default": Position(1, 0, name="0")}, "all_reduce[[4]]")
 
 
@@ -67,7 +67,7 @@ def test_groups_of_both_backends_are_told_and_a_common_default_group_is_that_of_
 
 def test_a_look_has_the_positions_of_groups_by_names_that_all_ranks_share(tmp_path: Path) -> None:
     body = record({0: (3, 2), 4: (1, 1), 5: (9, 9)}, entry(3), entry(1, "nccl:all_gather", group=4))
-    look = Look(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
+    look = RankStatus(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
     watch: Any = SimpleNamespace(page=tmp_path / "rank-0.pulse")
     with recorder_at(tmp_path / "rank-0.sock", {"dump_nccl_trace_json": body}):
         told = recorded_by_torch(watch, look)
@@ -88,24 +88,24 @@ def test_a_path_that_is_longer_than_an_address_may_be(tmp_path: Path) -> None:
     short = tmp_path / "link"
     short.symlink_to(folder)
     with recorder_at(short / "rank-0.sock", {"fr_trace_json": record({0: (1, 1)}, entry(1))}):
-        assert flight_recorder.ask(folder / "rank-0.sock", 5).groups
+        assert flight_recorder.fetch_record(folder / "rank-0.sock", 5).groups
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b'{"entries": [{}]}', b'{"pg_status": {"0": {}}}', b'{"entries": 4}']
 )
 def test_what_is_no_record_is_no_answer(body: bytes) -> None:
-    with pytest.raises(Silent):
+    with pytest.raises(FlightRecorderError):
         flight_recorder.read(body)
 
 
 def test_nobody_there_no_recorder_there_and_one_that_says_nothing(tmp_path: Path) -> None:
-    with pytest.raises(Silent, match="No such file"):
-        flight_recorder.ask(tmp_path / "absent.sock", 1)
-    with recorder_at(tmp_path / "ping.sock", {"ping": b"pong"}), pytest.raises(Silent, match="404"):
-        flight_recorder.ask(tmp_path / "ping.sock", 1)
+    with pytest.raises(FlightRecorderError, match="No such file"):
+        flight_recorder.fetch_record(tmp_path / "absent.sock", 1)
+    with recorder_at(tmp_path / "ping.sock", {"ping": b"pong"}), pytest.raises(FlightRecorderError, match="404"):
+        flight_recorder.fetch_record(tmp_path / "ping.sock", 1)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "mute.sock"))
         mute.listen()
-        with pytest.raises(Silent, match="timed out"):
-            flight_recorder.ask(tmp_path / "mute.sock", 0.05)
+        with pytest.raises(FlightRecorderError, match="timed out"):
+            flight_recorder.fetch_record(tmp_path / "mute.sock", 0.05)

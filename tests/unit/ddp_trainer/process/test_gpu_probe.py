@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.gpu_faults import FaultKind, fault_in
-from ddp_trainer.process.gpu_probe import NO_DRIVER, command, environment_of, probe_gpus, trouble_of
+from ddp_trainer.process.gpu_probe import NO_DRIVER, command, environment_of, probe_error, probe_gpus
 from tests.fake_driver import compiled
 
 
@@ -45,4 +45,4 @@ def test_without_a_driver_there_is_nothing_to_probe(tmp_path: Path) -> None:
     absent = str(tmp_path / "libcuda.so.1")
     assert subprocess.run(command(absent), env=environment_of("0", os.environ), check=False).returncode == NO_DRIVER
     assert probe_gpus(["0"], os.environ, library=absent) == {}
-    assert trouble_of(NO_DRIVER, "") == ""
+    assert probe_error(NO_DRIVER, "") == ""

@@ -18,8 +18,8 @@ def test_marks_of_a_training_thread_are_seen_in_the_page(tmp_path: Path) -> None
     path = str(tmp_path / "p")
     heartbeat_page.create(path)
     phases = StepTimer(lambda: 12.5, heartbeat_page.marks({heartbeat_page.VARIABLE: path}))
-    cells = heartbeat_page.open_cells(path)
-    phases.lap(Phase.FORWARD)
+    cells = heartbeat_page.open_page(path)
+    phases.end_phase(Phase.FORWARD)
     assert (cells[heartbeat_page.SECTION], cells[heartbeat_page.SINCE]) == (SECTION_NUMBERS[Section.BACKWARD], 12.5)
     phases.enter(Section.EVALUATION)
     assert cells[heartbeat_page.SECTION] == SECTION_NUMBERS[Section.EVALUATION]
@@ -43,8 +43,8 @@ def test_without_a_sound_page_marks_lead_nowhere(content: bytes | None, tmp_path
 def test_a_new_page_replaces_that_of_a_dead_worker_and_leaves_it_its_own(tmp_path: Path) -> None:
     path = str(tmp_path / "p")
     heartbeat_page.create(path)
-    old = heartbeat_page.open_cells(path)
+    old = heartbeat_page.open_page(path)
     heartbeat_page.create(path)
     old[heartbeat_page.BEAT] = 7.0
-    assert heartbeat_page.open_cells(path)[heartbeat_page.BEAT] == 0.0
-    assert heartbeat_page.open_cells(path)[heartbeat_page.SEQUENCE] == -1.0
+    assert heartbeat_page.open_page(path)[heartbeat_page.BEAT] == 0.0
+    assert heartbeat_page.open_page(path)[heartbeat_page.SEQUENCE] == -1.0

@@ -6,14 +6,14 @@ import pytest
 
 from ddp_trainer.process.worker_protocol import (
     LINE_BYTES,
-    Able,
     Begin,
     Ended,
-    Laid,
+    LayoutReport,
+    LeaveGroup,
     Left,
     Lines,
     Message,
-    Regroup,
+    Reusable,
     encode,
 )
 
@@ -21,12 +21,12 @@ from ddp_trainer.process.worker_protocol import (
 @pytest.mark.parametrize(
     "message",
     [
-        Able(able=False),
-        Laid(parallel="replicate=1:2,shard=2"),
+        Reusable(able=False),
+        LayoutReport(parallel="replicate=1:2,shard=2"),
         Left(generation=3, exit_code=170, why="a peer\nwent"),
         Left(generation=3, exit_code=143, why="", stays=False, publishes=True),
         Ended(exit_code=3),
-        Regroup(generation=3, graceful=True),
+        LeaveGroup(generation=3, graceful=True),
         Begin(environment={"RANK": "1"}),
     ],
 )
@@ -39,10 +39,10 @@ def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
     "data",
     [
         *(b"x\n", b"[]\n", b'{"is":"left"}\n', b'{"is":"quit"}\n', b'{"is":[]}\n', b"x" * (LINE_BYTES + 1)),
-        b'{"is":"able","able":"yes"}\n',
+        b'{"is":"reusable","able":"yes"}\n',
         b'{"is":"left","generation":"1","exit_code":0,"why":""}\n',
         b'{"is":"left","generation":1,"exit_code":0,"why":["x"]}\n',
-        b'{"is":"able","able":true,"more":1}\n',
+        b'{"is":"reusable","able":true,"more":1}\n',
     ],
 )
 def test_what_none_of_ours_says_is_no_message(data: bytes) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.train.distributed import group as group_module
-from ddp_trainer.train.distributed.group_teardown import leave_default_group
+from ddp_trainer.train.distributed.group_teardown import destroy_default_group
 from ddp_trainer.train.distributed.stream_abort import STREAMS
 from ddp_trainer.train.utils.errors import PeerLost
 from tests.ports import free_port
@@ -59,7 +59,7 @@ def test_a_process_leaves_a_mixed_group_while_it_waits_for_an_offloaded_tensor_a
         assert peer.stdout is not None
         group = mixed_group.join(0, ports[0], 1, launcher)
         assert dist.get_backend_config() == f"cpu:gloo,cuda:{NAME}"
-        assert (group.backend, group.may_be_outlived) == (NAME, True)
+        assert (group.backend, group.can_survive_group_end) == (NAME, True)
         assert peer.stdout.readline() == "has joined\n"
         waiting = pool.submit(group.sum, torch.ones(2))
         with pytest.raises(TimeoutError):
@@ -69,7 +69,7 @@ def test_a_process_leaves_a_mixed_group_while_it_waits_for_an_offloaded_tensor_a
             waiting.result(SOON)
         assert group.is_broken
         group.free_device(agreed=False)
-        group.abandon()
+        group.abort()
         assert aborts == [f"cpu:gloo,cuda:{NAME}"]
         assert not dist.is_initialized()
         peer.stdin.write("\n")  # its connection to this process is closed, though the process lives
@@ -88,6 +88,6 @@ def test_what_runs_on_streams_is_aborted_and_what_does_not_is_destroyed(
 ) -> None:
     store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    leave_default_group()
+    destroy_default_group()
     assert bool(aborts) is is_aborted
     assert not dist.is_initialized()

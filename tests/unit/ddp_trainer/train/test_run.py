@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ddp_trainer import train
 from ddp_trainer.common.constants import JobTime, Section
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.process.recorder import SECTION_NUMBERS, SilentRankRecorder
+from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.utils.errors import CheckpointMismatch, NotFinite
+from ddp_trainer.train.utils.errors import CheckpointMismatch, NonFiniteLoss
 from tests.support.train_builders import HERE, Lines
 
 
@@ -24,7 +24,7 @@ def a_config(path: Path | None = None, **changes: object) -> Config:
     return Config(**{**values, "checkpoint_dir": path, **changes})  # type: ignore[arg-type] # a builder
 
 
-class Journal(SilentRankRecorder):
+class Journal(NoopRankRecorder):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Journal(SilentRankRecorder):
         assert loss_scale is None, "there is none in 32 bits"
         self.norms.append(norm)
 
-    def planned(self, steps: int) -> None:
+    def planned_steps(self, steps: int) -> None:
         self.total = steps
 
     def step(self, step: int, epoch: int, samples: int, *phases: float) -> None:  # type: ignore[override]
@@ -225,7 +225,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_before_it_spoils_the_weights(t
         def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
             return super().losses(model, batch) * float("inf")
 
-    with pytest.raises(NotFinite, match="loss of step 0"):
+    with pytest.raises(NonFiniteLoss, match="loss of step 0"):
         run(a_config(tmp_path), Exploding(), env=HERE)
     assert not list(tmp_path.glob("step-*"))
 

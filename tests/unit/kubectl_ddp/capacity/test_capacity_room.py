@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.capacity.model import Gang, Share, Stock
-from kubectl_ddp.capacity.queues import admits, queues_of
-from kubectl_ddp.capacity.report import Capacity, best, document, sentence, tables
-from kubectl_ddp.checks.model import Unread
-from kubectl_ddp.cli.free import Wish, count
+from kubectl_ddp.capacity.model import Gang, Inventory, Share
+from kubectl_ddp.capacity.queues import nodes_within_quota, queues_of
+from kubectl_ddp.capacity.report import Capacity, best, capacity_to_dict, largest_job_message, tables
+from kubectl_ddp.checks.model import Unknown
+from kubectl_ddp.cli.free import CapacityOptions, count
 from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.present import Style
 from tests.cluster_facts import GPU, a_node, a_pod
@@ -22,8 +22,8 @@ PRODUCT = "nvidia.com/gpu.product"
 
 def found(nodes: Any, pods: Any, *queues: Any, **flags: str) -> Capacity:
     wish = {"gpu_type": None, "queue": None, "cpu": "1", "memory": "1Gi"} | flags
-    stock = Stock(nodes=nodes, pods=pods, **dict(zip(("local_queues", "cluster_queues"), queues, strict=False)))
-    return count(ScriptedBackend([]), stock, Wish(**wish))
+    stock = Inventory(nodes=nodes, pods=pods, **dict(zip(("local_queues", "cluster_queues"), queues, strict=False)))
+    return count(ScriptedBackend([]), stock, CapacityOptions(**wish))
 
 
 def machines(count: int, kind: str, gpus: int = 8, **more: Any) -> list[Object]:
@@ -44,7 +44,7 @@ TEAM = [{"metadata": {"name": "team"}, "spec": {"clusterQueue": "lab"}}]
 
 
 def share(*clusters: Object) -> Share:
-    [queue] = queues_of(Stock(nodes=[], pods=[], local_queues=TEAM, cluster_queues=clusters)) or ()
+    [queue] = queues_of(Inventory(nodes=[], pods=[], local_queues=TEAM, cluster_queues=clusters)) or ()
     assert queue.shares is not None
     [only] = queue.shares
     return only
@@ -80,7 +80,7 @@ def test_gpus_without_cores_beside_them_fit_no_job_and_that_is_said() -> None:
     assert told.largest is None
     told = found([*nodes, a_node("plain")], [], cpu="3")
     assert told.largest == Gang("", 0, 5)
-    assert "GPUs are free, and what a job asks for beside them is not" in sentence(told, "x submit")
+    assert "GPUs are free, and what a job asks for beside them is not" in largest_job_message(told, "x submit")
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,21 @@ def test_machines_that_take_no_pods_are_shown_and_not_counted(state: dict[str, A
 
 def test_what_may_not_be_read_is_a_sentence_and_the_rest_is_told() -> None:
     why = "You may not list pods."
-    told = found(machines(1, "H100"), Unread(why))
+    told = found(machines(1, "H100"), Unknown(why))
     assert (told.gangs, told.unread) == (None, (why,))
     assert "- of 8" in "\n".join(table.render(Style()) for table in tables(told))
-    assert sentence(told, "") == "Which job fits now is not known, as machines and pods may not both be read."
-    [machine] = document(told)["machines"]
+    assert (
+        largest_job_message(told, "") == "Which job fits now is not known, as machines and pods may not both be read."
+    )
+    [machine] = capacity_to_dict(told)["machines"]
     assert (machine["gpus"], machine["gpus_free"]) == (8, None)
-    told = found(Unread("no nodes"), Unread("no pods"), TEAM, Unread("no quotas"))
+    told = found(Unknown("no nodes"), Unknown("no pods"), TEAM, Unknown("no quotas"))
     assert told.unread == ("no nodes", "no pods", "no quotas")
-    assert document(told)["queues"] == [
+    assert capacity_to_dict(told)["queues"] == [
         {"name": "team", "cluster_queue": "lab", "inactive": "", "waiting": 0, "shares": None}
     ]
     with pytest.raises(Forbidden, match="no nodes"):
-        found(Unread("no nodes"), Unread("no pods"), Unread("no queues"))
+        found(Unknown("no nodes"), Unknown("no pods"), Unknown("no queues"))
 
 
 def test_the_quota_of_a_queue_bounds_the_job() -> None:
@@ -122,7 +124,7 @@ def test_the_quota_of_a_queue_bounds_the_job() -> None:
     ]
     told = found(nodes, [], TEAM, [cluster], queue="team")
     assert told.largest == Gang("H100", 8, 2), "16 are left of 20"
-    [queue] = document(told)["queues"]
+    [queue] = capacity_to_dict(told)["queues"]
     assert queue["waiting"] == 3
     assert queue["shares"][0] == {
         "flavor": "any", "resource": GPU, "quota": 20.0, "used": 4.0, "borrowable": 0.0
@@ -146,8 +148,8 @@ def test_what_a_cohort_leaves_unused_can_be_borrowed_up_to_the_limits() -> None:
 def test_a_queue_that_takes_no_jobs_admits_none() -> None:
     stopped = a_queue("lab", "8")
     stopped["status"]["conditions"] = [{"type": "Active", "status": "False", "message": "It is stopped."}]
-    [queue] = queues_of(Stock(nodes=[], pods=[], local_queues=TEAM, cluster_queues=[stopped])) or ()
-    assert (queue.inactive, admits(queue, {GPU: 1000})) == ("It is stopped", 0)
+    [queue] = queues_of(Inventory(nodes=[], pods=[], local_queues=TEAM, cluster_queues=[stopped])) or ()
+    assert (queue.inactive, nodes_within_quota(queue, {GPU: 1000})) == ("It is stopped", 0)
 
 
 def test_tables_say_what_is_free_by_machine_kind_and_queue() -> None:
@@ -156,6 +158,6 @@ def test_tables_say_what_is_free_by_machine_kind_and_queue() -> None:
     assert by_machine[1].split()[:5] == ["H100-0", "H100", "0", "of", "8"]
     assert by_kind[1].split() == ["H100", "2", "8", "of", "16", "1x8,", "2x4,", "4x2,", "8x1"]
     assert by_queue[1].split() == ["team", "lab", "any", GPU, "4", "of", "20", "-", "3", "-"]
-    assert sentence(told, "x submit") == (
+    assert largest_job_message(told, "x submit") == (
         "The largest job that fits now: 1 node x 8 GPUs of type H100 ('x submit --nnodes 1 --gpus 8')."
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubectl_ddp.checks.amounts import requests_of, shown, thousandths
+from kubectl_ddp.checks.quantities import format_quantity, milli_value, requests_of
 
 
 def container(cpu: str, **more: object) -> dict[str, object]:
@@ -18,7 +18,7 @@ def container(cpu: str, **more: object) -> dict[str, object]:
     ],
 )
 def test_quantities_are_read_as_kubernetes_writes_them(text: str, expected: int) -> None:
-    assert thousandths(text) == expected
+    assert milli_value(text) == expected
 
 
 def test_containers_add_up_and_init_containers_count_where_they_are_larger() -> None:
@@ -41,4 +41,4 @@ def test_a_limit_alone_is_a_request_and_what_the_pod_says_as_a_whole_counts() ->
 
 @pytest.mark.parametrize(("resource", "text"), [("memory", "1.5Gi"), ("nvidia.com/gpu", "8"), ("cpu", "0.05")])
 def test_amounts_are_shown_as_they_were_written(resource: str, text: str) -> None:
-    assert shown(resource, thousandths(text)) == f"{text} {resource}"
+    assert format_quantity(resource, milli_value(text)) == f"{text} {resource}"

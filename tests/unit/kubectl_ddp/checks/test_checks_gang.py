@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.gang import fits_ever, fits_now
+from kubectl_ddp.checks.gang import fits_empty_cluster, fits_now
 from kubectl_ddp.checks.model import Finding, Status
 from kubectl_ddp.spec.engine import Engine
-from kubectl_ddp.spec.machines import Placement, Topology
+from kubectl_ddp.spec.node_requirements import Placement, Topology
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.spec.values import Toleration
 from tests.cluster_facts import a_node, a_pod, a_subject, facts
 
 
 def ever(nodes: list[Object], *, grows: bool = False, **job: Any) -> Finding:
-    [found] = fits_ever(a_subject(**job), facts(nodes=nodes, grows=grows))
+    [found] = fits_empty_cluster(a_subject(**job), facts(nodes=nodes, grows=grows))
     return found
 
 

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.kueue import engine_is_admitted, others_wait, priority_is_there, queue_is_there, quota_is_there
+from kubectl_ddp.checks.kueue import (
+    check_engine_integration,
+    check_local_queue,
+    check_pending_jobs,
+    check_priority_class,
+    check_queue_quota,
+)
 from kubectl_ddp.checks.model import Finding, Status, Subject
 from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.quantity import Nodes
@@ -33,16 +39,16 @@ def a_cluster_queue(*flavors: dict[str, str], **spec: Any) -> Object:
 
 
 def test_a_queue_that_is_not_there_is_said_with_those_that_are() -> None:
-    [found] = queue_is_there(job(), facts(local_queues=[a_local("other")]))
+    [found] = check_local_queue(job(), facts(local_queues=[a_local("other")]))
     assert (found.status, found.hint) == (Status.FAIL, "There is other.")
-    [bare] = queue_is_there(job(), facts(local_queues=[], has_kueue=False))
+    [bare] = check_local_queue(job(), facts(local_queues=[], has_kueue=False))
     assert "has no Kueue" in bare.hint
 
 
 def test_a_queue_that_takes_no_jobs_says_why() -> None:
-    [found] = queue_is_there(job(), facts(local_queues=[a_local(active="False")]))
+    [found] = check_local_queue(job(), facts(local_queues=[a_local(active="False")]))
     assert (found.status, "ClusterQueue is stopped" in found.message) == (Status.FAIL, True)
-    [fine] = queue_is_there(job(), facts(local_queues=[a_local()]))
+    [fine] = check_local_queue(job(), facts(local_queues=[a_local()]))
     assert fine.status is Status.OK
 
 
@@ -54,7 +60,7 @@ def test_a_queue_that_takes_no_jobs_says_why() -> None:
     ],
 )
 def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, status: Status, words: str) -> None:
-    [said] = priority_is_there(job(queue_priority="urgent"), facts(queue_priority=found))
+    [said] = check_priority_class(job(queue_priority="urgent"), facts(queue_priority=found))
     assert (said.status, words in said.message) == (status, True)
 
 
@@ -68,13 +74,13 @@ def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, status: S
     ],
 )
 def test_a_kind_that_kueue_does_not_look_after_would_wait_for_ever(engine: Engine, word: str) -> None:
-    assert list(engine_is_admitted(job(engine=engine), facts(frameworks=frozenset({word})))) == []
-    [found] = engine_is_admitted(job(engine=engine), facts(frameworks=frozenset({"pod"})))
+    assert list(check_engine_integration(job(engine=engine), facts(frameworks=frozenset({word})))) == []
+    [found] = check_engine_integration(job(engine=engine), facts(frameworks=frozenset({"pod"})))
     assert (found.status, word in found.hint) == (Status.FAIL, True)
 
 
 def quota(queue: Object, **more: Any) -> Finding:
-    [found] = quota_is_there(job(**more), facts(local_queues=[a_local()], cluster_queues=[queue]))
+    [found] = check_queue_quota(job(**more), facts(local_queues=[a_local()], cluster_queues=[queue]))
     return found
 
 
@@ -110,13 +116,13 @@ def test_the_number_of_those_before_and_the_next_of_them_are_said() -> None:
         return {"metadata": {"name": f"job-{name}", "namespace": "team", "ownerReferences": [{"name": name}]}}
 
     known = facts(local_queues=[a_local()], pending=[waiting("first"), waiting("second"), waiting("digits")])
-    [found] = others_wait(job(), known)
+    [found] = check_pending_jobs(job(), known)
     assert found.message == "2 jobs wait in the same queue; the next is team/first."
-    [nobody] = others_wait(job(), facts(local_queues=[a_local()], pending=[]))
+    [nobody] = check_pending_jobs(job(), facts(local_queues=[a_local()], pending=[]))
     assert nobody.status is Status.OK
 
 
 def test_a_queue_of_another_scheduler_is_not_kueues() -> None:
     known = facts(local_queues=[], cluster_queues=[], pending=[], frameworks=frozenset())
-    for check in (queue_is_there, engine_is_admitted, quota_is_there, others_wait):
+    for check in (check_local_queue, check_engine_integration, check_queue_quota, check_pending_jobs):
         assert list(check(job(gang=Gang.VOLCANO), known)) == []

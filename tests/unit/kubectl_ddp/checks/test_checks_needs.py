@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.chain import OF_THE_CLUSTER, findings
-from kubectl_ddp.checks.model import Check, Facts, Status, Unread, worst
+from kubectl_ddp.checks.chain import OF_THE_CLUSTER, run_checks
+from kubectl_ddp.checks.model import Check, Facts, Status, Unknown, most_severe
 from kubectl_ddp.checks.needs import (
-    claims_are_there,
-    config_maps_are_there,
-    priority_is_there,
-    pull_secrets_are_there,
-    secrets_are_there,
+    check_config_maps,
+    check_image_pull_secrets,
+    check_priority_class,
+    check_secrets,
+    check_volume_claims,
 )
-from kubectl_ddp.checks.quota import quotas_suffice
+from kubectl_ddp.checks.quota import check_resource_quota
 from kubectl_ddp.checks.server import it_is_allowed, server_takes_it
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
 from kubectl_ddp.spec.quantity import Nodes
@@ -48,13 +48,13 @@ def test_a_volume_is_there_and_can_be_mounted_by_all_nodes(
     claim: Object | None, nodes: list[Object], status: Status, words: str
 ) -> None:
     job = a_subject(nnodes=Nodes(2, 2), checkpoint_claim="data")
-    [found] = claims_are_there(job, facts(claims={"data": claim}, nodes=nodes))
+    [found] = check_volume_claims(job, facts(claims={"data": claim}, nodes=nodes))
     assert (found.status, words in found.message) == (status, True), found
 
 
 def test_a_volume_that_is_only_read_may_be_read_only() -> None:
     job = a_subject(nnodes=Nodes(2, 2), mounts=(Mount.parse("pvc=data:/data:ro"),))
-    [found] = claims_are_there(job, facts(claims={"data": a_claim("ReadOnlyMany")}, nodes=SMALL))
+    [found] = check_volume_claims(job, facts(claims={"data": a_claim("ReadOnlyMany")}, nodes=SMALL))
     assert found.status is Status.OK
 
 
@@ -66,23 +66,23 @@ def test_secrets_and_their_entries_are_there_or_named() -> None:
         mounts=(Mount.parse("configmap=app:/app"),),
     )
     known = facts(secrets={"hub": frozenset({"token"}), "all": None, "files": frozenset()}, config_maps={"app": None})
-    told = [(each.status, each.message) for each in secrets_are_there(job, known)]
+    told = [(each.status, each.message) for each in check_secrets(job, known)]
     assert (Status.FAIL, "The Secret 'hub' has no entry key.") in told
     assert (Status.FAIL, "There is no Secret 'all' in namespace 'team'.") in told
     assert (Status.OK, "The Secret 'files' is there.") in told
-    assert {each.message.split("'")[1] for each in config_maps_are_there(job, known)} == {"app", "settings"}
+    assert {each.message.split("'")[1] for each in check_config_maps(job, known)} == {"app", "settings"}
 
 
 def test_a_pull_secret_that_is_not_there_is_named() -> None:
     account = {"imagePullSecrets": [{"name": "registry"}]}
-    [found] = pull_secrets_are_there(a_subject(), facts(account=account, secrets={"registry": None}))
+    [found] = check_image_pull_secrets(a_subject(), facts(account=account, secrets={"registry": None}))
     assert (found.status, "'registry'" in found.message) == (Status.WARN, True)
 
 
 def test_a_priority_is_there_or_not() -> None:
     job = a_subject(priority="high")
-    assert [each.status for each in priority_is_there(job, facts(priority=None))] == [Status.FAIL]
-    assert [each.status for each in priority_is_there(job, facts(priority={"value": 1}))] == [Status.OK]
+    assert [each.status for each in check_priority_class(job, facts(priority=None))] == [Status.FAIL]
+    assert [each.status for each in check_priority_class(job, facts(priority={"value": 1}))] == [Status.OK]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_what_is_left_of_a_quota_is_enough_for_the_nodes_and_the_store(
     hard: dict[str, str], used: dict[str, str], status: Status
 ) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}}
-    found = list(quotas_suffice(a_subject(nnodes=Nodes(2, 2)), facts(quotas=[quota])))
-    assert worst(found) is status, found
+    found = list(check_resource_quota(a_subject(nnodes=Nodes(2, 2)), facts(quotas=[quota])))
+    assert most_severe(found) is status, found
 
 
 def test_a_quota_for_other_pods_is_left_aside() -> None:
@@ -115,8 +115,11 @@ def test_a_quota_for_other_pods_is_left_aside() -> None:
 
     others = [quota(scopes=["BestEffort"]), quota(scopes=["Terminating"]), quota(scopeSelector=selects("In", "low"))]
     job = a_subject(priority="high")
-    assert list(quotas_suffice(job, facts(quotas=others))) == []
-    assert worst(list(quotas_suffice(job, facts(quotas=[quota(scopeSelector=selects("In", "high"))])))) is Status.FAIL
+    assert list(check_resource_quota(job, facts(quotas=others))) == []
+    assert (
+        most_severe(list(check_resource_quota(job, facts(quotas=[quota(scopeSelector=selects("In", "high"))]))))
+        is Status.FAIL
+    )
 
 
 def test_everything_that_is_not_allowed_is_said_at_once() -> None:
@@ -132,9 +135,9 @@ def test_a_refusal_that_both_pods_meet_is_said_once() -> None:
 
 
 def test_what_could_not_be_read_is_said_and_neither_passed_nor_failed() -> None:
-    [found] = findings(OF_THE_CLUSTER, a_subject(), Facts(nodes=Unread("You may not list nodes."), pods=[]))[:1]
+    [found] = run_checks(OF_THE_CLUSTER, a_subject(), Facts(nodes=Unknown("You may not list nodes."), pods=[]))[:1]
     assert (found.status, found.message) == (Status.SKIP, "You may not list nodes.")
-    assert findings(OF_THE_CLUSTER, a_subject(), Facts()) == [], "nobody asked"
+    assert run_checks(OF_THE_CLUSTER, a_subject(), Facts()) == [], "nobody asked"
 
 
 def test_a_check_that_needs_what_is_no_fact_cannot_be_made() -> None:

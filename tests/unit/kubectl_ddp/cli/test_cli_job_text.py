@@ -15,7 +15,7 @@ import pytest
 from ddp_trainer.common.constants import Annotation, Label
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.spec.document import compact, to_document
+from kubectl_ddp.spec.serialization import compact, spec_to_dict
 from kubectl_ddp.terminal import escape_text, write_log_line
 from tests import kube_objects
 from tests.api_server import Answer, ApiServer, Request, kubeconfig, serving, status
@@ -106,7 +106,7 @@ def stuck(server: ApiServer) -> None:
 
 
 def put(server: ApiServer, state: Mapping[str, Any], condition: str) -> None:
-    said = compact(to_document(a_job(args=("--db-pass", WORD), env={"SOMETHING": WORD})))
+    said = compact(spec_to_dict(a_job(args=("--db-pass", WORD), env={"SOMETHING": WORD})))
     env = [{"name": "SOMETHING", "value": WORD}, {"name": "HTTPS_PROXY", "value": SECRETS["token of a URL"]}]
     template = kube_objects.a_template(["python", "train.py", "--db-pass", WORD], env=env)
     job = kube_objects.job(kube_objects.condition(condition, message=HOSTILE), template=template)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.cli.candidates import OFFERS, Words
+from kubectl_ddp.cli.candidates import OFFERS, CommandArgs
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.fabrics.catalogue import FABRICS
+from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.spec.presets import PRESETS
 
 JOB = ["--module", "a", "--nnodes", "2", "--gpus", "8"]
@@ -124,7 +124,7 @@ def test_on_this_machine_a_job_without_a_fabric_is_warned_of_nothing(capsys: pyt
 def test_names_are_completed() -> None:
     command = root().get_command(None, "presets")  # type: ignore[arg-type]
     assert command is not None
-    offered = [each.value for each in OFFERS["preset"](Words(command, ()))]
+    offered = [each.value for each in OFFERS["preset"](CommandArgs(command, ()))]
     assert {"gpu-nccl", "aws-efa"} <= set(offered)
     assert len(offered) == len(set(offered))
-    assert {"auto", "none", "ib"} <= {each.value for each in OFFERS["job_fabric"](Words(command, ()))}
+    assert {"auto", "none", "ib"} <= {each.value for each in OFFERS["job_fabric"](CommandArgs(command, ()))}

@@ -12,7 +12,7 @@ import pytest
 
 from kubectl_ddp.backends import Where
 from kubectl_ddp.cli import candidates
-from kubectl_ddp.cli.complete import Answer, Directive, answer
+from kubectl_ddp.cli.complete import CompletionResult, Directive, complete
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.waiting import GOALS
 
@@ -39,12 +39,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def words(found: Answer) -> list[str]:
+def words(found: CompletionResult) -> list[str]:
     return [candidate.value for candidate in found.candidates]
 
 
 def test_commands_come_with_what_they_do() -> None:
-    found = answer([""])
+    found = complete([""])
     assert words(found) == list(COMMANDS)
     assert all(candidate.description for candidate in found.candidates)
     assert found.directive is Directive.NO_FILES
@@ -73,7 +73,7 @@ def test_commands_come_with_what_they_do() -> None:
     ids=" ".join,
 )
 def test_words_are_completed_where_they_stand(line: list[str], expected: list[str]) -> None:
-    assert words(answer(line)) == expected
+    assert words(complete(line)) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_jobs_contexts_namespaces_and_ranks_are_those_of_this_machine(
     machine: Path, line: list[str], expected: list[str]
 ) -> None:
     assert machine.is_dir()
-    assert words(answer(line)) == expected
+    assert words(complete(line)) == expected
 
 
 def test_what_can_be_waited_for_is_what_wait_takes() -> None:
-    assert {word.rstrip("=") for word in words(answer(["wait", "--for", ""]))} == {
+    assert {word.rstrip("=") for word in words(complete(["wait", "--for", ""]))} == {
         goal.removesuffix("=N") for goal in GOALS
     }
 
@@ -118,12 +118,12 @@ def test_what_can_be_waited_for_is_what_wait_takes() -> None:
     ids=lambda part: " ".join(part) if isinstance(part, list) else part.name,
 )
 def test_the_shell_completes_files_where_files_stand(line: list[str], directive: Directive) -> None:
-    assert answer(line).directive is directive
+    assert complete(line).directive is directive
 
 
 def test_a_cluster_that_does_not_answer_offers_nothing_and_says_nothing(machine: Path) -> None:
     assert machine.is_dir()
-    assert words(answer(["status", ""])) == ["digits", "vision"]
+    assert words(complete(["status", ""])) == ["digits", "vision"]
     done = subprocess.run([COMPLETE, "status", "--context", "lab", ""], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == (":4\n", "")
 
@@ -144,7 +144,7 @@ def test_ranks_are_counted_from_the_job_that_is_named(monkeypatch: pytest.Monkey
         return 3
 
     monkeypatch.setattr(candidates, "_world", world)
-    assert words(answer(["logs", "--local", "digits", "--rank", ""])) == ["all", "failed", "0", "1", "2"]
+    assert words(complete(["logs", "--local", "digits", "--rank", ""])) == ["all", "failed", "0", "1", "2"]
     assert asked == [(Where(local=True), "digits")]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.code import pack
-from kubectl_ddp.code.ignore import read, stays_behind
+from kubectl_ddp.code.ignore import is_ignored, read
 from tests.archives import names_in
 
 PATHS = (
@@ -67,11 +67,11 @@ def test_a_pattern_leaves_out_what_git_leaves_out(tmp_path: Path, text: str) -> 
 
 def test_ddpignore_has_the_last_word_and_files_of_directories_count_below_them() -> None:
     patterns = [*read("*.bin"), *read("!weights.bin"), *read("/x.py", "src/")]
-    assert stays_behind(patterns, "a/other.bin", is_directory=False)
-    assert not stays_behind(patterns, "a/weights.bin", is_directory=False)
-    assert stays_behind(patterns, "src/x.py", is_directory=False)
-    assert not stays_behind(patterns, "x.py", is_directory=False)
-    assert not stays_behind(patterns, "src/deep/x.py", is_directory=False)
+    assert is_ignored(patterns, "a/other.bin", is_directory=False)
+    assert not is_ignored(patterns, "a/weights.bin", is_directory=False)
+    assert is_ignored(patterns, "src/x.py", is_directory=False)
+    assert not is_ignored(patterns, "x.py", is_directory=False)
+    assert not is_ignored(patterns, "src/deep/x.py", is_directory=False)
 
 
 def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def left_out(line: str, path: str) -> bool:
     """Whether a line leaves a file out, or a directory above it."""
     patterns, names = read(line), path.split("/")
     above = ("/".join(names[:depth]) for depth in range(1, len(names)))
-    return any(stays_behind(patterns, each, is_directory=True) for each in above) or stays_behind(
+    return any(is_ignored(patterns, each, is_directory=True) for each in above) or is_ignored(
         patterns, path, is_directory=False
     )
 
@@ -125,4 +125,4 @@ def left_out(line: str, path: str) -> bool:
 @pytest.mark.parametrize("line", ["**/a**/" * 400 + "x", "*a" * 1000 + "b", "a**/" * 300, "[a-z]*" * 500 + "!"])
 def test_no_pattern_takes_more_states_than_it_has_parts(line: str) -> None:
     path = "/".join(["a" * 40] * 40)
-    assert not stays_behind(read(line), path, is_directory=False)
+    assert not is_ignored(read(line), path, is_directory=False)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.doctor import cluster, laptop
-from kubectl_ddp.doctor.model import Look, Verdict
+from kubectl_ddp.doctor import client, cluster
+from kubectl_ddp.doctor.model import CheckResult, Verdict
 from kubectl_ddp.rights.model import EVERYWHERE, Right
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
@@ -31,7 +31,7 @@ FACTS = cluster.ClusterFacts(
     gpus=16,
     nodes=2,
 )
-LAPTOP = laptop.LaptopFacts(
+LAPTOP = client.ClientFacts(
     python="python",
     kubectl="v1.36.3",
     plugin="/bin/kubectl-ddp",
@@ -45,17 +45,17 @@ LAPTOP = laptop.LaptopFacts(
 )
 
 
-def verdicts(found: list[Look]) -> dict[str, Verdict]:
+def verdicts(found: list[CheckResult]) -> dict[str, Verdict]:
     return {look.what: look.verdict for look in found}
 
 
 def of_cluster(**changes: Any) -> dict[str, Verdict]:
-    return verdicts(list(cluster.looks(dataclasses.replace(FACTS, **changes))))
+    return verdicts(list(cluster.run_checks(dataclasses.replace(FACTS, **changes))))
 
 
 def test_where_all_is_well_nothing_is_marked() -> None:
     assert set(of_cluster().values()) == {Verdict.OK}
-    assert set(verdicts(list(laptop.looks(LAPTOP))).values()) == {Verdict.OK}
+    assert set(verdicts(list(client.run_checks(LAPTOP))).values()) == {Verdict.OK}
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_what_a_cluster_lacks_is_marked(changes: dict[str, Any], what: str, verd
     ],
 )
 def test_what_a_machine_lacks_is_marked(changes: dict[str, Any], what: str, verdict: Verdict) -> None:
-    assert verdicts(list(laptop.looks(dataclasses.replace(LAPTOP, **changes))))[what] == verdict
+    assert verdicts(list(client.run_checks(dataclasses.replace(LAPTOP, **changes))))[what] == verdict
 
 
-def of_rights(*missing: Right) -> dict[str, Look]:
-    return {look.what: look for look in cluster.looks(dataclasses.replace(FACTS, missing=missing))}
+def of_rights(*missing: Right) -> dict[str, CheckResult]:
+    return {look.what: look for look in cluster.run_checks(dataclasses.replace(FACTS, missing=missing))}
 
 
 def test_rights_that_are_missing_are_all_named_at_once_with_what_fails() -> None:
@@ -116,7 +116,7 @@ def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
 
 
 def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:
-    looks = {look.what: look.verdict for look in cluster.looks(dataclasses.replace(FACTS, missing=None))}
+    looks = {look.what: look.verdict for look in cluster.run_checks(dataclasses.replace(FACTS, missing=None))}
     assert looks["rights"] == Verdict.WARN
 
 

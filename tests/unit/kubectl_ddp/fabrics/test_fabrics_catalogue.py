@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from ddp_trainer.common.lint import names
-from ddp_trainer.common.lint.catalogue import check, unknown_ids
 from ddp_trainer.common.lint.model import Facts as Node
+from ddp_trainer.common.lint.registry import check, unknown_ids
 from kubectl_ddp.fabrics import aws, oracle, reference
-from kubectl_ddp.fabrics.catalogue import FABRICS, meant, profiles
 from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES, choose
-from kubectl_ddp.fabrics.emitted import Facts, emitted, too_new
-from kubectl_ddp.fabrics.model import SET, Emission, Entry, Target
+from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
+from kubectl_ddp.fabrics.model import SET, EmitPolicy, Entry, Target
+from kubectl_ddp.fabrics.registry import FABRICS, profiles, suggest_name
 from kubectl_ddp.fabrics.version import nccl_of, version
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.presets import PRESETS
@@ -98,11 +98,11 @@ def facts(machine: str = "", **more: object) -> Facts:
 
 
 def environment(name: str, machine: str) -> dict[str, str]:
-    return {entry.name: entry.value for entry in emitted(name, facts(machine)) if entry.target == "env"}
+    return {entry.name: entry.value for entry in effective_entries(name, facts(machine)) if entry.target == "env"}
 
 
 def other_values(name: str, machine: str = "") -> dict[str, str]:
-    return {entry.key: entry.value for entry in emitted(name, facts(machine)) if entry.target != "env"}
+    return {entry.key: entry.value for entry in effective_entries(name, facts(machine)) if entry.target != "env"}
 
 
 @pytest.mark.parametrize(("name", "machine", "expected"), ENVIRONMENTS)
@@ -138,7 +138,7 @@ def test_a_shape_of_oracle_gives_a_function_and_a_network_for_each_device(shape:
         "networks": ",".join(["rdma-vf"] * count),
     }
     [listed] = [each for each in FABRICS["oci-roce"].entries if each.machines == (shape,) and "HCA" in each.key]
-    assert (listed.emission, len(listed.value.split(","))) == (Emission.OFF, count)
+    assert (listed.emission, len(listed.value.split(","))) == (EmitPolicy.OFF, count)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_every_need_and_every_warning_has_a_sentence_and_a_source(name: str) -> 
     assert profile.summary.endswith(".")
     assert profile.source.startswith("https://")
     for need in profile.needs:
-        assert need.sentence.endswith(".")
+        assert need.message.endswith(".")
         assert need.source.startswith("https://")
     for refusal in profile.refusals:
         assert not refusal.reason.endswith(".")
@@ -212,7 +212,7 @@ def test_every_need_and_every_warning_has_a_sentence_and_a_source(name: str) -> 
 @pytest.mark.parametrize("entry", EVERYTHING)
 def test_what_nccl_documents_as_debugging_is_set_by_a_vendors_recipe_alone(entry: Entry) -> None:
     if entry.name in names.NCCL_DEBUGGING and not entry.before:
-        assert entry.emission is not Emission.SYSTEM
+        assert entry.emission is not EmitPolicy.SYSTEM
 
 
 def test_some_recipes_have_such_variables_or_the_test_above_says_nothing() -> None:
@@ -295,7 +295,7 @@ def test_a_fabric_with_rdma_fails_closed(name: str) -> None:
 def test_a_gid_index_is_set_only_for_an_image_that_says_it_is_older(
     nccl: tuple[int, ...] | None, index: list[str]
 ) -> None:
-    found = emitted("roce", facts(nccl=nccl))
+    found = effective_entries("roce", facts(nccl=nccl))
     assert [entry.value for entry in found if entry.name == "NCCL_IB_GID_INDEX"] == index
 
 
@@ -365,8 +365,8 @@ def test_a_name_that_is_no_fabric_is_refused(name: str, sentence: str) -> None:
 
 
 def test_a_misspelt_name_is_recognized_and_another_gets_the_list() -> None:
-    assert meant("aws-efs") == "Did you mean 'aws-efa'?"
-    assert meant("zzz").startswith("There are gloo-cpu, ")
+    assert suggest_name("aws-efs") == "Did you mean 'aws-efa'?"
+    assert suggest_name("zzz").startswith("There are gloo-cpu, ")
 
 
 def test_the_page_about_fabrics_is_fresh() -> None:

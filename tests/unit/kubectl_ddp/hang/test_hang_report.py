@@ -8,20 +8,20 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.common.hanging.naming import culprits
+from ddp_trainer.common.hanging.diagnosis import find_culprits
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from kubectl_ddp.backend import Snapshot
 from kubectl_ddp.evidence import FirstError
-from kubectl_ddp.hang.judge import Answer, Verdict
+from kubectl_ddp.hang.analysis import HangState, Verdict
+from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
+from kubectl_ddp.hang.printer import hang_report_to_dict, text
 from kubectl_ddp.hang.report import HangReport
-from kubectl_ddp.hang.sight import PodSight, RankSight, Sight
-from kubectl_ddp.hang.tell import document, text
 from kubectl_ddp.present import Style
 from kubectl_ddp.state import JobState, State, job_state
 from tests.kube_objects import job
 
 PLAIN = Style(color=False)
-WAITING = Look(
+WAITING = RankStatus(
     rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=60.0, limit=600.0, sequence=7, waits_in="barrier[]"
 )
 BEHIND = replace(
@@ -36,23 +36,23 @@ def state(kind: State = State.RUNNING, error: FirstError | None = None) -> JobSt
     return replace(job_state(Snapshot(job=job(), pods=()), {}, where="local"), state=kind, first_error=error)
 
 
-def sight(*looks: Look, on_hang: str = "warn", ras: str = "") -> Sight:
-    ranks = tuple(RankSight(look=look, pod="w-0", pid=9, usual=0.1, stack_from="python") for look in looks)
-    return Sight(pods=(PodSight(pod="w-0", generation=1, on_hang=on_hang, ranks=ranks, named=(), ras=ras),))
+def sight(*looks: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSnapshot:
+    ranks = tuple(RankReport(look=look, pod="w-0", pid=9, usual=0.1, stack_from="python") for look in looks)
+    return HangSnapshot(pods=(PodReport(pod="w-0", generation=1, on_hang=on_hang, ranks=ranks, named=(), ras=ras),))
 
 
-def report(verdict: Verdict, seen: Sight, of: JobState | None = None) -> HangReport:
+def report(verdict: Verdict, seen: HangSnapshot, of: JobState | None = None) -> HangReport:
     return HangReport(state=of or state(), sight=seen, verdict=verdict, now=100.0)
 
 
 def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None:
-    named = tuple(culprits([WAITING, BEHIND], lambda _: True))
-    hanging = report(Verdict(answer=Answer.HANGS, culprits=named), sight(WAITING, BEHIND, ras="MISMATCH"))
+    named = tuple(find_culprits([WAITING, BEHIND], lambda _: True))
+    hanging = report(Verdict(answer=HangState.HANGS, culprits=named), sight(WAITING, BEHIND, ras="MISMATCH"))
     told = text(hanging, PLAIN)
     assert "It hangs: rank 1 on w-0 did not enter collective #7; at train.py:3 in load for 60.0 s" in told
     assert "Rank 1 (pod w-0, process 9), by python:\n  Thread MainThread\n    load" in told
     assert "Report of NCCL (RAS):\n  MISMATCH" in told
-    as_data = json.loads(json.dumps(document(hanging)))
+    as_data = json.loads(json.dumps(hang_report_to_dict(hanging)))
     assert (as_data["apiVersion"], as_data["kind"], as_data["exitCode"]) == ("cli.ddp/v1", "HangReport", 14)
     assert [culprit["rank"] for culprit in as_data["culprits"]] == [1]
     assert [(rank["rank"], rank["sequence"], rank["waitsIn"]) for rank in as_data["ranks"]] == [
@@ -62,26 +62,31 @@ def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None
 
 
 def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> None:
-    over = report(Verdict(answer=Answer.UNSEEN), Sight(), state(State.FAILED, ERROR))
+    over = report(Verdict(answer=HangState.UNSEEN), HangSnapshot(), state(State.FAILED, ERROR))
     assert over.code == 14
-    assert over.sentence == "It hung, and has ended by that: Rank 1 holds the GIL."
+    assert over.message == "It hung, and has ended by that: Rank 1 holds the GIL."
     assert "Rank 1 (pod digits-worker-0), before it was ended:\n  in strike" in text(over, PLAIN)
-    assert document(over)["endedBy"]["stack"] == "in strike"
+    assert hang_report_to_dict(over)["endedBy"]["stack"] == "in strike"
 
 
 @pytest.mark.parametrize(
     ("answer", "seen", "of", "sentence"),
     [
-        (Answer.MOVES, sight(WAITING), state(), "It does not hang: its one rank moves."),
-        (Answer.UNSEEN, Sight(), state(State.SUCCEEDED), "It is over, and did not hang."),
-        (Answer.UNSEEN, sight(on_hang="off"), state(), "Nobody watches its ranks: it runs with --on-hang off."),
-        (Answer.UNSEEN, sight(), state(), "No rank runs just now: its workers start, stop, or have ended."),
-        (Answer.UNSEEN, Sight(silent={"w-0": "No route."}), state(), "None of its pods shows its ranks: No route."),
-        (Answer.UNSEEN, Sight(), state(State.SUSPENDED), "No pod of it runs just now; it is Suspended."),
+        (HangState.MOVES, sight(WAITING), state(), "It does not hang: its one rank moves."),
+        (HangState.UNSEEN, HangSnapshot(), state(State.SUCCEEDED), "It is over, and did not hang."),
+        (HangState.UNSEEN, sight(on_hang="off"), state(), "Nobody watches its ranks: it runs with --on-hang off."),
+        (HangState.UNSEEN, sight(), state(), "No rank runs just now: its workers start, stop, or have ended."),
+        (
+            HangState.UNSEEN,
+            HangSnapshot(silent={"w-0": "No route."}),
+            state(),
+            "None of its pods shows its ranks: No route.",
+        ),
+        (HangState.UNSEEN, HangSnapshot(), state(State.SUSPENDED), "No pod of it runs just now; it is Suspended."),
     ],
 )
 def test_where_nothing_hangs_a_sentence_says_why_and_the_exit_code_is_0(
-    answer: Answer, seen: Sight, of: JobState, sentence: str
+    answer: HangState, seen: HangSnapshot, of: JobState, sentence: str
 ) -> None:
     calm = report(Verdict(answer=answer), seen, of)
-    assert (calm.sentence, calm.code) == (sentence, 0)
+    assert (calm.message, calm.code) == (sentence, 0)

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.hanging.look import Look, RankState
-from ddp_trainer.launch.hang.rank_snapshot import Outline, StackSource
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot as Shown
+from ddp_trainer.launch.hang.rank_snapshot import RankSummary, StackSource
 from ddp_trainer.launch.hang.status_socket import VERSION
-from kubectl_ddp.backend import Entry, Handover, Object, Snapshot
-from kubectl_ddp.hang.judge import Answer, Verdict, judge
+from kubectl_ddp.backend import Entry, ExecCommand, Object, Snapshot
+from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
+from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
+from kubectl_ddp.hang.printer import hang_report_to_dict, text
 from kubectl_ddp.hang.report import HangReport
-from kubectl_ddp.hang.sight import Sight, look_at
 from kubectl_ddp.hang.stacks import with_stacks
-from kubectl_ddp.hang.tell import document, text
 from kubectl_ddp.present import Style
 from kubectl_ddp.state import job_state
 from tests.kube_objects import job, pod
@@ -28,7 +28,7 @@ FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" ca
 REFUSED = 'error: unable to upgrade connection: pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in'
 """By the WebSocket of kubectl 1.31 and later."""
 LOOKS = [
-    Look(
+    RankStatus(
         rank=rank,
         local_rank=0,
         node=f"digits-worker-{rank}",
@@ -63,19 +63,19 @@ class Place(ScriptedBackend):
     def hang(self, pod: Object) -> str:
         rank = int(pod["metadata"]["name"].rpartition("-")[2])
         finding = {"time": 1.0, "generation": 1, "ranks": [1], "killed": []}
-        return page(Outline(look=LOOKS[rank], usual=0.5).plain(), findings=[finding])
+        return page(RankSummary(look=LOOKS[rank], usual=0.5).plain(), findings=[finding])
 
-    def enter(self, pod: Object, entry: Entry) -> Handover:
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         assert entry.words[-2:] == ("ddp_trainer", "hang")
         self.entered.append(pod["metadata"]["name"])
-        return Handover(words=("sh", "-c", self._script))
+        return ExecCommand(words=("sh", "-c", self._script))
 
 
 def report(script: str) -> tuple[HangReport, Place]:
     place = Place(script)
     snapshot = place.job("digits")
-    sight = look_at(place, snapshot)
-    verdict = judge(sight)
+    sight = collect_hang_snapshot(place, snapshot)
+    verdict = analyze(sight)
     assert verdict is not None
     sight, verdict, missing = with_stacks(place, snapshot, sight, verdict)
     state = job_state(snapshot, {}, where="scripted")
@@ -85,7 +85,7 @@ def report(script: str) -> tuple[HangReport, Place]:
 def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_other_pod() -> None:
     found, place = report(f"printf %s {shlex.quote(page(full(1)))}")
     assert place.entered == ["digits-worker-1"]
-    told = document(found)
+    told = hang_report_to_dict(found)
     (culprit,) = told["culprits"]
     assert (culprit["rank"], culprit["pid"], culprit["stack"]) == (1, 41, "Thread MainThread\n  load")
     assert "train.py:3" in culprit["sentence"]
@@ -105,8 +105,8 @@ def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_ot
 )
 def test_without_exec_the_rank_is_named_and_one_line_says_why_it_has_no_stack(script: str, why: str) -> None:
     found, _ = report(script)
-    told = document(found)
-    assert (told["answer"], [rank["rank"] for rank in told["culprits"]]) == (Answer.HANGS, [1])
+    told = hang_report_to_dict(found)
+    assert (told["answer"], [rank["rank"] for rank in told["culprits"]]) == (HangState.HANGS, [1])
     assert why in told["stacksMissing"]
     lines = text(found, Style(color=False)).splitlines()
     assert [line for line in lines if why in line] == [told["stacksMissing"]]
@@ -125,7 +125,7 @@ def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_sa
 ) -> None:
     place = Place("exit 1")
     snapshot = place.job("digits")
-    sight = look_at(place, snapshot)
-    sight = sight if has_named else Sight(pods=tuple(replace(each, named=()) for each in sight.pods))
-    with_stacks(place, snapshot, sight, Verdict(answer=Answer.MOVES))
+    sight = collect_hang_snapshot(place, snapshot)
+    sight = sight if has_named else HangSnapshot(pods=tuple(replace(each, named=()) for each in sight.pods))
+    with_stacks(place, snapshot, sight, Verdict(answer=HangState.MOVES))
     assert place.entered == entered

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot as Shown
 from ddp_trainer.launch.hang.rank_snapshot import StackSource
 from ddp_trainer.launch.hang.status_socket import VERSION as LAUNCHERS
-from kubectl_ddp.hang.judge import Answer, have_moved, is_final, judge, last_word
-from kubectl_ddp.hang.sight import VERSION, PodSight, RankSight, Sight, read
+from kubectl_ddp.hang.analysis import HangState, analyze, have_moved, is_final, timeout_verdict
+from kubectl_ddp.hang.collector import VERSION, HangSnapshot, PodReport, RankReport, read
 
 
 def shown(rank: int, *, usual: float | None = 0.5, **facts: Any) -> Shown:
     """A rank that waits in the seventh collective for a minute, as a launcher shows it."""
     standard = {"node": "w-0", "state": RankState.ALIVE, "seconds": 60.0, "limit": 600.0, "sequence": 7}
     waits = {"waits_in": "all_reduce[[4]]", "collectives": ("barrier[]", "all_reduce[[4]]")}
-    look = Look(**{"rank": rank, "local_rank": rank, **standard, **waits, **facts})
+    look = RankStatus(**{"rank": rank, "local_rank": rank, **standard, **waits, **facts})
     return Shown(look=look, pid=100 + rank, usual=usual, told_by=StackSource.PYTHON)
 
 
@@ -28,23 +28,23 @@ def page(*ranks: Shown, generation: int = 1, findings: list[dict[str, Any]] | No
     return json.dumps({**about, "ranks": [rank.plain() for rank in ranks], "findings": findings or [], "ras": ras})
 
 
-def pod(*ranks: Shown, name: str = "w-0", generation: int = 1, **more: Any) -> PodSight:
+def pod(*ranks: Shown, name: str = "w-0", generation: int = 1, **more: Any) -> PodReport:
     told = read(name, page(*ranks, generation=generation, **more))
-    assert isinstance(told, PodSight), told
+    assert isinstance(told, PodReport), told
     return told
 
 
 def test_what_a_launcher_writes_is_what_the_command_reads() -> None:
     assert LAUNCHERS == VERSION
     rank = shown(1, state=RankState.DEAF, section="data", place="a.py:1 in f", stack="Thread MainThread")
-    assert pod(rank).ranks == (RankSight(look=rank.look, pod="w-0", pid=101, usual=0.5, stack_from="python"),)
+    assert pod(rank).ranks == (RankReport(look=rank.look, pod="w-0", pid=101, usual=0.5, stack_from="python"),)
 
 
 def test_a_launcher_of_a_later_version_may_tell_more() -> None:
     told = json.loads(page(shown(0)))
     told["weather"] = "fair"
     told["ranks"][0]["mood"] = "good"
-    assert isinstance(read("w-0", json.dumps(told)), PodSight)
+    assert isinstance(read("w-0", json.dumps(told)), PodReport)
 
 
 @pytest.mark.parametrize(
@@ -64,74 +64,74 @@ def test_what_cannot_be_read_is_a_sentence(text: str, sentence: str) -> None:
 
 def test_the_rank_that_did_not_enter_the_collective_is_named_before_the_launchers_limit() -> None:
     behind = shown(1, sequence=6, waits_in="", collectives=("barrier[]",))
-    verdict = judge(Sight(pods=(pod(shown(0), behind), pod(shown(2), name="w-1"))))
+    verdict = analyze(HangSnapshot(pods=(pod(shown(0), behind), pod(shown(2), name="w-1"))))
     assert verdict is not None
-    assert verdict.answer is Answer.HANGS
+    assert verdict.answer is HangState.HANGS
     (culprit,) = verdict.culprits
-    assert culprit.sentence.startswith("rank 1 on w-0 did not enter all_reduce #7")
+    assert culprit.message.startswith("rank 1 on w-0 did not enter all_reduce #7")
 
 
 def test_who_holds_the_gil_is_named_with_its_collective() -> None:
-    verdict = judge(Sight(pods=(pod(shown(0), shown(1, state=RankState.DEAF, waits_in="")),)))
+    verdict = analyze(HangSnapshot(pods=(pod(shown(0), shown(1, state=RankState.DEAF, waits_in="")),)))
     assert verdict is not None
-    assert "holds the GIL: no thread of Python gets a turn since it began all_reduce #7" in verdict.culprits[0].sentence
+    assert "holds the GIL: no thread of Python gets a turn since it began all_reduce #7" in verdict.culprits[0].message
 
 
 @pytest.mark.parametrize(("seconds", "usual"), [(4.9, 0.1), (9.0, None), (14.0, 5.0), (24.0, 3600.0)])
 def test_nobody_is_named_who_may_only_be_slow(seconds: float, usual: float | None) -> None:
     looks = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
-    assert judge(Sight(pods=(pod(*looks),))) is None
+    assert analyze(HangSnapshot(pods=(pod(*looks),))) is None
 
 
 @pytest.mark.parametrize(("seconds", "usual"), [(5.0, 0.1), (10.0, None), (15.0, 5.0), (25.0, 3600.0)])
 def test_after_thrice_its_longest_stay_a_rank_stands_still(seconds: float, usual: float | None) -> None:
     looks = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
-    verdict = judge(Sight(pods=(pod(*looks),)))
+    verdict = analyze(HangSnapshot(pods=(pod(*looks),)))
     assert verdict is not None
-    assert verdict.answer is Answer.HANGS
+    assert verdict.answer is HangState.HANGS
 
 
 def test_while_one_rank_moves_nobody_hangs() -> None:
-    sight = Sight(pods=(pod(shown(0), shown(1, seconds=0.2)),))
-    assert judge(sight) is None
-    verdict = last_word(sight)
-    assert verdict.answer is Answer.STANDS
+    sight = HangSnapshot(pods=(pod(shown(0), shown(1, seconds=0.2)),))
+    assert analyze(sight) is None
+    verdict = timeout_verdict(sight)
+    assert verdict.answer is HangState.STANDS
     assert verdict.still == (0,)
 
 
 def test_all_in_one_collective_wait_for_none_of_these() -> None:
-    verdict = judge(Sight(pods=(pod(shown(0), shown(1)),)))
+    verdict = analyze(HangSnapshot(pods=(pod(shown(0), shown(1)),)))
     assert verdict is not None
-    assert verdict.answer is Answer.STUCK
-    assert "all 2 ranks that run wait in all_reduce #7" in verdict.sentence
+    assert verdict.answer is HangState.STUCK
+    assert "all 2 ranks that run wait in all_reduce #7" in verdict.message
 
 
 def test_a_pod_that_shows_nothing_may_be_the_one() -> None:
-    verdict = judge(Sight(pods=(pod(shown(0)),), silent={"w-1": "It does not answer."}))
+    verdict = analyze(HangSnapshot(pods=(pod(shown(0)),), silent={"w-1": "It does not answer."}))
     assert verdict is not None
-    assert verdict.answer is Answer.SILENT
-    assert "pod w-1 does not show its ranks" in verdict.sentence
+    assert verdict.answer is HangState.SILENT
+    assert "pod w-1 does not show its ranks" in verdict.message
 
 
 def test_ranks_move_when_each_was_seen_elsewhere_since() -> None:
-    before = Sight(pods=(pod(shown(0), shown(1, seconds=3.0)),))
-    assert have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=0.9)),)), 3.5)
-    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=4.0)),)), 3.5)
-    assert not have_moved(before, Sight(pods=(pod(shown(0, seconds=0.1)),)), 3.5)
-    assert not have_moved(Sight(), Sight(), 3.5)
+    before = HangSnapshot(pods=(pod(shown(0), shown(1, seconds=3.0)),))
+    assert have_moved(before, HangSnapshot(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=0.9)),)), 3.5)
+    assert not have_moved(before, HangSnapshot(pods=(pod(shown(0, seconds=0.1), shown(1, seconds=4.0)),)), 3.5)
+    assert not have_moved(before, HangSnapshot(pods=(pod(shown(0, seconds=0.1)),)), 3.5)
+    assert not have_moved(HangSnapshot(), HangSnapshot(), 3.5)
 
 
 def test_a_rank_that_its_launcher_has_only_now_seen_to_move_may_have_stopped_before() -> None:
-    sight = Sight(pods=(pod(shown(0, seconds=0.0), shown(1, seconds=0.2)),))
+    sight = HangSnapshot(pods=(pod(shown(0, seconds=0.0), shown(1, seconds=0.2)),))
     assert not have_moved(sight, sight, 1.5)
 
 
 def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
-    sight = Sight(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
+    sight = HangSnapshot(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
     assert [rank.look.rank for rank in sight.ranks] == [0]
-    verdict = judge(Sight())
+    verdict = analyze(HangSnapshot())
     assert verdict is not None
-    assert verdict.answer is Answer.UNSEEN
+    assert verdict.answer is HangState.UNSEEN
 
 
 def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
@@ -140,14 +140,14 @@ def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
         return {**told, "killed": list(killed)}
 
     first, second = [named(4.0, 1), named(5.0, 1, 1), named(9.0, 2, 1)], [named(9.1, 2, 1)]
-    sight = Sight(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
+    sight = HangSnapshot(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
     assert [(each.generation, each.killed) for each in sight.named] == [(1, (1,)), (2, (1,))]
     assert sight.ras == "RAS"
 
 
 def test_a_pod_that_is_slow_to_answer_is_asked_again_for_a_while() -> None:
-    silent = Sight(silent={"w-0": "timed out"})
-    verdict = judge(silent)
+    silent = HangSnapshot(silent={"w-0": "timed out"})
+    verdict = analyze(silent)
     assert verdict is not None
     assert (is_final(verdict, silent, 1.0), is_final(verdict, silent, 8.0)) == (False, True)
-    assert is_final(verdict, Sight(), 0.0)
+    assert is_final(verdict, HangSnapshot(), 0.0)

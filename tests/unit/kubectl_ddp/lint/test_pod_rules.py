@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.lint import container, policies, reading
-from kubectl_ddp.lint.catalogue import RULES, check, unknown_ids
-from kubectl_ddp.lint.manifests import documents, without_pods, workloads
+from kubectl_ddp.lint import accessors, container, network_policy
+from kubectl_ddp.lint.manifests import find_workloads, parse_manifest, without_pods
 from kubectl_ddp.lint.reference import lines
+from kubectl_ddp.lint.registry import RULES, check, unknown_ids
 
 ROOT = Path(__file__).parents[4]
 SHM = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
@@ -240,7 +240,7 @@ SILENT: list[Case] = [
 
 
 def said(objects: Sequence[Any]) -> list[tuple[str, str]]:
-    return [(found.finding.rule, str(found)) for each in workloads(list(objects)) for found in check(each)]
+    return [(found.finding.rule, str(found)) for each in find_workloads(list(objects)) for found in check(each)]
 
 
 @pytest.mark.parametrize(("rule", "objects", "sentence"), SPEAKS)
@@ -304,7 +304,7 @@ def test_pods_are_found_in_every_kind_that_makes_them(kind: str) -> None:
     version, body, count = KINDS[kind]
     item = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, **body}
     for text in (yaml.safe_dump(item), yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [item]})):
-        [found] = workloads(documents("f", text))
+        [found] = find_workloads(parse_manifest("f", text))
         assert (found.where, found.count, found.pods[0].gpus) == (f"{kind}/x", count, 8)
 
 
@@ -313,7 +313,7 @@ def test_a_train_job_says_how_many_nodes_its_runtime_has() -> None:
     runtime = {"apiVersion": version, "kind": "TrainingRuntime", "metadata": {"name": "x"}, **body}
     spec = {"runtimeRef": {"name": "x"}, "trainer": {"numNodes": 12}}
     train = {"apiVersion": version, "kind": "TrainJob", "metadata": {"name": "t"}, "spec": spec}
-    assert [each.count for each in workloads([runtime, train])] == [12]
+    assert [each.count for each in find_workloads([runtime, train])] == [12]
     assert (without_pods([runtime, train]), without_pods([train])) == ([], ["TrainJob/t"])
 
 
@@ -333,18 +333,18 @@ ODD = [
 @pytest.mark.parametrize("template", ODD)
 def test_what_is_of_another_type_than_it_should_be_counts_as_not_there(template: Any) -> None:
     odd = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": None, "spec": []}
-    [found] = workloads([made_by_job(template, parallelism="x"), odd, namespace() | {"metadata": None}])
+    [found] = find_workloads([made_by_job(template, parallelism="x"), odd, namespace() | {"metadata": None}])
     check(found)
 
 
 def test_a_file_without_objects_is_refused() -> None:
     for text in ("", "a: 1", "[]", "apiVersion: v1\nkind: List\nitems: []"):
         with pytest.raises(UsageError, match="holds no Kubernetes objects"):
-            documents("f", text)
+            parse_manifest("f", text)
 
 
 def test_rules_are_left_out_by_name_and_all_at_once() -> None:
-    [found] = workloads([job(pod(shm=None, **env(NCCL_PROTO="LL128")))])
+    [found] = find_workloads([job(pod(shm=None, **env(NCCL_PROTO="LL128")))])
     assert {each.finding.rule for each in check(found)} >= {"K01", "N33"}
     assert "K01" not in {each.finding.rule for each in check(found, "k01")}
     assert check(found, "all") == []
@@ -355,6 +355,6 @@ def test_the_documentation_lists_every_rule() -> None:
     assert (ROOT / "docs/lint-pods.md").read_text() == "\n".join(lines()) + "\n", "run: make docs"
 
 
-@pytest.mark.parametrize("module", [container, policies, reading])
+@pytest.mark.parametrize("module", [accessors, container, network_policy])
 def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

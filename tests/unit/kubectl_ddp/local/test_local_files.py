@@ -15,7 +15,7 @@ from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.local import volumes
 from kubectl_ddp.local.addresses import Network
 from kubectl_ddp.local.kubelet import Backoff
-from kubectl_ddp.local.logfile import LogReader, LogWriter
+from kubectl_ddp.local.log_file import LogReader, LogWriter
 from kubectl_ddp.local.pods import worker_pod
 from tests.kube_objects import a_template, job
 

@@ -10,7 +10,7 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.models.gpt import Gpt
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.plan.activations import kept
+from kubectl_ddp.plan.activations import activation_memory
 from kubectl_ddp.plan.choice import Choice, choices
 from kubectl_ddp.plan.known import KNOWN, known, parse_count, shape_of
 from kubectl_ddp.plan.machine import GIGA, GPUS, Machine, gpu_of
@@ -73,7 +73,7 @@ def test_flops_are_six_per_weight_and_token_and_attention_is_on_top() -> None:
 
 def test_a_block_keeps_16_numbers_per_token_and_width_and_what_norms_and_attention_keep_per_row() -> None:
     rows = 2 * 32
-    held = kept(SMALL, STEP, Choice(Layout(), 2, 4, NOTHING))
+    held = activation_memory(SMALL, STEP, Choice(Layout(), 2, 4, NOTHING))
     assert held.block == 4 * (16 * rows * 64 + rows * (4 + 4))
     assert held.stream == 4 * rows * 64
     assert held.loss == 3 * 4 * rows * 256
@@ -81,13 +81,13 @@ def test_a_block_keeps_16_numbers_per_token_and_width_and_what_norms_and_attenti
 
 def test_sixteen_bits_and_a_stream_in_them_make_the_34_bytes_of_the_paper_without_masks() -> None:
     work = Work(sequence=32, global_batch=8, precision=Precision.BF16)
-    held = kept(SMALL, work, Choice(Layout(shard=2), 1, 1, NOTHING))
+    held = activation_memory(SMALL, work, Choice(Layout(shard=2), 1, 1, NOTHING))
     assert held.block == (34 - 2) * 32 * 64 + 32 * 8 * 4
 
 
 def test_tensor_parallelism_divides_all_but_what_enters_matrices() -> None:
-    one = kept(SMALL, STEP, Choice(Layout(), 1, 1, NOTHING))
-    two = kept(SMALL, STEP, Choice(Layout(tp=2), 1, 1, NOTHING))
+    one = activation_memory(SMALL, STEP, Choice(Layout(), 1, 1, NOTHING))
+    two = activation_memory(SMALL, STEP, Choice(Layout(tp=2), 1, 1, NOTHING))
     entering = 2 * 32 * 64 * 4
     assert two.block - entering == (one.block - entering) / 2
     assert two.loss == one.loss / 2
@@ -120,7 +120,7 @@ def test_stages_keep_a_buffer_for_all_that_they_receive_in_a_step() -> None:
     def taken(stages_count: int, passes: int) -> float:
         return memory(SMALL, STEP, Choice(Layout(pp=stages_count), 1, passes, NOTHING)).total
 
-    stream = kept(SMALL, STEP, Choice(Layout(pp=2), 1, 8, NOTHING)).stream
+    stream = activation_memory(SMALL, STEP, Choice(Layout(pp=2), 1, 8, NOTHING)).stream
     # No more micro-batches are in flight. Either end receives from one side, and in the middle a stage from both.
     assert taken(2, 24) - taken(2, 8) == 16 * stream
     assert taken(4, 516) - taken(4, 500) == 2 * 16 * stream
@@ -191,13 +191,13 @@ def test_every_third_block_of_the_model_computes_again_whichever_stage_it_is_in(
     shape = Shape(layers=7, hidden=64, heads=4, vocabulary=16, window=1024)
     long = Work(sequence=1024, global_batch=8, precision=Precision.FP32)
     choice = Choice(Layout(), 8, 1, Recomputation(3))
-    held, taken = kept(shape, long, choice), memory(shape, long, choice)
+    held, taken = activation_memory(shape, long, choice), memory(shape, long, choice)
     # Of seven blocks the third and the sixth; the seventh, whose backward pass comes first, kept everything.
     assert taken.moment == "backward of the last block"
     assert taken.activations == 5 * held.block + 2 * held.stream + held.backward
     # Of the two stages the first has the third block alone, and two micro-batches in flight.
     staged = Choice(Layout(pp=2), 4, 2, Recomputation(3))
-    held, taken = kept(shape, long, staged), memory(shape, long, staged)
+    held, taken = activation_memory(shape, long, staged), memory(shape, long, staged)
     assert taken.stage == 0
     # In two buffers more it will receive their gradients.
     assert taken.activations == (3 + 3) * held.block + (2 + 2) * held.stream + held.backward
@@ -214,7 +214,7 @@ def test_what_is_computed_again_takes_time_by_its_operations_or_by_what_it_reads
     def found(again: Recomputation) -> Timing:
         return timing(SMALL, STEP, Choice(Layout(), 2, 4, again), machine(per_node=1), [])
 
-    ratio = SMALL.recomputed_flops_per_token(32) / SMALL.flops_per_token(32)
+    ratio = SMALL.recompute_flops_per_token(32) / SMALL.flops_per_token(32)
     assert found(ALL).hfu / found(ALL).mfu == pytest.approx(1 + ratio)
     assert found(ALL).step_seconds / found(NOTHING).step_seconds == pytest.approx(1 + ratio)
     assert found(Recomputation(2)).hfu / found(Recomputation(2)).mfu == pytest.approx(1 + ratio / 2)

@@ -13,10 +13,10 @@ from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.models.registry import build
-from ddp_trainer.train.parallel.pipeline_schedule import demand_fit
+from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches
 from ddp_trainer.train.tasks.text import VOCABULARY
+from kubectl_ddp.plan.job_args import parse_job_args
 from kubectl_ddp.plan.machine import GPUS, RESERVED_BYTES, Machine
-from kubectl_ddp.plan.own_program import said
 from kubectl_ddp.plan.ranking import plan
 from kubectl_ddp.spec.quantity import Nodes
 from tests.jobs import a_job
@@ -47,18 +47,18 @@ def demand_of_trainer(layout: Layout, words: list[str]) -> None:
     for index in range(layout.pp):
         model.pipeline_stage(index, layout.pp)
     parts, batch = layout.data_size, config.global_batch
-    shards = logical_shards(config.shards, most_ranks=layout.world, parts=parts, global_batch=batch)
+    shards = logical_shards(config.shards, max_ranks=layout.world, parts=parts, global_batch=batch)
     for part in range(parts):
         samples = share(part, parts=parts, shards=shards, global_batch=batch)
         size = micro_batch_size(samples, config.micro_batch, layout.pp)
-        demand_fit(config.pipeline_schedule, -(-samples // size), layout.pp)
+        check_micro_batches(config.pipeline_schedule, -(-samples // size), layout.pp)
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 8), (2, 4), (3, 2), (1, 6)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_layout_that_a_plan_offers_is_accepted(name: str, nodes: int, per_node: int) -> None:
     words = ["--task", "text", *PROGRAMS[name].split()]
-    found = plan(*said(words), a_machine(nodes, per_node))
+    found = plan(*parse_job_args(words), a_machine(nodes, per_node))
     for way in found.fitting:
         choice = way.choice
         program = ["train", *words, "--micro-batch", str(choice.micro_batch)]
@@ -72,7 +72,7 @@ def test_plans_offer_layouts_of_every_kind() -> None:
     offered = [
         way.choice.layout
         for words in PROGRAMS.values()
-        for way in plan(*said(["--task", "text", *words.split()]), a_machine(1, 8)).fitting
+        for way in plan(*parse_job_args(["--task", "text", *words.split()]), a_machine(1, 8)).fitting
     ]
     for dimension in ("replicate", "shard", "tp", "pp"):
         assert any(getattr(layout, dimension) > 1 for layout in offered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench._gpt_steps import Size, foretold, train
+from bench._gpt_steps import Size, estimate_memory, train
 from bench._live_bytes import peak_bytes
 from kubectl_ddp.plan.recomputation import ALL, CHEAP, Recomputation
 
@@ -25,4 +25,4 @@ SMALL = {"layers": 3, "width": 128, "heads": 2, "window": 64}
     ids=str,
 )
 def test_memory_is_foretold_within_a_tenth(size: Size) -> None:
-    assert foretold(size).total == pytest.approx(peak_bytes(lambda: train(size)), rel=0.1)
+    assert estimate_memory(size).total == pytest.approx(peak_bytes(lambda: train(size)), rel=0.1)

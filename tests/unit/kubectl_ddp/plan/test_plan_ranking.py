@@ -11,10 +11,10 @@ import pytest
 from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.errors import PreflightFailed, UsageError
-from kubectl_ddp.plan.choice import layouts, obstacle
+from kubectl_ddp.plan.choice import infeasible_reason, layouts
 from kubectl_ddp.plan.known import known
 from kubectl_ddp.plan.machine import GPUS, Machine
-from kubectl_ddp.plan.nothing import best, demand
+from kubectl_ddp.plan.nothing import best, require_feasible_plan
 from kubectl_ddp.plan.ranking import Plan, plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
@@ -57,7 +57,7 @@ def test_layouts_that_fit_are_ordered_by_their_step_and_fit() -> None:
     found = plan(LLAMA, STEP, replace(H100, nodes=4))
     steps = [way.timing.step_seconds for way in found.fitting]
     assert all(later > earlier / 1.03 for earlier, later in itertools.pairwise(steps))
-    assert all(way.memory.total <= H100.usable_bytes for way in found.fitting)
+    assert all(way.memory.total <= H100.available_bytes for way in found.fitting)
     assert len(found.fitting) + len(found.too_large) + len(found.impossible) == len(list(layouts(32, PLANNED)))
 
 
@@ -79,7 +79,7 @@ def test_slices_within_a_node_are_ahead_of_those_whose_replicas_need_a_slow_netw
     ],
 )
 def test_what_a_model_cannot_be_laid_out_as_is_said(layout: Layout, sentence: str) -> None:
-    assert obstacle(layout, GPT2, STEP, H100) == sentence
+    assert infeasible_reason(layout, GPT2, STEP, H100) == sentence
 
 
 def test_where_nothing_fits_the_nearest_miss_and_the_nodes_that_help_are_named() -> None:
@@ -127,7 +127,7 @@ def test_a_layout_whose_every_way_is_refused_is_told_with_the_reason() -> None:
     nothing = plan(LLAMA, STEP, H100, lambda _: NO)
     assert not nothing.fitting
     with pytest.raises(UsageError, match=r"Not so\. No layout fits that goes with it\.") as raised:
-        demand(nothing)
+        require_feasible_plan(nothing)
     assert raised.value.hint == NO.help
 
 
@@ -140,7 +140,7 @@ def test_where_no_layout_can_be_had_the_obstacle_is_named() -> None:
 def test_a_gpu_of_its_own_waits_for_nobody() -> None:
     alone = replace(H100, per_node=1)
     found: Plan = plan(GPT2, replace(STEP, recomputation=NOTHING), alone)
-    demand(found)
+    require_feasible_plan(found)
     assert reason(found.fitting[0], alone) == "It is one GPU, and waits for nobody."
 
 

@@ -8,13 +8,13 @@ import math
 import pytest
 
 from ddp_trainer.common.constants import JobTime, Metric, Phase
-from kubectl_ddp.report.measured import Change, Kind, Measured, measured
 from kubectl_ddp.report.series import MOST_READINGS, POD, Series, read
+from kubectl_ddp.report.time_series import Change, JobTimeSeries, Kind, summarize_series
 from tests.report_cases import START, a_job, counter, times
 
 
-def of(series: list[Series]) -> Measured:
-    found = measured(series)
+def of(series: list[Series]) -> JobTimeSeries:
+    found = summarize_series(series)
     assert found is not None
     return found
 
@@ -93,8 +93,8 @@ def test_a_pod_that_was_left_behind_does_not_tell_the_world_size() -> None:
 
 def test_one_rank_with_two_readings_is_enough_and_less_is_nothing() -> None:
     assert of(a_job(1, readings=2)).ranks[0].rank == 0
-    assert measured(a_job(1, readings=1)) is None
-    assert measured([]) is None
+    assert summarize_series(a_job(1, readings=1)) is None
+    assert summarize_series([]) is None
 
 
 @pytest.mark.parametrize(

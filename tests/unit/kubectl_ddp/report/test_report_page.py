@@ -13,8 +13,8 @@ from html.parser import HTMLParser
 import pytest
 
 from ddp_trainer.common.constants import Metric
-from kubectl_ddp.report import heat
-from kubectl_ddp.report.page import page
+from kubectl_ddp.report import heatmap_png
+from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.scale import scale_of, ticks, time_ticks
 from kubectl_ddp.report.series import Series
 from tests.report_cases import HOSTILE, START, a_job, a_report, times
@@ -51,14 +51,14 @@ class Elements(HTMLParser):
 
 
 def test_a_job_of_which_nothing_is_known_has_a_page_that_says_so() -> None:
-    text = page(a_report([]))
+    text = render_html(a_report([]))
     found = Elements(text)
     assert found.all("svg") == []
     assert "No pod of the job has told its numbers" in text
 
 
 def test_the_page_asks_no_network_and_lets_no_script_run_but_its_own() -> None:
-    text = page(a_report(a_job()))
+    text = render_html(a_report(a_job()))
     found = Elements(text)
     assert not re.search(r'(?:src|href)=(?!"(?:data:|#))', text)
     assert "@import" not in text
@@ -71,7 +71,7 @@ def test_the_page_asks_no_network_and_lets_no_script_run_but_its_own() -> None:
 
 
 def test_what_a_hostile_job_says_stays_text() -> None:
-    text = page(a_report(a_job(), error=HOSTILE, name=f"a{HOSTILE}", happened=HOSTILE))
+    text = render_html(a_report(a_job(), error=HOSTILE, name=f"a{HOSTILE}", happened=HOSTILE))
     found = Elements(text)
     assert len(found.all("script")) == 2
     assert all(image["src"] is not None and image["src"].startswith("data:image/png;") for image in found.all("img"))
@@ -80,7 +80,7 @@ def test_what_a_hostile_job_says_stays_text() -> None:
 
 
 def test_every_picture_has_a_role_and_a_sentence_and_every_table_its_heads() -> None:
-    found = Elements(page(a_report(a_job(slow=2))))
+    found = Elements(render_html(a_report(a_job(slow=2))))
     pictures = found.all("svg")
     assert len(pictures) == 5
     assert all(each["role"] == "img" and len(each["aria-label"] or "") > 15 for each in pictures)
@@ -93,19 +93,19 @@ def test_every_picture_has_a_role_and_a_sentence_and_every_table_its_heads() -> 
 
 
 def test_a_thousand_ranks_of_a_week_are_less_than_two_megabytes() -> None:
-    text = page(a_report(a_job(1000, readings=240, slow=777)))
+    text = render_html(a_report(a_job(1000, readings=240, slow=777)))
     assert len(text.encode()) < 2_000_000
     assert "On the whole rank 777 took longest" in text
     assert text.count('<th scope="row" class="number">') == 1000
 
 
 def test_one_rank_and_two_readings_make_a_page() -> None:
-    assert len(Elements(page(a_report(a_job(1, readings=2)))).all("svg")) == 5
+    assert len(Elements(render_html(a_report(a_job(1, readings=2)))).all("svg")) == 5
 
 
 def test_a_loss_that_is_no_number_is_marked() -> None:
     losses: list[float | None] = [1.0, 0.5, math.nan, 0.4, 0.3]
-    text = page(a_report([Series(Metric.LOSS, times(5), losses)]))
+    text = render_html(a_report([Series(Metric.LOSS, times(5), losses)]))
     assert 'title="no finite number"' in text
     assert "nan" not in text.lower().replace("finance", "")
 
@@ -134,7 +134,7 @@ def test_an_axis_of_any_length_has_few_marks_that_rise(seconds: float) -> None:
 
 
 def test_the_grid_is_a_png_of_one_pixel_for_each_value() -> None:
-    url = heat.grid([(0.0, 1.0, None), (0.5, 2.0, -1.0)], 0.0, 1.0)
+    url = heatmap_png.grid([(0.0, 1.0, None), (0.5, 2.0, -1.0)], 0.0, 1.0)
     data = base64.b64decode(url.partition(",")[2])
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     chunks, at = {}, 8

@@ -11,7 +11,7 @@ import pytest
 
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.report import prometheus
-from kubectl_ddp.report.prometheus import Span, asked
+from kubectl_ddp.report.prometheus import TimeRange, query_series
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
 
@@ -73,11 +73,11 @@ def test_whoever_does_not_answer_in_time_is_named_with_the_way_out(
 ) -> None:
     monkeypatch.setattr(prometheus, "PATIENCE_SECONDS", 0.5)
     with listener(behave) as url, pytest.raises(Unreachable) as told:
-        asked(url, "digits", None, Span(start=0.0, end=60.0), {})
+        query_series(url, "digits", None, TimeRange(start=0.0, end=60.0), {})
     assert f"{url} {sentence}" in told.value.message
     assert told.value.hint
 
 
 def test_a_name_that_nobody_knows_is_named() -> None:
     with pytest.raises(Unreachable, match=r"Prometheus at http://no\.such\.host\.invalid:9090 does not answer: "):
-        asked("http://no.such.host.invalid:9090", "digits", None, Span(start=0.0, end=60.0), {})
+        query_series("http://no.such.host.invalid:9090", "digits", None, TimeRange(start=0.0, end=60.0), {})

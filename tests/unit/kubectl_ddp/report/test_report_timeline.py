@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_ddp.report.series import Series
-from kubectl_ddp.report.timeline import Timeline, growth, quotients, spanning, together, total
+from kubectl_ddp.report.timeline import Timeline, build_timeline, elementwise_ratio, growth, merge_growth, total
 
 
 def counted(*readings: tuple[float, float | None]) -> Series:
@@ -27,7 +27,18 @@ def test_what_grew_between_two_readings_is_spread_evenly_over_the_time_between()
 
 def test_where_nothing_was_told_nothing_is_known_and_the_next_reading_makes_up_for_it() -> None:
     assert growth(counted((0, 0), (2, None), (4, 8)), TEN).amounts[:4] == (2, 2, 2, 2)
-    assert growth(counted((3, 1), (5, 3)), TEN).rates(1.0) == (None, None, None, 1, 1, None, None, None, None, None)
+    assert growth(counted((3, 1), (5, 3)), TEN).per_second(1.0) == (
+        None,
+        None,
+        None,
+        1,
+        1,
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_counter_that_falls_was_begun_anew_and_one_that_appears_began_at_zero() -> None:
@@ -51,18 +62,18 @@ def test_nothing_is_lost_and_nothing_is_made_up(walk: list[tuple[float, float]],
 
 def test_the_axis_has_no_part_that_is_shorter_than_the_time_between_two_readings() -> None:
     slow, quick = counted(*((30.0 * at, 1.0) for at in range(11))), counted(*((at + 0.5, 1.0) for at in range(300)))
-    axis = spanning([slow, quick])
+    axis = build_timeline([slow, quick])
     assert axis is not None
     assert (axis.start, axis.end, axis.count) == (0.0, 300.0, 10)
-    assert spanning([counted(*((float(at), 1.0) for at in range(1000)))]) == Timeline(0.0, 999 / 120, 120)
+    assert build_timeline([counted(*((float(at), 1.0) for at in range(1000)))]) == Timeline(0.0, 999 / 120, 120)
 
 
 @pytest.mark.parametrize("series", [[], [counted((5, 1))], [counted((5, None), (6, 2))]])
 def test_less_than_two_readings_span_nothing(series: list[Series]) -> None:
-    assert spanning(series) is None
+    assert build_timeline(series) is None
 
 
 def test_sums_and_quotients_know_what_is_not_known() -> None:
     assert total([(1.0, None, None), (2.0, 3.0, None)]) == (3.0, 3.0, None)
-    assert quotients((1.0, 1.0, None), (2.0, 0.0, 1.0)) == (0.5, None, None)
-    assert together([], TEN).amounts == (0.0,) * 10
+    assert elementwise_ratio((1.0, 1.0, None), (2.0, 0.0, 1.0)) == (0.5, None, None)
+    assert merge_growth([], TEN).amounts == (0.0,) * 10

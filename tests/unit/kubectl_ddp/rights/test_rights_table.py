@@ -12,13 +12,13 @@ import pytest
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.cluster.refusals import call
-from kubectl_ddp.cluster.standing import JOB_UID
+from kubectl_ddp.cluster.api_errors import call
+from kubectl_ddp.cluster.kueue_workloads import JOB_UID
+from kubectl_ddp.job_recovery import RUN
 from kubectl_ddp.render import render
-from kubectl_ddp.rerun import RUN
 from kubectl_ddp.rights.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rights.reference import lines
-from kubectl_ddp.rights.table import KINDS, NEEDS, SECTIONS, needs, to_look_at, to_submit
+from kubectl_ddp.rights.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
 from kubectl_ddp.roots import ROOTS
 from tests import kube_objects
 from tests.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
@@ -237,7 +237,7 @@ def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, asked: 
     for need in NEEDS:
         if command not in need.commands or need.without == CUT_OFF or set(need.commands) <= BY_KUBECTL:
             continue  # what tests of submissions that die show, and what kubectl does itself
-        seen = {right.verb for right in need.rights() if right in asked[command]}
+        seen = {right.verb for right in need.permissions() if right in asked[command]}
         unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in seen}
     assert unused == {each for each in NOT_PLAYED if each[0] == command}
 
@@ -261,10 +261,10 @@ def test_the_page_of_the_documentation_is_what_the_table_tells() -> None:
 
 
 def test_a_checkup_asks_about_what_commands_fail_without_and_never_about_reading_secrets() -> None:
-    asked = to_look_at(KINDS)
+    asked = permissions_to_check(KINDS)
     assert len(set(asked)) == len(asked)
     said = set(map(str, asked))
     assert {"create pods/exec", "list resourcequotas", "get serviceaccounts"} <= said
     assert "get endpointslices.discovery.k8s.io in namespace 'default'" in said
     assert not {"get secrets", "create pods"} & said
-    assert {right.group for right in to_look_at({("", "pods"), ("batch", "jobs")})} == {"", "batch"}
+    assert {right.group for right in permissions_to_check({("", "pods"), ("batch", "jobs")})} == {"", "batch"}

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.document import compact, digest, from_document, to_document
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.serialization import compact, digest, spec_from_dict, spec_to_dict
 from tests.jobs import a_job, jobs
 
 
 @given(jobs())
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a loaded machine draws jobs slowly
 def test_any_job_survives_json(spec: JobSpec) -> None:
-    assert from_document(json.loads(compact(to_document(spec)))) == spec
+    assert spec_from_dict(json.loads(compact(spec_to_dict(spec)))) == spec
 
 
 def test_every_attribute_of_a_job_has_a_key() -> None:
@@ -37,9 +37,9 @@ def test_the_digest_does_not_depend_on_the_order_of_variables() -> None:
 
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(UsageError, match="A job has no key 'x'"):
-        from_document({"x": 1})
+        spec_from_dict({"x": 1})
 
 
 def test_a_bad_value_is_refused_with_its_key() -> None:
     with pytest.raises(UsageError, match="nproc: 'many' is no whole number"):
-        from_document({**to_document(a_job()), "nproc": "many"})
+        spec_from_dict({**spec_to_dict(a_job()), "nproc": "many"})

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.derive import Surroundings
-from kubectl_ddp.spec.document import from_document, to_document
-from kubectl_ddp.spec.fabric import additions, explained
-from kubectl_ddp.spec.machines import Rdma
-from kubectl_ddp.spec.notes import notes
+from kubectl_ddp.spec.derive import DefaultingContext
+from kubectl_ddp.spec.fabric import object_entries, value_origins
+from kubectl_ddp.spec.node_requirements import Rdma
+from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import Resolved, resolve
+from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 
 MACHINE = "nodeSelector.node.kubernetes.io/instance-type"
 ON_GPUS = {"module": "a", "gpus": "8", "nnodes": "2:4"}
@@ -22,7 +22,7 @@ ON_GPUS = {"module": "a", "gpus": "8", "nnodes": "2:4"}
 
 def resolved(*, image: str = "a:1", **said: Any) -> Resolved:
     layer = {key.replace("__", "."): Given(value, Origin(Kind.FLAG, f"--{key}")) for key, value in said.items()}
-    return resolve([layer], Surroundings(image=image))
+    return resolve([layer], DefaultingContext(image=image))
 
 
 def on(fabric: str, **said: Any) -> Resolved:
@@ -47,7 +47,7 @@ def test_the_fabric_is_chosen_by_the_machine_and_brings_its_devices(said: dict[s
     found = resolved(**ON_GPUS, **{MACHINE: "p5.48xlarge"}, **said)
     assert (found.spec.fabric, found.spec.rdma) == ("aws-efa", Rdma("vpc.amazonaws.com/efa", 32))
     assert str(found.origins["fabric"]) == "rule nodeSelector: the network of p5.48xlarge"
-    assert [(entry.key, entry.value) for entry in additions(found.spec)] == [("resource.hugepages-2Mi", "5120Mi")]
+    assert [(entry.key, entry.value) for entry in object_entries(found.spec)] == [("resource.hugepages-2Mi", "5120Mi")]
     assert doubts(found) == []
 
 
@@ -56,13 +56,13 @@ def test_a_job_on_cpu_or_on_one_node_gets_nothing() -> None:
         found = resolved(module="a", **said)
         assert found.spec.fabric == name
         assert Kind.FABRIC not in {origin.kind for origin in found.origins.values()}
-        assert additions(found.spec) == []
+        assert object_entries(found.spec) == []
 
 
 def test_where_nothing_tells_nothing_is_set_and_a_note_says_so() -> None:
     found = resolved(**ON_GPUS)
     assert (found.spec.fabric, "NCCL_NET" in found.spec.env) == ("none", False)
-    assert any("--fabric names it" in note for note in notes(found.spec))
+    assert any("--fabric names it" in note for note in spec_notes(found.spec))
 
 
 def test_the_users_variable_wins_and_the_warning_names_both() -> None:
@@ -140,7 +140,7 @@ def test_what_the_cluster_must_add_itself_is_said_at_every_submission(
 ) -> None:
     [doubt] = doubts(on(fabric, **said))
     assert words in doubt
-    assert any(words in note for note in notes(on(fabric, **said).spec))
+    assert any(words in note for note in spec_notes(on(fabric, **said).spec))
 
 
 def test_a_need_that_the_job_meets_is_not_told() -> None:
@@ -162,7 +162,7 @@ def test_the_network_within_racks_and_the_one_between_them_go_together() -> None
 
 
 def test_additions_are_explained_as_the_values_of_the_job_are() -> None:
-    rows = {key: (value, str(origin)) for key, value, origin in explained(on("gb200-mnnvl").spec)}
+    rows = {key: (value, str(origin)) for key, value, origin in value_origins(on("gb200-mnnvl").spec)}
     value, origin = rows["computeDomain"]
     assert value == "0"
     assert origin.startswith("fabric gb200-mnnvl: gives every pod a channel")
@@ -172,5 +172,5 @@ def test_additions_are_explained_as_the_values_of_the_job_are() -> None:
 @pytest.mark.parametrize("fabric", ["none", "ib", "gb200-mnnvl"])
 def test_a_job_with_a_fabric_can_be_written_and_read_again(fabric: str) -> None:
     spec = on(fabric, rdma="rdma/ib=8", networks=["rdma-vf", "net/rail-0@net1"]).spec
-    assert from_document(to_document(spec)) == spec
-    assert from_document({key: value for key, value in to_document(spec).items() if key != "fabric"}).fabric == "none"
+    assert spec_from_dict(spec_to_dict(spec)) == spec
+    assert spec_from_dict({key: value for key, value in spec_to_dict(spec).items() if key != "fabric"}).fabric == "none"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
-from kubectl_ddp.spec.jobfile import JobFile, parse, read
+from kubectl_ddp.spec.job_file import JobFile, parse, read
 from kubectl_ddp.spec.origin import Kind
 
 HEADER = "apiVersion: ddp.dev/v1\nkind: Job\n"

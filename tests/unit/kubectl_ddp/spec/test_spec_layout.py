@@ -10,10 +10,10 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
-from kubectl_ddp.spec.document import from_document, to_document
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Nodes
 from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from tests.jobs import a_job
 
 INTERLEAVED: Final = ("train", "--task", "text", "--model", "gpt:layers=8", "--pipeline-schedule", "interleaved")
@@ -116,7 +116,7 @@ def test_a_layout_that_does_not_fit_is_one_sentence(text: str, changes: dict[str
 )
 def test_a_layout_that_fits_is_kept_by_the_document_and_reaches_the_pods(text: str, changes: dict[str, Any]) -> None:
     spec = laid_out(text, **changes)
-    assert from_document(to_document(spec)) == spec
+    assert spec_from_dict(spec_to_dict(spec)) == spec
     assert f"'name': '{Env.PARALLEL}', 'value': '{spec.parallel}'" in str(render(spec, "r1"))
 
 
@@ -125,7 +125,7 @@ def test_a_layout_may_be_the_trainers_alone() -> None:
 
 
 def test_a_job_without_a_layout_says_nothing_of_one() -> None:
-    assert "parallel" not in to_document(a_job())
+    assert "parallel" not in spec_to_dict(a_job())
     assert Env.PARALLEL not in str(render(a_job(), "r1"))
 
 

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.machines import Rdma
-from kubectl_ddp.spec.notes import notes
+from kubectl_ddp.spec.node_requirements import Rdma
+from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.spec.quantity import Nodes
 from tests.jobs import a_job
 
 
 def test_a_minority_of_nodes_is_explained_and_a_majority_needs_no_words() -> None:
-    assert "no majority" in notes(a_job(nnodes=Nodes(2, 4), checkpoint_claim="c"))[0]
-    assert notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c")) == []
-    assert notes(a_job(nnodes=Nodes(1, 1), checkpoint_claim="c")) == []
+    assert "no majority" in spec_notes(a_job(nnodes=Nodes(2, 4), checkpoint_claim="c"))[0]
+    assert spec_notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c")) == []
+    assert spec_notes(a_job(nnodes=Nodes(1, 1), checkpoint_claim="c")) == []
 
 
 def test_what_becomes_of_checkpoints_without_a_volume_is_explained() -> None:
-    [note] = notes(a_job(nnodes=Nodes(2, 2)))
+    [note] = spec_notes(a_job(nnodes=Nodes(2, 2)))
     assert "when all of them go at once, by suspend too, the run begins anew" in note
 
 
@@ -40,7 +40,7 @@ def test_what_becomes_of_checkpoints_without_a_volume_is_explained() -> None:
     ],
 )
 def test_how_an_engine_or_a_queue_differs_is_said(changes: dict[str, Any], words: str) -> None:
-    [note] = notes(a_job(**{"nnodes": Nodes(3, 4), "checkpoint_claim": "c"} | changes))
+    [note] = spec_notes(a_job(**{"nnodes": Nodes(3, 4), "checkpoint_claim": "c"} | changes))
     assert words in note
 
 
@@ -48,4 +48,4 @@ def test_how_an_engine_or_a_queue_differs_is_said(changes: dict[str, Any], words
     "changes", [{"engine": Engine.JOB}, {"engine": Engine.JOB, "queue": "q"}, {"engine": Engine.PYTORCHJOB}]
 )
 def test_an_engine_that_does_all_that_is_asked_needs_no_words(changes: dict[str, Any]) -> None:
-    assert notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c", **changes)) == []
+    assert spec_notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c", **changes)) == []

@@ -8,10 +8,10 @@ import pytest
 
 from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.errors import DdpError, PreflightFailed, UsageError
-from kubectl_ddp.spec.derive import Surroundings
-from kubectl_ddp.spec.document import from_document, to_document
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import Resolved, resolve
+from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 LARGE = "train --task text --model gpt:layers=32,heads=32,width=4096 --window 2048 --global-batch 64 --precision bf16"
@@ -22,7 +22,7 @@ def resolved(words: str = LARGE, **changes: Any) -> Resolved:
     said = {key: value for key, value in said.items() if value is not None}
     layer = {"args": Given(words.split(), Origin(Kind.FLAG, "words"))}
     layer |= {key: Given(value, Origin(Kind.FLAG, key)) for key, value in said.items()}
-    return resolve([layer], Surroundings(image="trainer:1"))
+    return resolve([layer], DefaultingContext(image="trainer:1"))
 
 
 def test_the_best_layout_is_put_into_the_job_with_the_words_that_go_with_it() -> None:
@@ -34,7 +34,7 @@ def test_the_best_layout_is_put_into_the_job_with_the_words_that_go_with_it() ->
     assert "layouts that fit 8 H100 on one node, about " in note
     assert note.endswith((" of the step.", "hides behind computing."))
     assert found.origins["parallel"].reason == note
-    assert from_document(to_document(found.spec)) == found.spec
+    assert spec_from_dict(spec_to_dict(found.spec)) == found.spec
 
 
 def test_the_same_words_make_the_same_job() -> None:
@@ -107,7 +107,7 @@ def test_whoever_plans_himself_gets_the_job_without_a_layout() -> None:
         key: Given(value, Origin(Kind.FLAG, key))
         for key, value in {"module": "ddp_trainer", "args": LARGE.split(), "gpus": 8, "parallel": "auto"}.items()
     }
-    found = resolve([layer], Surroundings(image="trainer:1", plans=False))
+    found = resolve([layer], DefaultingContext(image="trainer:1", plans=False))
     assert (found.spec.parallel, found.spec.args, found.notes) == (None, tuple(LARGE.split()), ())
 
 

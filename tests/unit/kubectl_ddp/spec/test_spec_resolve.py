@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.derive import Surroundings
+from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
@@ -16,7 +16,7 @@ from kubectl_ddp.spec.program import Command, Module, Script
 from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.spec.resolve import Resolved, resolve, set_values
 
-HERE = Surroundings(image="ddp-trainer:1")
+HERE = DefaultingContext(image="ddp-trainer:1")
 
 
 def flags(**values: Any) -> Layer:
@@ -27,7 +27,7 @@ def a_file(**values: Any) -> Layer:
     return {key.replace("__", "."): Given(raw, Origin(Kind.FILE, "job.yaml line 3")) for key, raw in values.items()}
 
 
-def resolved(*layers: Layer, surroundings: Surroundings = HERE) -> Resolved:
+def resolved(*layers: Layer, surroundings: DefaultingContext = HERE) -> Resolved:
     return resolve([flags(module="pkg.train"), *layers], surroundings)
 
 
@@ -105,7 +105,7 @@ def test_a_name_is_made_of_what_runs(said: dict[str, Any], name: str) -> None:
 
 
 def test_a_made_up_name_takes_the_ending_and_a_given_one_does_not() -> None:
-    with_ending = Surroundings(image="a:1", name_suffix="x7k2p")
+    with_ending = DefaultingContext(image="a:1", name_suffix="x7k2p")
     assert resolved(surroundings=with_ending).spec.name == "train-x7k2p"
     assert resolved(flags(name="mine"), surroundings=with_ending).spec.name == "mine"
 
@@ -123,7 +123,7 @@ def test_threads_follow_the_cores_of_each_process() -> None:
 
 
 def test_the_image_of_the_environment_stands_in_for_the_default_only() -> None:
-    around = Surroundings(image="mine:2", image_origin=Origin(Kind.ENVIRONMENT, "$KUBECTL_DDP_IMAGE"))
+    around = DefaultingContext(image="mine:2", image_origin=Origin(Kind.ENVIRONMENT, "$KUBECTL_DDP_IMAGE"))
     assert str(resolved(surroundings=around).origins["image"]) == "environment $KUBECTL_DDP_IMAGE"
     assert resolved(a_file(image="theirs:3"), surroundings=around).spec.image == "theirs:3"
 

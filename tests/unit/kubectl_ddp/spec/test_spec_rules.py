@@ -8,8 +8,8 @@ import pytest
 
 from ddp_trainer.common.constants import SWITCHES, Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.machines import Topology
 from kubectl_ddp.spec.mounts import Mount, SecretFiles
+from kubectl_ddp.spec.node_requirements import Topology
 from kubectl_ddp.spec.program import Module
 from kubectl_ddp.spec.quantity import Memory, Nodes
 from kubectl_ddp.spec.rules import warnings

@@ -53,7 +53,7 @@ def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: OptionConflict) -
     words, layout = given(clash), LAYOUTS[clash.where]
     ours, theirs = refused_by_plugin(words, layout), refused_by_trainer(words, layout)
     assert (ours.message, ours.hint) == (theirs.message, theirs.hint)
-    assert ours.message.startswith(clash.sentence.split("{")[0])
+    assert ours.message.startswith(clash.message.split("{")[0])
     assert ours.exit_code == 2
 
 

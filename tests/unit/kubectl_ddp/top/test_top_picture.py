@@ -11,12 +11,12 @@ from kubectl_ddp.exposition import parse
 from kubectl_ddp.present import Cell, Style
 from kubectl_ddp.ranks import RankActivity, RankState
 from kubectl_ddp.state import JobState, job_state
-from kubectl_ddp.stragglers import RATIO, slowness, stragglers
-from kubectl_ddp.top.course import JUDGED_SECONDS, Course
-from kubectl_ddp.top.fitting import cut
-from kubectl_ddp.top.picture import Picture
+from kubectl_ddp.stragglers import RATIO, slowdown_by_rank, stragglers
+from kubectl_ddp.top.ansi_truncate import cut
+from kubectl_ddp.top.rate_window import JUDGED_SECONDS, RateWindow
 from kubectl_ddp.top.rows import rows_of
 from kubectl_ddp.top.sparkline import sparkline
+from kubectl_ddp.top.top_view import TopView
 from tests.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot
 
 NOW = 1002.0
@@ -45,7 +45,7 @@ def _fields(state: JobState) -> dict[str, object]:
 
 def drawn(ranks: Sequence[RankState], *, width: int = 120, height: int | None = 24, color: bool = False) -> list[str]:
     """A picture of these ranks."""
-    picture = Picture(state=a_state(ranks), now=NOW, slow=slowness(ranks), notes=["q leaves"])
+    picture = TopView(state=a_state(ranks), now=NOW, slow=slowdown_by_rank(ranks), notes=["q leaves"])
     return picture.lines(Style(color=color, width=width), height)
 
 
@@ -79,10 +79,10 @@ def test_a_rank_that_the_others_wait_for_is_named_and_marked() -> None:
 
 
 def test_ranks_within_the_alerts_threshold_are_no_stragglers_and_of_two_nobody_can_tell() -> None:
-    assert stragglers(slowness([a_rank(0), a_rank(1), a_rank(2, busy=0.1 * RATIO)])) == ()
-    assert stragglers(slowness([a_rank(0), a_rank(1), a_rank(2, busy=0.1 * RATIO + 0.001)])) == (2,)
-    assert slowness([a_rank(0), a_rank(1, busy=5.0)]) == {}
-    assert slowness([a_rank(0), a_rank(1), a_rank(2, state=RankActivity.DOWN)]) == {}
+    assert stragglers(slowdown_by_rank([a_rank(0), a_rank(1), a_rank(2, busy=0.1 * RATIO)])) == ()
+    assert stragglers(slowdown_by_rank([a_rank(0), a_rank(1), a_rank(2, busy=0.1 * RATIO + 0.001)])) == (2,)
+    assert slowdown_by_rank([a_rank(0), a_rank(1, busy=5.0)]) == {}
+    assert slowdown_by_rank([a_rank(0), a_rank(1), a_rank(2, state=RankActivity.DOWN)]) == {}
 
 
 def test_a_thousand_ranks_fit_the_screen_by_pod_and_the_worst_come_first() -> None:
@@ -120,8 +120,8 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, he
 
 def test_without_colour_there_is_no_escape_code_and_without_unicode_nothing_but_ascii() -> None:
     ranks = [a_rank(rank, busy=0.5 if rank == 3 else 0.1) for rank in range(9)]
-    picture = Picture(
-        state=a_state(ranks), now=NOW, slow=slowness(ranks), throughput=sparkline([1, 2], 8, unicode=False)
+    picture = TopView(
+        state=a_state(ranks), now=NOW, slow=slowdown_by_rank(ranks), throughput=sparkline([1, 2], 8, unicode=False)
     )
     text = "\n".join(picture.lines(Style(width=50, unicode=False), 20))
     assert text.isascii()
@@ -133,12 +133,12 @@ def test_without_colour_there_is_no_escape_code_and_without_unicode_nothing_but_
 
 def test_a_job_without_ranks_says_why() -> None:
     shown = snapshot(job("Created"))
-    assert Picture(state=job_state(shown, {}), now=NOW).lines(Style())[-1] == "Its pods are not running yet."
+    assert TopView(state=job_state(shown, {}), now=NOW).lines(Style())[-1] == "Its pods are not running yet."
 
 
 def test_a_cut_line_ends_its_colour() -> None:
     assert cut("a\033[31mbcd\033[0mef", 2) == "a\033[31mb\033[0m"
-    assert Cell("abcdef", spans=(Cell("abc", "red"), Cell("def", "green"))).painted(Style(color=True), 4) == "abc…"
+    assert Cell("abcdef", spans=(Cell("abc", "red"), Cell("def", "green"))).styled(Style(color=True), 4) == "abc…"
 
 
 def told(samples: float, seconds: float, busy: float) -> str:
@@ -153,7 +153,7 @@ def told(samples: float, seconds: float, busy: float) -> str:
 
 
 def test_rates_are_over_the_last_seconds_and_stragglers_over_the_last_minute() -> None:
-    course, shown = Course(), snapshot(job("Created", "Running"), pod(0))
+    course, shown = RateWindow(), snapshot(job("Created", "Running"), pod(0))
     state, slow = course.frame(shown, {"digits-worker-0": parse(told(100, 100.0, 10.0))}, "local", 0.0)
     assert (state.throughput, slow[3]) == (4.0, 1.0)
     # For a minute it goes twice as fast, and rank 3 is three times as busy.

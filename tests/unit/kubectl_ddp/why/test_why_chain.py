@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from kubectl_ddp.backend import Object
-from kubectl_ddp.hang.sight import PodSight, RankSight, Sight
+from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.queued import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.ranks import RankActivity
-from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.chain import CHECKS, findings
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.why.chain import CHECKS, run_checks
 from kubectl_ddp.why.model import Cause
-from kubectl_ddp.why.placing import predicates_of
+from kubectl_ddp.why.scheduling import nodes_by_predicate
 from tests.diagnosed import LATER, NOW, event, facts, first, refused, trains
 from tests.kube_objects import (
     CREATED_EPOCH,
@@ -34,12 +34,12 @@ from tests.kube_objects import (
 def test_a_job_that_trains_is_said_to_and_exits_0() -> None:
     found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=trains()))
     assert (found.cause, found.code) == (Cause.RUNNING, 0)
-    assert "step 10 of 100" in found.sentence
+    assert "step 10 of 100" in found.message
 
 
 def test_what_an_elastic_job_can_do_without_comes_after_that_it_runs() -> None:
     lacks = refused("0/2 nodes are available: 2 Insufficient cpu.", 1)
-    found = findings(facts(job("Created", "Running"), pod(0), lacks, metrics=trains()))
+    found = run_checks(facts(job("Created", "Running"), pod(0), lacks, metrics=trains()))
     assert [(each.cause, each.is_aside) for each in found] == [(Cause.RUNNING, False), (Cause.UNSCHEDULABLE, True)]
 
 
@@ -50,7 +50,7 @@ def test_ranks_that_have_not_stepped_for_long_hang_and_those_behind_are_named() 
     }
     found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics))
     assert (found.cause, found.code) == (Cause.HANG, 14)
-    assert "300s" in found.sentence or "5m" in found.sentence
+    assert "300s" in found.message or "5m" in found.message
     assert "rank 1 on digits-worker-1 is at step 9, others at 10" in found.evidence
 
 
@@ -60,7 +60,7 @@ def test_a_hang_that_the_launcher_named_is_over_when_ranks_have_stepped_since() 
     assert first(known).cause is Cause.RUNNING
     mute = {name: pod_metrics() for name in trains()}
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=mute, lines={"digits-worker-0": line})
-    assert (first(known).cause, "did not enter all_reduce #8" in first(known).sentence) == (Cause.HANG, True)
+    assert (first(known).cause, "did not enter all_reduce #8" in first(known).message) == (Cause.HANG, True)
 
 
 WAITS = "the others wait for rank 1 on digits-worker-1, which did not enter all_reduce #8; at load.py:3 for 31.0 s"
@@ -77,13 +77,13 @@ def test_a_rank_that_others_wait_for_is_named_first_also_of_a_script_without_ste
     )
     found = first(known)
     assert (found.cause, found.code) == (Cause.HANG, 14)
-    assert "the others wait for rank 1 on digits-worker-1, which did not enter all_reduce #8" in found.sentence
-    assert "hangs" not in found.sentence
+    assert "the others wait for rank 1 on digits-worker-1, which did not enter all_reduce #8" in found.message
+    assert "hangs" not in found.message
 
 
 def test_it_is_named_by_the_metrics_alone_where_the_logs_may_not_be_read() -> None:
     found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=stalled(34)))
-    assert (found.cause, "rank 1" in found.sentence) == (Cause.HANG, True)
+    assert (found.cause, "rank 1" in found.message) == (Cause.HANG, True)
 
 
 def test_a_report_is_over_when_the_launchers_report_progress() -> None:
@@ -96,7 +96,7 @@ def test_a_report_is_over_when_the_launchers_report_progress() -> None:
 @pytest.mark.parametrize(("seconds", "cause"), [(90.0, Cause.RUNNING), (700.0, Cause.HANG)])
 def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Cause) -> None:
     metrics = {name: pod_metrics() + rank_metrics(0, last_step=NOW - seconds) for name in trains()}
-    look = Look(
+    look = RankStatus(
         rank=0,
         local_rank=0,
         node="digits-worker-0",
@@ -105,9 +105,11 @@ def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Ca
         limit=600.0,
         section="evaluation",
     )
-    rank = RankSight(look=look, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
-    shown = PodSight(pod="digits-worker-0", generation=1, on_hang="warn", ranks=(rank,), named=(), ras="")
-    known = replace(facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics), sight=Sight(pods=(shown,)))
+    rank = RankReport(look=look, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
+    shown = PodReport(pod="digits-worker-0", generation=1, on_hang="warn", ranks=(rank,), named=(), ras="")
+    known = replace(
+        facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics), sight=HangSnapshot(pods=(shown,))
+    )
     found = first(known)
     assert found.cause is cause
     if cause is Cause.RUNNING:
@@ -129,7 +131,7 @@ def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Ca
     ],
 )
 def test_the_schedulers_message_is_taken_apart_by_predicate(message: str, expected: dict[str, int]) -> None:
-    assert predicates_of(message) == expected
+    assert nodes_by_predicate(message) == expected
 
 
 def test_each_node_is_told_with_its_own_reason() -> None:
@@ -153,8 +155,11 @@ def test_each_node_is_told_with_its_own_reason() -> None:
         },
     }
     around = {
-        Around.NODES: (node("n1"), node("n2", taints=[{"key": "dedicated", "value": "x", "effect": "NoSchedule"}])),
-        Around.BOUND: (other,),
+        RelatedKind.NODES: (
+            node("n1"),
+            node("n2", taints=[{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]),
+        ),
+        RelatedKind.BOUND: (other,),
     }
     found = first(facts(job("Created"), wants, around=around))
     assert found.cause is Cause.UNSCHEDULABLE
@@ -164,7 +169,7 @@ def test_each_node_is_told_with_its_own_reason() -> None:
 
 def test_a_scheduler_that_says_nothing_is_quoted_with_nothing() -> None:
     found = first(facts(job("Created"), refused("")))
-    assert found.sentence == "Pod digits-worker-0 fits no node: the scheduler does not say why."
+    assert found.message == "Pod digits-worker-0 fits no node: the scheduler does not say why."
     assert found.evidence == ()
 
 
@@ -176,17 +181,17 @@ def test_devices_that_cannot_be_claimed_are_looked_for_among_claims() -> None:
 @pytest.mark.parametrize("reason", ["FailedMount", "FailedCreate", "FailedCreatePod", "Evicted", "Failed"])
 def test_an_event_without_a_message_makes_nobody_stumble(reason: str) -> None:
     bare = event(reason, "") | {"message": None}
-    known = facts(job("Created"), pod(0, waiting("ErrImagePull"), uid="gone"), around={Around.EVENTS: (bare,)})
-    assert all(finding.sentence.endswith(".") for finding in findings(known))
+    known = facts(job("Created"), pod(0, waiting("ErrImagePull"), uid="gone"), around={RelatedKind.EVENTS: (bare,)})
+    assert all(finding.message.endswith(".") for finding in run_checks(known))
 
 
 def test_a_volume_that_could_not_be_mounted_at_first_is_no_cause_once_the_kubelet_is_past_it() -> None:
     said = 'MountVolume.SetUp failed for volume "api" : failed to sync configmap cache'
     slow = event("FailedMount", said, uid="pod-worker-0")
-    around = {Around.EVENTS: (slow,)}
+    around = {RelatedKind.EVENTS: (slow,)}
     assert first(facts(job("Created"), pod(0, waiting("ContainerCreating")), around=around)).cause is Cause.VOLUME
     held = pod(0, waiting("CreateContainerConfigError", 'secret "hub" not found'))
-    assert first(facts(job("Created"), held, around=around)).sentence.endswith("there is no Secret 'hub'.")
+    assert first(facts(job("Created"), held, around=around)).message.endswith("there is no Secret 'hub'.")
 
 
 def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
@@ -202,13 +207,13 @@ def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
     }
     bare = job()
     bare["status"] = {}
-    found = first(facts(bare, around={Around.OPERATOR: (sick,)}))
+    found = first(facts(bare, around={RelatedKind.OPERATOR: (sick,)}))
     assert (found.cause, found.code) == (Cause.OPERATOR, 13)
-    assert "does not run as it should" in found.sentence
+    assert "does not run as it should" in found.message
     assert found.evidence[0] == "pod kubeflow/training-operator-1: CrashLoopBackOff after 7 restarts: back-off 5m"
     assert "kubectl -n kubeflow logs -l control-plane=kubeflow-training-operator" in found.help
-    assert "is not running in this cluster" in first(facts(bare, around={Around.OPERATOR: ()})).sentence
-    young = facts(bare, around={Around.OPERATOR: ()}, now=CREATED_EPOCH + 2)
+    assert "is not running in this cluster" in first(facts(bare, around={RelatedKind.OPERATOR: ()})).message
+    young = facts(bare, around={RelatedKind.OPERATOR: ()}, now=CREATED_EPOCH + 2)
     assert first(young).cause is not Cause.OPERATOR
 
 
@@ -223,24 +228,24 @@ def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
 def test_what_became_of_a_pod_that_is_gone_is_told_by_its_events_and_is_past_once_another_runs(
     reason: str, message: str, cause: Cause
 ) -> None:
-    around: dict[Around, tuple[Object, ...]] = {Around.EVENTS: (event(reason, message),)}
+    around: dict[RelatedKind, tuple[Object, ...]] = {RelatedKind.EVENTS: (event(reason, message),)}
     pending = refused("0/2 nodes are available: 2 Insufficient cpu.")
-    found = findings(facts(job("Created", "Restarting"), pending, pod(1), around=around))
+    found = run_checks(facts(job("Created", "Restarting"), pending, pod(1), around=around))
     assert [each.cause for each in found][:2] == [cause, Cause.UNSCHEDULABLE]
     again = facts(job("Created", "Running"), pod(0), pod(1), around=around, metrics=trains())
     assert first(again).cause is Cause.RUNNING
 
 
 def test_events_of_a_job_whose_name_only_begins_alike_are_not_this_jobs() -> None:
-    around: dict[Around, tuple[Object, ...]] = {
-        Around.EVENTS: (event("Evicted", "low on memory", "digits-two-worker-0"),)
+    around: dict[RelatedKind, tuple[Object, ...]] = {
+        RelatedKind.EVENTS: (event("Evicted", "low on memory", "digits-two-worker-0"),)
     }
     assert first(facts(job("Created"), pod(0, waiting()), around=around)).cause is Cause.STARTING
 
 
 def test_events_of_an_earlier_job_of_the_same_name_are_not_this_jobs() -> None:
     old = event("Evicted", "low on memory") | {"lastTimestamp": "2026-01-02T03:00:00Z"}
-    assert first(facts(job("Created"), pod(0, waiting()), around={Around.EVENTS: (old,)})).cause is Cause.STARTING
+    assert first(facts(job("Created"), pod(0, waiting()), around={RelatedKind.EVENTS: (old,)})).cause is Cause.STARTING
 
 
 def test_the_first_error_exits_with_whose_fault_it_was() -> None:
@@ -269,9 +274,9 @@ GPU_FAULTS = [
 @pytest.mark.parametrize(("message", "sentence", "help_"), GPU_FAULTS)
 def test_a_gpu_that_failed_is_a_cause_with_its_node_and_the_fix(message: str, sentence: str, help_: str) -> None:
     told = {"rank": 3, "pod": "w-3", "host": "gpu-7", "reason": "gpu_fault", "exit_code": 173, "timestamp": 1.0}
-    found = findings(facts(job("Created", "Failed"), pod(0, terminated(93, told | {"message": message}))))
+    found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(93, told | {"message": message}))))
     assert [each.cause for each in found] == [Cause.GPU_FAULT]
-    assert (found[0].sentence, found[0].code) == (sentence, 11)
+    assert (found[0].message, found[0].code) == (sentence, 11)
     assert help_ in found[0].help
     assert "'kubectl cordon gpu-7'" in found[0].help
     assert "its worker could not use its GPU" in found[0].evidence
@@ -279,9 +284,9 @@ def test_a_gpu_that_failed_is_a_cause_with_its_node_and_the_fix(message: str, se
 
 def test_a_pod_that_leaves_before_its_workers_start_names_its_gpu_as_well() -> None:
     told = {"result": "failed", "reason": "gpu_fault", "message": "GPU 0 of gpu-7 does not work: CUDA error: x."}
-    found = findings(facts(job("Created", "Failed"), pod(0, terminated(173, told))))
+    found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(173, told))))
     assert [each.cause for each in found] == [Cause.GPU_FAULT]
-    assert found[0].sentence == (
+    assert found[0].message == (
         "Pod digits-worker-0 could not use its GPU on node node-0: GPU 0 of gpu-7 does not work: CUDA error: x."
     )
 
@@ -291,13 +296,13 @@ def test_a_rank_that_ended_before_the_others_is_named_as_the_users_fault() -> No
     known = told | {"reason": "early_exit", "exit_code": 0, "pod_exit_code": 1, "timestamp": 1.0}
     found = first(facts(job("Created", "Failed"), pod(0, terminated(1, known))))
     assert (found.cause, found.code) == (Cause.ERROR, 10)
-    assert found.sentence == "Rank 3 on w-3 ended with code 0 before the others; rank 1 then failed: closed."
+    assert found.message == "Rank 3 on w-3 ended with code 0 before the others; rank 1 then failed: closed."
 
 
 def test_a_failed_job_of_which_nothing_is_left_says_so() -> None:
     found = first(facts(job("Created", "Failed")))
     assert (found.cause, found.code) == (Cause.ERROR, 11)
-    assert "no pod is left" in found.sentence
+    assert "no pod is left" in found.message
 
 
 DIED = {"reason": "sigkill", "message": "died of SIGKILL", "exit_code": 137}
@@ -311,11 +316,11 @@ def a_node_that_says(*conditions: tuple[str, str]) -> Object:
 
 def test_detectors_that_say_what_is_well_are_not_taken_for_a_trouble() -> None:
     node = a_node_that_says(("Ready", "True"), ("KernelReady", "True"), ("KernelDeadlock", "False"))
-    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={Around.NODES: (node,)})
-    assert [each.cause for each in findings(known)] == [Cause.RUNNING]
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (node,)})
+    assert [each.cause for each in run_checks(known)] == [Cause.RUNNING]
     sick = a_node_that_says(("Ready", "True"), ("AcceleratedHardwareReady", "False"))
-    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={Around.NODES: (sick,)})
-    assert [each.cause for each in findings(known)] == [Cause.RUNNING, Cause.NODE_UNWELL]
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (sick,)})
+    assert [each.cause for each in run_checks(known)] == [Cause.RUNNING, Cause.NODE_UNWELL]
 
 
 @pytest.mark.parametrize(
@@ -331,8 +336,8 @@ def test_an_unwell_node_explains_an_error_that_is_not_the_scripts_own(
 ) -> None:
     node = a_node_that_says(("Ready", "True"), (trouble, "True"))
     failed = pod(0, terminated(1, {"rank": 3, "timestamp": 1.0, **error}))
-    known = facts(job("Created", "Failed"), failed, around={Around.NODES: (node,)})
-    assert [each.cause for each in findings(known)] == causes
+    known = facts(job("Created", "Failed"), failed, around={RelatedKind.NODES: (node,)})
+    assert [each.cause for each in run_checks(known)] == causes
 
 
 def test_an_unwell_node_is_told_besides_a_job_that_runs() -> None:
@@ -346,7 +351,9 @@ def test_an_unwell_node_is_told_besides_a_job_that_runs() -> None:
             ]
         },
     }
-    found = findings(facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={Around.NODES: (node,)}))
+    found = run_checks(
+        facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (node,)})
+    )
     assert [each.cause for each in found] == [Cause.RUNNING, Cause.NODE_UNWELL]
     assert "Xid 79" in found[1].evidence[0]
 
@@ -356,7 +363,7 @@ def test_no_check_stumbles_over_objects_that_say_next_to_nothing() -> None:
     for root in (job(), job("Created"), job("Failed"), job("Suspended")):
         known = facts(root, bare)
         for check in CHECKS:
-            assert all(finding.sentence.endswith(".") for finding in check(known)), check
+            assert all(finding.message.endswith(".") for finding in check(known)), check
 
 
 def test_a_stopped_rank_is_evidence_of_a_hang() -> None:
@@ -368,9 +375,9 @@ def test_a_stopped_rank_is_evidence_of_a_hang() -> None:
 
 def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
     waits = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEUE: "team"}})
-    found = findings(facts(waits, around={}))
+    found = run_checks(facts(waits, around={}))
     assert [each.cause for each in found] == [Cause.QUEUED]
-    assert "'team'" in found[0].sentence
+    assert "'team'" in found[0].message
 
 
 def test_an_operator_that_is_refused_is_not_called_absent() -> None:
@@ -378,6 +385,6 @@ def test_an_operator_that_is_refused_is_not_called_absent() -> None:
     bare["status"] = {}
     text = 'Error creating: pods "digits-worker-0" is forbidden: exceeded quota: small, limited: pods=0'
     failed = event("FailedCreatePod", text, "digits", kind="PyTorchJob", uid="u-1")
-    found = findings(facts(bare, around={Around.EVENTS: (failed,), Around.OPERATOR: ()}))
+    found = run_checks(facts(bare, around={RelatedKind.EVENTS: (failed,), RelatedKind.OPERATOR: ()}))
     assert found[0].cause is Cause.QUOTA
-    assert found[0].sentence == "The namespace's quota does not allow its pods: small, limited: pods=0."
+    assert found[0].message == "The namespace's quota does not allow its pods: small, limited: pods=0."

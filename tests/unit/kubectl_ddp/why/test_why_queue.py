@@ -9,7 +9,7 @@ import pytest
 
 from kubectl_ddp.backend import Object, Queued
 from kubectl_ddp.queued import KUEUE_QUEUE as QUEUE
-from kubectl_ddp.surroundings import Around
+from kubectl_ddp.related_objects import RelatedKind
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause
 from tests.diagnosed import facts, first
@@ -42,10 +42,10 @@ WAITS = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEU
 
 
 def in_queue(*workloads: Object, clusters: tuple[Object, ...] = (), position: int | None = None) -> Facts:
-    around: dict[Around, tuple[Object, ...]] = {
-        Around.LOCAL_QUEUES: LOCAL_QUEUES,
-        Around.WORKLOADS: workloads,
-        Around.CLUSTER_QUEUES: clusters,
+    around: dict[RelatedKind, tuple[Object, ...]] = {
+        RelatedKind.LOCAL_QUEUES: LOCAL_QUEUES,
+        RelatedKind.WORKLOADS: workloads,
+        RelatedKind.CLUSTER_QUEUES: clusters,
     }
     known = facts(WAITS, around=around)
     told = Queued("team", is_admitted=False, position=position)
@@ -64,7 +64,7 @@ def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order
             workload("elsewhere", "2026-01-02T03:00:00Z", 9, space="other"),
         )
     )
-    assert found.sentence == "It waits for quota in the queue 'team', 1 ahead of it."
+    assert found.message == "It waits for quota in the queue 'team', 1 ahead of it."
     assert found.evidence == (
         "ahead of it: important in namespace team (2 pods, priority 9)",
         "holds quota: holder in namespace team (2 pods, priority 0)",
@@ -73,7 +73,7 @@ def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order
 
 def test_kueues_own_word_of_the_place_counts_where_jobs_of_others_may_not_be_seen() -> None:
     known = in_queue(MINE, workload("important", "2026-01-02T03:07:00Z", 9), position=4)
-    assert first(known).sentence == "It waits for quota in the queue 'team', 3 ahead of it."
+    assert first(known).message == "It waits for quota in the queue 'team', 3 ahead of it."
     assert "ahead of it: 2 that may not be seen" in first(known).evidence
 
 
@@ -95,11 +95,11 @@ def told_by_kueue(text: str) -> Object:
 )
 def test_levels_that_no_flavor_has_are_not_waited_for(text: str) -> None:
     found = first(in_queue(told_by_kueue(text)))
-    assert found.sentence == "It asks for places that the queue 'team' can never give: the levels of --topology."
+    assert found.message == "It asks for places that the queue 'team' can never give: the levels of --topology."
     assert text in found.evidence[0]
     assert "a pack no narrower than replica" in found.help
     waits = first(in_queue(told_by_kueue(f"{text}, insufficient unused quota for cpu in flavor h100, 1 more needed")))
-    assert waits.sentence == "It waits for quota in the queue 'team'."
+    assert waits.message == "It waits for quota in the queue 'team'."
 
 
 def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
@@ -110,5 +110,5 @@ def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
         "status": {"conditions": [{"type": "Active", "status": "False", "message": why}]},
     }
     found = first(in_queue(MINE, clusters=(stopped,)))
-    assert found.sentence == f"It waits in the queue 'team', which lets no job go just now: {why}"
+    assert found.message == f"It waits in the queue 'team', which lets no job go just now: {why}"
     assert (found.cause, found.code) == (Cause.QUEUED, 13)

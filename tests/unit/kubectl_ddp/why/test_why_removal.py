@@ -8,9 +8,9 @@ import pytest
 
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.backend import Object
-from kubectl_ddp.moments import epoch
-from kubectl_ddp.surroundings import Around
-from kubectl_ddp.why.chain import findings
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.timestamps import epoch
+from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts
 from kubectl_ddp.why.model import Cause
 from tests.diagnosed import LATER, event, facts, first
@@ -38,7 +38,7 @@ def node(name: str, **spec: Any) -> Object:
 
 
 def known(*pods: Object, events: tuple[Object, ...] = (), now: float = SOON, **more: Any) -> Facts:
-    around = {Around.EVENTS: events, **more.pop("around", {})}
+    around = {RelatedKind.EVENTS: events, **more.pop("around", {})}
     return facts(job("Created", "Running"), *pods, around=around, now=now, **more)
 
 
@@ -46,12 +46,12 @@ def test_a_pod_that_is_deleted_is_named_while_it_ends_and_when_another_has_its_p
     assert first(known(pod(0), leaving(1))).cause is Cause.POD_DELETED
     found = first(known(pod(0), pod(1), events=(killing(),)))
     assert (found.cause, found.code) == (Cause.POD_DELETED, 11)
-    assert "digits-worker-1" in found.sentence
+    assert "digits-worker-1" in found.message
 
 
 def test_it_is_over_when_ranks_have_stepped_since_or_after_a_while() -> None:
     metrics = {f"digits-worker-{rank}": pod_metrics() + rank_metrics(rank, last_step=KILLED + 5) for rank in range(2)}
-    stepped = findings(known(pod(0), pod(1), events=(killing(),), metrics=metrics))
+    stepped = run_checks(known(pod(0), pod(1), events=(killing(),), metrics=metrics))
     assert [(each.cause, each.is_aside) for each in stepped] == [(Cause.RUNNING, False), (Cause.POD_DELETED, True)]
     assert first(known(pod(0), pod(1), events=(killing(),), now=KILLED + RECENT_SECONDS + 1)).cause is Cause.RUNNING
 
@@ -69,13 +69,13 @@ def test_a_pod_beside_those_that_the_job_is_to_have_is_no_loss() -> None:
 def test_an_eviction_is_named_while_its_pod_ends() -> None:
     found = first(known(pod(0), leaving(1, evicted=True)))
     assert (found.cause, found.code) == (Cause.EVICTED, 11)
-    assert "digits-worker-1 was evicted" in found.sentence
+    assert "digits-worker-1 was evicted" in found.message
 
 
 def test_a_pod_that_was_stopped_on_a_cordoned_node_was_evicted() -> None:
-    around = {Around.NODES: (node("n1", unschedulable=True),)}
+    around = {RelatedKind.NODES: (node("n1", unschedulable=True),)}
     found = first(known(pod(0), pod(1), events=(killing(),), around=around))
-    assert (found.cause, "n1 is cordoned" in found.sentence) == (Cause.EVICTED, True)
+    assert (found.cause, "n1 is cordoned" in found.message) == (Cause.EVICTED, True)
 
 
 def store(*, ended: bool = False) -> Object:
@@ -86,9 +86,9 @@ def store(*, ended: bool = False) -> Object:
 
 
 def test_a_store_that_was_killed_is_named_for_a_while_though_the_ranks_train() -> None:
-    found = findings(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),)))
+    found = run_checks(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),)))
     assert (found[0].cause, found[0].code) == (Cause.STORE, 0)
-    assert "runs again" in found[0].sentence
+    assert "runs again" in found[0].message
     late = KILLED + RECENT_SECONDS + 1
     assert (
         first(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),), now=late)).cause is Cause.RUNNING
@@ -98,7 +98,7 @@ def test_a_store_that_was_killed_is_named_for_a_while_though_the_ranks_train() -
 def test_a_store_that_does_not_run_is_named_as_long_as_that_lasts() -> None:
     found = first(known(pod(0), pod(1), store(ended=True), now=KILLED + 10 * RECENT_SECONDS))
     assert (found.cause, found.code) == (Cause.STORE, 0)
-    assert "does not run" in found.sentence
+    assert "does not run" in found.message
 
 
 def test_a_job_without_a_store_lacks_none() -> None:
@@ -121,7 +121,7 @@ def test_a_pod_that_failed_and_was_replaced_is_told_by_its_operators_event(messa
     ended = event("Error", ENDED + message, "digits", kind="PyTorchJob", uid="")
     found = first(known(pod(0), pod(1), events=(ended,)))
     assert (found.cause, found.code) == (Cause.ERROR, 11)
-    assert "SIGSEGV" in found.sentence
+    assert "SIGSEGV" in found.message
     late = KILLED + RECENT_SECONDS + 1
     assert first(known(pod(0), pod(1), events=(ended,), now=late)).cause is Cause.RUNNING
 

@@ -56,7 +56,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubtful:
+class RuleMetadata:
     """Text of a rule, independent of what it inspects."""
 
     id: str
@@ -64,7 +64,7 @@ class Doubtful:
     severity: Severity
     looks_for: str
     """Description in the table of the documentation."""
-    sentence: str
+    message: str
     """Message that explains why the finding matters, with ``{name}``, ``{value}`` and ``{detail}`` of the finding."""
     fix: str
     """Fix, with the same placeholders."""
@@ -77,14 +77,14 @@ class Doubtful:
             rule=self.id,
             severity=self.severity,
             name=found.name,
-            sentence=self.sentence.format(name=found.name, value=found.value, detail=found.detail),
+            message=self.message.format(name=found.name, value=found.value, detail=found.detail),
             fix=self.fix.format(name=found.name, value=found.value, detail=found.detail),
             source=self.source,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(Doubtful):
+class Rule(RuleMetadata):
     """Rule that inspects an environment."""
 
     when: Callable[[Environment, Facts], Iterable[Found]]
@@ -104,7 +104,7 @@ class Finding:
     severity: Severity
     name: str
     """Name of the variable, or of the field of a pod."""
-    sentence: str
+    message: str
     fix: str
     source: str
 
@@ -113,8 +113,8 @@ class Finding:
 
         >>> found = Found("X", "1")
         >>> rule = Rule(id="N0", severity=Severity.INFO, looks_for="", when=lambda *_: [found],
-        ...             sentence="{name}={value} is odd.", fix="Delete it.", source="")
+        ...             message="{name}={value} is odd.", fix="Delete it.", source="")
         >>> print(*rule.check({}, Facts()))
         info N0: X=1 is odd. Delete it.
         """
-        return f"{self.severity} {self.rule}: {self.sentence} {self.fix}"
+        return f"{self.severity} {self.rule}: {self.message} {self.fix}"

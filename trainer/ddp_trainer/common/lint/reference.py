@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 from ddp_trainer.common.generated_tables import write_tables
-from ddp_trainer.common.lint.catalogue import RULES
 from ddp_trainer.common.lint.model import Rule
+from ddp_trainer.common.lint.registry import RULES
 
 
 def lines() -> Iterator[str]:
@@ -19,7 +19,7 @@ def lines() -> Iterator[str]:
 
 
 def _row(rule: Rule) -> str:
-    says = f"{rule.sentence} {rule.fix}".format(name="*name*", value="*value*", detail="*…*").replace("|", "\\|")
+    says = f"{rule.message} {rule.fix}".format(name="*name*", value="*value*", detail="*…*").replace("|", "\\|")
     address, _, place = rule.source.partition(" ")
     source = f"[source]({address}){' ' + place if place else ''}"
     node = "yes" if rule.needs_node else ""

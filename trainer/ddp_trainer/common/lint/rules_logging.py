@@ -7,7 +7,7 @@ from typing import Final
 
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import words
+from ddp_trainer.common.lint.values import split_list
 
 _LEVELS: Final = ("VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE")
 _LOUD: Final = ("INFO", "TRACE")
@@ -27,12 +27,12 @@ def _no_level(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found("NCCL_DEBUG", value)
 
 
-def _silent(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _debug_level_unset(environment: Environment, facts: Facts) -> Iterator[Found]:
     if facts.gpus and (facts.nodes or 1) > 1 and not environment.get("NCCL_DEBUG"):
         yield Found("NCCL_DEBUG")
 
 
-def _loud(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _debug_level_verbose(environment: Environment, facts: Facts) -> Iterator[Found]:
     ranks = (facts.nodes or 1) * (facts.nproc or 1)
     value = environment.get("NCCL_DEBUG", "").strip().upper()
     if value in _LOUD and ranks > _MANY_RANKS and not environment.get("NCCL_DEBUG_FILE"):
@@ -40,7 +40,7 @@ def _loud(environment: Environment, facts: Facts) -> Iterator[Found]:
 
 
 def _no_subsystem(environment: Environment, _: Facts) -> Iterator[Found]:
-    for word in words(environment.get("NCCL_DEBUG_SUBSYS", "").removeprefix("^")):
+    for word in split_list(environment.get("NCCL_DEBUG_SUBSYS", "").removeprefix("^")):
         if word.upper() not in _SUBSYSTEMS:
             yield Found("NCCL_DEBUG_SUBSYS", word)
 
@@ -64,7 +64,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_DEBUG` with a word that is no level, such as `WARN,VERSION`",
         when=_no_level,
-        sentence="{name}={value} is no level, so NCCL reports nothing.",
+        message="{name}={value} is no level, so NCCL reports nothing.",
         fix="Use WARN; the others are VERSION, INFO and TRACE.",
         source=sources.env("NCCL_DEBUG"),
     ),
@@ -73,7 +73,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="unknown words in `NCCL_DEBUG_SUBSYS`",
         when=_no_subsystem,
-        sentence="{name} names {value}, which is no subsystem.",
+        message="{name} names {value}, which is no subsystem.",
         fix="Delete it; there are INIT, NET, GRAPH, ENV, COLL and others.",
         source=sources.env("NCCL_DEBUG_SUBSYS"),
     ),
@@ -82,7 +82,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_DEBUG_FILE` without `%h` and `%p`, or with `~`",
         when=_one_file_for_all,
-        sentence="{name}={value} is one file for several processes, or has a ~ that is not expanded: logs are lost.",
+        message="{name}={value} is one file for several processes, or has a ~ that is not expanded: logs are lost.",
         fix="Use a whole path with %h and %p in it, such as /var/run/ddp/nccl.%h.%p.",
         source=sources.env("NCCL_DEBUG_FILE"),
     ),
@@ -90,8 +90,8 @@ RULES: Final = (
         id="N38",
         severity=Severity.WARNING,
         looks_for="`NCCL_DEBUG=INFO` or `TRACE` for more than 8 ranks, without a file",
-        when=_loud,
-        sentence="{name}={value} fills the log with the lines of {detail} ranks.",
+        when=_debug_level_verbose,
+        message="{name}={value} fills the log with the lines of {detail} ranks.",
         fix="Use WARN, or set NCCL_DEBUG_FILE.",
         source=sources.env("NCCL_DEBUG"),
     ),
@@ -100,7 +100,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_DEBUG_SUBSYS`, `NCCL_DEBUG_FILE` without `NCCL_DEBUG`",
         when=_details_of_nothing,
-        sentence="{name}={value} has no effect: NCCL_DEBUG is not set, so nothing is written.",
+        message="{name}={value} has no effect: NCCL_DEBUG is not set, so nothing is written.",
         fix="Set NCCL_DEBUG, or delete it.",
         source=sources.env("NCCL_DEBUG_SUBSYS"),
     ),
@@ -108,8 +108,8 @@ RULES: Final = (
         id="N40",
         severity=Severity.INFO,
         looks_for="no `NCCL_DEBUG` where GPUs of several nodes work together",
-        when=_silent,
-        sentence="{name} is not set, and NCCL does not say why something failed.",
+        when=_debug_level_unset,
+        message="{name} is not set, and NCCL does not say why something failed.",
         fix="Set NCCL_DEBUG=WARN, which costs nothing while all is well.",
         source=sources.env("NCCL_DEBUG"),
     ),

@@ -9,7 +9,7 @@ from typing import Final
 
 from ddp_trainer.common.lint import names, sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import words
+from ddp_trainer.common.lint.values import split_list
 
 _CLOSE: Final = 0.85
 
@@ -22,7 +22,7 @@ def _unknown_to_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, detail=f"Did you mean {near[0]}?" if near else "Delete it.")
 
 
-def _misspelt_for_torch(environment: Environment, _: Facts) -> Iterator[Found]:
+def _misspelled_torch_name(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in environment:
         if name.startswith(names.TORCH_BEGINNINGS) and name not in names.TORCH:
             # Only with a suggestion: torch adds names, and a newer name is not an error.
@@ -36,7 +36,7 @@ def _gone_from_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found(name, what, f"{then[:1].upper()}{then[1:]}.")
 
 
-def _renamed_by_torch(environment: Environment, _: Facts) -> Iterator[Found]:
+def _deprecated_nccl_name(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in environment.keys() & names.NCCL_NOW_TORCHS.keys():
         yield Found(name, environment[name], names.NCCL_NOW_TORCHS[name])
 
@@ -51,7 +51,7 @@ def _unknown_allocator_key(environment: Environment, _: Facts) -> Iterator[Found
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
         # Commas within the brackets of roundup_power2_divisions:[256:1,512:2] do not separate keys.
         flat = re.sub(r"\[[^\]]*\]", "", environment.get(name, ""))
-        for pair in words(flat):
+        for pair in split_list(flat):
             key = pair.partition(":")[0].strip()
             if key and key not in names.ALLOCATOR_KEYS:
                 near = difflib.get_close_matches(key, sorted(names.ALLOCATOR_KEYS), n=1)
@@ -64,7 +64,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_*` names that NCCL does not know",
         when=_unknown_to_nccl,
-        sentence="NCCL ignores {name}, which it does not know.",
+        message="NCCL ignores {name}, which it does not know.",
         fix="{detail}",
         source="https://github.com/NVIDIA/nccl (the names that src/ looks up, 2.30.7)",
     ),
@@ -73,7 +73,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="names that NCCL has removed or renamed",
         when=_gone_from_nccl,
-        sentence="{name} is {value}.",
+        message="{name} is {value}.",
         fix="{detail}",
         source=sources.ENV,
     ),
@@ -81,8 +81,8 @@ RULES: Final = (
         id="T03",
         severity=Severity.WARNING,
         looks_for="torch's variables under their old names, `NCCL_ASYNC_ERROR_HANDLING` and others",
-        when=_renamed_by_torch,
-        sentence="{name} is the old name of torch's {detail}.",
+        when=_deprecated_nccl_name,
+        message="{name} is the old name of torch's {detail}.",
         fix="Rename it to {detail}={value}.",
         source=sources.TORCH_NCCL,
     ),
@@ -91,7 +91,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="`PYTORCH_CUDA_ALLOC_CONF` without `PYTORCH_ALLOC_CONF`",
         when=_old_allocator_name,
-        sentence="{name} is deprecated since torch 2.9.",
+        message="{name} is deprecated since torch 2.9.",
         fix="Rename it to PYTORCH_ALLOC_CONF.",
         source=sources.TORCH_CUDA,
     ),
@@ -99,8 +99,8 @@ RULES: Final = (
         id="T17",
         severity=Severity.WARNING,
         looks_for="misspelt names of torch and gloo",
-        when=_misspelt_for_torch,
-        sentence="torch does not know {name}.",
+        when=_misspelled_torch_name,
+        message="torch does not know {name}.",
         fix="Did you mean {detail}?",
         source=sources.TORCH_NCCL,
     ),
@@ -109,7 +109,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="unknown keys in `PYTORCH_ALLOC_CONF`",
         when=_unknown_allocator_key,
-        sentence="{name} has the key {value}, and torch refuses keys that it does not know.",
+        message="{name} has the key {value}, and torch refuses keys that it does not know.",
         fix="{detail}",
         source=sources.TORCH_CUDA,
     ),

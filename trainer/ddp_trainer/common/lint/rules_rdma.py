@@ -8,7 +8,7 @@ from typing import Final
 
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import number, words
+from ddp_trainer.common.lint.values import number, split_list
 
 _EFA_NETWORKS: Final = ("aws libfabric", "libfabric", "ofi")
 _EFA_OBSOLETE: Final = ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_USE_DEVICE_RDMA")
@@ -30,22 +30,22 @@ def _is_efa(environment: Environment) -> bool:
     )
 
 
-def _asked_and_off(environment: Environment, _: Facts) -> Iterator[Found]:
+def _requested_ib_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
     if _network(environment) == "ib" and number(environment.get("NCCL_IB_DISABLE", "")) == 1:
         yield Found("NCCL_IB_DISABLE", "1")
 
 
-def _there_and_off(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _available_ib_disabled(environment: Environment, facts: Facts) -> Iterator[Found]:
     if facts.rdma_devices and number(environment.get("NCCL_IB_DISABLE", "")) == 1 and _network(environment) != "ib":
         yield Found("NCCL_IB_DISABLE", "1", ", ".join(facts.rdma_devices))
 
 
-def _asked_and_not_there(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _requested_ib_missing(environment: Environment, facts: Facts) -> Iterator[Found]:
     if facts.rdma_devices == () and _network(environment) == "ib":
         yield Found("NCCL_NET", environment["NCCL_NET"])
 
 
-def _may_fall_back(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _may_fallback_to_tcp(environment: Environment, facts: Facts) -> Iterator[Found]:
     if facts.rdma_devices and (facts.nodes or 1) > 1 and not environment.get("NCCL_NET"):
         yield Found("NCCL_NET", detail=", ".join(facts.rdma_devices))
 
@@ -54,7 +54,7 @@ def _devices(environment: Environment) -> tuple[str, list[str]]:
     """Split ``^=mlx5_0:1,mlx5_1`` into its signs and its device names without ports."""
     value = environment.get("NCCL_IB_HCA", "").strip()
     names = value.lstrip("^=")
-    return value[: len(value) - len(names)], [word.partition(":")[0] for word in words(names)]
+    return value[: len(value) - len(names)], [word.partition(":")[0] for word in split_list(names)]
 
 
 def _matches_more(environment: Environment, facts: Facts) -> Iterator[Found]:
@@ -81,7 +81,7 @@ def _no_such_device(environment: Environment, facts: Facts) -> Iterator[Found]:
         yield Found("NCCL_IB_HCA", environment["NCCL_IB_HCA"], ", ".join(facts.rdma_devices))
 
 
-def _fixed_gid(environment: Environment, _: Facts) -> Iterator[Found]:
+def _fixed_gid_index(environment: Environment, _: Facts) -> Iterator[Found]:
     index = number(environment.get("NCCL_IB_GID_INDEX", ""))
     if index is not None and index >= 0:
         yield Found("NCCL_IB_GID_INDEX", str(index))
@@ -92,19 +92,19 @@ def _traffic_class(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found("NCCL_IB_TC", environment["NCCL_IB_TC"])
 
 
-def _waits_for_ever(environment: Environment, _: Facts) -> Iterator[Found]:
+def _infinite_timeout(environment: Environment, _: Facts) -> Iterator[Found]:
     told = number(environment.get("NCCL_IB_TIMEOUT", ""))
     if told is not None and not 1 <= told < 32:
         yield Found("NCCL_IB_TIMEOUT", str(told))
 
 
-def _impatient(environment: Environment, _: Facts) -> Iterator[Found]:
+def _short_timeout(environment: Environment, _: Facts) -> Iterator[Found]:
     told = number(environment.get("NCCL_IB_TIMEOUT", ""))
     if told is not None and 1 <= told < 20:
         yield Found("NCCL_IB_TIMEOUT", str(told))
 
 
-def _other_fabric(environment: Environment, _: Facts) -> Iterator[Found]:
+def _other_network_variable(environment: Environment, _: Facts) -> Iterator[Found]:
     network = _network(environment)
     without_verbs = network == "socket" or _is_efa(environment)
     for name in sorted(environment):
@@ -140,7 +140,7 @@ def _one_host(environment: Environment, facts: Facts) -> Iterator[Found]:
         yield Found("NCCL_HOSTID", environment["NCCL_HOSTID"])
 
 
-def _own_id(environment: Environment, _: Facts) -> Iterator[Found]:
+def _custom_comm_id(environment: Environment, _: Facts) -> Iterator[Found]:
     if environment.get("NCCL_COMM_ID"):
         yield Found("NCCL_COMM_ID", environment["NCCL_COMM_ID"])
 
@@ -152,7 +152,7 @@ def _no_file(environment: Environment, facts: Facts) -> Iterator[Found]:
             yield Found(name, file, "is empty" if not file.strip() else "is not there")
 
 
-def _ucx(environment: Environment, _: Facts) -> Iterator[Found]:
+def _ucx_variable(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in sorted(environment):
         if name.startswith("UCX_"):
             yield Found(name, environment[name])
@@ -164,7 +164,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_IB_HCA` without `=` whose names are beginnings of others",
         when=_matches_more,
-        sentence="NCCL_IB_HCA takes {value} for a prefix, and {detail} match it too.",
+        message="NCCL_IB_HCA takes {value} for a prefix, and {detail} match it too.",
         fix="Put = before the list, which makes its names exact.",
         source=sources.env("NCCL_IB_HCA"),
     ),
@@ -172,8 +172,8 @@ RULES: Final = (
         id="N10",
         severity=Severity.WARNING,
         looks_for="a fixed `NCCL_IB_GID_INDEX`",
-        when=_fixed_gid,
-        sentence="{name}={value}: since NCCL 2.21 it should not be set; with Multus the index differs from pod to pod.",
+        when=_fixed_gid_index,
+        message="{name}={value}: since NCCL 2.21 it should not be set; with Multus the index differs from pod to pod.",
         fix="Delete it; with several GIDs use NCCL_IB_ADDR_RANGE.",
         source=sources.issue("k8snetworkplumbingwg/multus-cni", 1100),
     ),
@@ -182,7 +182,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="`NCCL_IB_TC`",
         when=_traffic_class,
-        sentence="{name}={value} is one fabric's own (OCI 41, Google 52, CoreWeave 96); others lose packets in it.",
+        message="{name}={value} is one fabric's own (OCI 41, Google 52, CoreWeave 96); others lose packets in it.",
         fix="Make sure that it is this fabric's.",
         source=sources.env("NCCL_IB_TC"),
     ),
@@ -190,8 +190,8 @@ RULES: Final = (
         id="N12",
         severity=Severity.ERROR,
         looks_for="`NCCL_IB_TIMEOUT` of 0 or from 32",
-        when=_waits_for_ever,
-        sentence="{name}={value} means for ever: a failure becomes a hang.",
+        when=_infinite_timeout,
+        message="{name}={value} means for ever: a failure becomes a hang.",
         fix="Delete it: 20 is the default.",
         source=sources.env("NCCL_IB_TIMEOUT"),
     ),
@@ -200,7 +200,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_TOPO_FILE` and other files that are empty or missing",
         when=_no_file,
-        sentence="The file of {name}={value} {detail}.",
+        message="The file of {name}={value} {detail}.",
         fix="Mount it there, or delete the variable.",
         source=sources.env("NCCL_TOPO_FILE"),
     ),
@@ -208,8 +208,8 @@ RULES: Final = (
         id="N21",
         severity=Severity.WARNING,
         looks_for="variables of another fabric: `NCCL_IB_*` with EFA or sockets, `FI_*` without EFA",
-        when=_other_fabric,
-        sentence="{name}={value} has no effect with {detail}.",
+        when=_other_network_variable,
+        message="{name}={value} has no effect with {detail}.",
         fix="Delete it.",
         source=sources.env("NCCL_NET"),
     ),
@@ -218,7 +218,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="variables that EFA once needed: `FI_EFA_USE_DEVICE_RDMA`, `RDMAV_FORK_SAFE` and others",
         when=_old_efa,
-        sentence="{name}={value} is obsolete with EFA: its plugin sets what is needed.",
+        message="{name}={value} is obsolete with EFA: its plugin sets what is needed.",
         fix="Delete it.",
         source=sources.EFA,
     ),
@@ -226,8 +226,8 @@ RULES: Final = (
         id="N23",
         severity=Severity.INFO,
         looks_for="RDMA devices, and no `NCCL_NET` that insists on them",
-        when=_may_fall_back,
-        sentence="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
+        when=_may_fallback_to_tcp,
+        message="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
         fix="Set NCCL_NET to the network's name, such as IB, and a fallback fails at the start.",
         source=sources.env("NCCL_NET"),
         needs_node=True,
@@ -237,7 +237,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`NCCL_NET_PLUGIN=none` where the fabric is a plugin",
         when=_no_plugin,
-        sentence="{name}={value} keeps the plugin of this fabric from being loaded.",
+        message="{name}={value} keeps the plugin of this fabric from being loaded.",
         fix="Delete it.",
         source=sources.env("NCCL_NET_PLUGIN"),
     ),
@@ -246,7 +246,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="several RDMA devices, and differing numbers of them ignored",
         when=_mismatch_ignored,
-        sentence="{name} is not 0, and nodes with differing numbers of devices hang instead of failing (NCCL 2.30).",
+        message="{name} is not 0, and nodes with differing numbers of devices hang instead of failing (NCCL 2.30).",
         fix="Set NCCL_IGNORE_NET_MISMATCH=0.",
         source=sources.issue("NVIDIA/nccl", 2428),
         needs_node=True,
@@ -256,7 +256,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`NCCL_HOSTID`, one for all nodes",
         when=_one_host,
-        sentence="{name}={value} makes all nodes look like one host, between which shared memory is tried.",
+        message="{name}={value} makes all nodes look like one host, between which shared memory is tried.",
         fix="Delete it.",
         source=sources.ENV,
     ),
@@ -264,8 +264,8 @@ RULES: Final = (
         id="N28",
         severity=Severity.INFO,
         looks_for="`NCCL_COMM_ID`",
-        when=_own_id,
-        sentence="{name}={value} has no part in a torch job, whose store hands out the id.",
+        when=_custom_comm_id,
+        message="{name}={value} has no part in a torch job, whose store hands out the id.",
         fix="Delete it.",
         source=sources.ENV,
     ),
@@ -273,8 +273,8 @@ RULES: Final = (
         id="N29",
         severity=Severity.INFO,
         looks_for="`UCX_*`",
-        when=_ucx,
-        sentence="{name}={value} is for MPI; NCCL does not read it.",
+        when=_ucx_variable,
+        message="{name}={value} is for MPI; NCCL does not read it.",
         fix="Delete it, unless something else in the job uses UCX.",
         source="https://docs.coreweave.com (NCCL configuration reference)",
     ),
@@ -282,8 +282,8 @@ RULES: Final = (
         id="N44",
         severity=Severity.INFO,
         looks_for="`NCCL_IB_TIMEOUT` below the default",
-        when=_impatient,
-        sentence="{name}={value} gives up sooner than NCCL's own 20 (since 2.23).",
+        when=_short_timeout,
+        message="{name}={value} gives up sooner than NCCL's own 20 (since 2.23).",
         fix="Delete it.",
         source=sources.env("NCCL_IB_TIMEOUT"),
     ),
@@ -291,8 +291,8 @@ RULES: Final = (
         id="N45",
         severity=Severity.ERROR,
         looks_for="`NCCL_NET=IB` with `NCCL_IB_DISABLE=1`",
-        when=_asked_and_off,
-        sentence="NCCL_NET=IB asks for RDMA, and {name}={value} switches it off: the start fails.",
+        when=_requested_ib_disabled,
+        message="NCCL_NET=IB asks for RDMA, and {name}={value} switches it off: the start fails.",
         fix="Delete one of them.",
         source=sources.env("NCCL_IB_DISABLE"),
     ),
@@ -300,8 +300,8 @@ RULES: Final = (
         id="N46",
         severity=Severity.ERROR,
         looks_for="`NCCL_IB_DISABLE=1` on a node with RDMA devices",
-        when=_there_and_off,
-        sentence="{name}={value} leaves {detail} idle, and all goes over TCP.",
+        when=_available_ib_disabled,
+        message="{name}={value} leaves {detail} idle, and all goes over TCP.",
         fix="Delete it.",
         source=sources.env("NCCL_IB_DISABLE"),
         needs_node=True,
@@ -310,8 +310,8 @@ RULES: Final = (
         id="N47",
         severity=Severity.ERROR,
         looks_for="`NCCL_NET=IB` on a node without RDMA devices",
-        when=_asked_and_not_there,
-        sentence="{name}={value} asks for RDMA, and this node shows no device under /sys/class/infiniband.",
+        when=_requested_ib_missing,
+        message="{name}={value} asks for RDMA, and this node shows no device under /sys/class/infiniband.",
         fix="Request the device in the pod, or delete it to use TCP.",
         source=sources.TROUBLESHOOTING,
         needs_node=True,
@@ -321,7 +321,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`NCCL_IB_HCA` that matches no device",
         when=_no_such_device,
-        sentence="{name}={value} matches none of this node's devices, {detail}.",
+        message="{name}={value} matches none of this node's devices, {detail}.",
         fix="Correct it, or delete it.",
         source=sources.env("NCCL_IB_HCA"),
         needs_node=True,

@@ -8,68 +8,68 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import number, words
+from ddp_trainer.common.lint.values import number, split_list
 
 _IFNAME: Final = "NCCL_SOCKET_IFNAME"
 _TORCHS: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _NEVER_MEANT: Final = ("lo", "docker", "veth", "cali", "cni", "pod-id-link")
 
 
-def _excludes_too_little(environment: Environment, _: Facts) -> Iterator[Found]:
+def _incomplete_exclusion(environment: Environment, _: Facts) -> Iterator[Found]:
     value = environment.get(_IFNAME, "").strip()
     if value.startswith("^"):
-        excluded = [word.removeprefix("=") for word in words(value[1:])]
+        excluded = [word.removeprefix("=") for word in split_list(value[1:])]
         missing = [name for name in _NEVER_MEANT if not any(name.startswith(word) for word in excluded)]
         if missing:
             yield Found(_IFNAME, value, ", ".join(missing))
 
 
-def _loopback(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _loopback_interface(environment: Environment, facts: Facts) -> Iterator[Found]:
     if facts.nodes == 1 or facts.is_one_machine:
         return
     for name in (_IFNAME, *_TORCHS):
-        if [word.removeprefix("=") for word in words(environment.get(name, ""))] == ["lo"]:
+        if [word.removeprefix("=") for word in split_list(environment.get(name, ""))] == ["lo"]:
             yield Found(name, environment[name])
 
 
-def _matches_several(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _ambiguous_prefix(environment: Environment, facts: Facts) -> Iterator[Found]:
     if facts.interfaces is None or environment.get(_IFNAME, "").startswith(("^", "=")):
         return
-    for word in words(environment.get(_IFNAME, "")):
+    for word in split_list(environment.get(_IFNAME, "")):
         more = sorted(name for name in facts.interfaces if name.startswith(word) and name != word)
         if word in facts.interfaces and more:
             yield Found(_IFNAME, word, ", ".join(more))
 
 
-def _not_there(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _missing_interface(environment: Environment, facts: Facts) -> Iterator[Found]:
     value = environment.get(_IFNAME, "").strip()
     if facts.interfaces is None or not value or value.startswith("^"):
         return
     is_exact = value.startswith("=")
-    wanted = words(value.removeprefix("="))
+    wanted = split_list(value.removeprefix("="))
     if not any(name == word if is_exact else name.startswith(word) for word in wanted for name in facts.interfaces):
         yield Found(_IFNAME, value, _seen(facts.interfaces))
 
 
-def _not_there_for_torch(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _missing_torch_interface(environment: Environment, facts: Facts) -> Iterator[Found]:
     for name in _TORCHS:
-        for word in words(environment.get(name, "")):
+        for word in split_list(environment.get(name, "")):
             if facts.interfaces is not None and word not in facts.interfaces and not word.startswith(("^", "=")):
                 yield Found(name, word, _seen(facts.interfaces))
 
 
 def _pattern_for_torch(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in _TORCHS:
-        if any(word.startswith(("^", "=")) for word in words(environment.get(name, ""))):
+        if any(word.startswith(("^", "=")) for word in split_list(environment.get(name, ""))):
             yield Found(name, environment[name])
 
 
-def _elsewhere(environment: Environment, facts: Facts) -> Iterator[Found]:
+def _unrouted_interface(environment: Environment, facts: Facts) -> Iterator[Found]:
     """Report interfaces that exist but do not route to the other nodes. Another rule reports missing ones."""
     if facts.route is None or facts.interfaces is None or facts.nodes == 1 or facts.is_one_machine:
         return
     for name in _TORCHS:
-        named = words(environment.get(name, ""))
+        named = split_list(environment.get(name, ""))
         if named and facts.route not in named and set(named) <= facts.interfaces and named != ["lo"]:
             yield Found(name, environment[name], facts.route)
 
@@ -94,7 +94,7 @@ def _too_many_sockets(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found("NCCL_SOCKET_NTHREADS", str(threads), str(each))
 
 
-def _open_ras(environment: Environment, _: Facts) -> Iterator[Found]:
+def _exposed_ras_address(environment: Environment, _: Facts) -> Iterator[Found]:
     host = environment.get("NCCL_RAS_ADDR", "").strip().rpartition(":")[0].strip("[]")
     if host and host not in {"localhost", "127.0.0.1", "::1"}:
         yield Found("NCCL_RAS_ADDR", environment["NCCL_RAS_ADDR"])
@@ -105,8 +105,8 @@ RULES: Final = (
         id="N07",
         severity=Severity.WARNING,
         looks_for="`NCCL_SOCKET_IFNAME=^...` that leaves out what NCCL would exclude by itself",
-        when=_excludes_too_little,
-        sentence="{name}={value} replaces NCCL's own exclusions, so {detail} become eligible where a node has them.",
+        when=_incomplete_exclusion,
+        message="{name}={value} replaces NCCL's own exclusions, so {detail} become eligible where a node has them.",
         fix="Name the interface, as in =eth0, or delete it.",
         source="https://github.com/aws-samples/aws-do-eks/issues/54",
     ),
@@ -114,8 +114,8 @@ RULES: Final = (
         id="N08",
         severity=Severity.ERROR,
         looks_for="the loopback as interface of nodes on more than one machine",
-        when=_loopback,
-        sentence="{name}={value} is the loopback, over which no other node can be reached.",
+        when=_loopback_interface,
+        message="{name}={value} is the loopback, over which no other node can be reached.",
         fix="Name the interface that reaches the other nodes, or delete it.",
         source=sources.env("NCCL_SOCKET_IFNAME"),
     ),
@@ -124,7 +124,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`NCCL_SOCKET_NTHREADS` times `NCCL_NSOCKS_PERTHREAD` above 64",
         when=_too_many_sockets,
-        sentence="{name}={value} times NCCL_NSOCKS_PERTHREAD={detail} is more than the 64 sockets that NCCL allows.",
+        message="{name}={value} times NCCL_NSOCKS_PERTHREAD={detail} is more than the 64 sockets that NCCL allows.",
         fix="Lower one; 4 and 4 suit 100 Gb/s, and AWS and GCP are detected.",
         source=sources.env("NCCL_SOCKET_NTHREADS"),
     ),
@@ -133,7 +133,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`NCCL_SOCKET_FAMILY` of the other family than the pod's or the master's address",
         when=_other_family,
-        sentence="{name}={value} is not the family of {detail}, so the ranks cannot reach each other.",
+        message="{name}={value} is not the family of {detail}, so the ranks cannot reach each other.",
         fix="Delete it, or use the other.",
         source=sources.issue("pytorch/pytorch", 131691),
     ),
@@ -141,8 +141,8 @@ RULES: Final = (
         id="N41",
         severity=Severity.WARNING,
         looks_for="an interface name that is the beginning of another's",
-        when=_matches_several,
-        sentence="{name}={value} is a prefix, and {detail} match it too.",
+        when=_ambiguous_prefix,
+        message="{name}={value} is a prefix, and {detail} match it too.",
         fix="Write ={value} for that one alone.",
         source=sources.env("NCCL_SOCKET_IFNAME"),
         needs_node=True,
@@ -151,8 +151,8 @@ RULES: Final = (
         id="N42",
         severity=Severity.ERROR,
         looks_for="`NCCL_SOCKET_IFNAME` that matches no interface",
-        when=_not_there,
-        sentence="{name}={value} matches no interface of this node, which has {detail}.",
+        when=_missing_interface,
+        message="{name}={value} matches no interface of this node, which has {detail}.",
         fix="Correct it, or delete it: NCCL finds one.",
         source=sources.env("NCCL_SOCKET_IFNAME"),
         needs_node=True,
@@ -161,8 +161,8 @@ RULES: Final = (
         id="N43",
         severity=Severity.WARNING,
         looks_for="`NCCL_RAS_ADDR` that other machines reach",
-        when=_open_ras,
-        sentence="{name}={value} lets everybody who reaches the address ask about the run, without a password.",
+        when=_exposed_ras_address,
+        message="{name}={value} lets everybody who reaches the address ask about the run, without a password.",
         fix="Use localhost and a port of the job's own.",
         source=sources.env("NCCL_RAS_ADDR"),
     ),
@@ -171,7 +171,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`^` or `=` in `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`",
         when=_pattern_for_torch,
-        sentence="{name}={value} has NCCL's syntax, and gloo takes the names of interfaces as they are.",
+        message="{name}={value} has NCCL's syntax, and gloo takes the names of interfaces as they are.",
         fix="Write the plain name, or names with commas, as many on every node.",
         source=sources.TORCH_DISTRIBUTED,
     ),
@@ -179,8 +179,8 @@ RULES: Final = (
         id="T23",
         severity=Severity.WARNING,
         looks_for="`GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME` other than the interface on the way to the other nodes",
-        when=_elsewhere,
-        sentence="{name}={value}, and the way to the other nodes is by {detail}.",
+        when=_unrouted_interface,
+        message="{name}={value}, and the way to the other nodes is by {detail}.",
         fix="Make sure that they can reach it, or delete it: ddp-launch sets it to the interface on that way.",
         source=sources.TORCH_DISTRIBUTED,
         needs_node=True,
@@ -189,8 +189,8 @@ RULES: Final = (
         id="T19",
         severity=Severity.ERROR,
         looks_for="`GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME` that this node does not have",
-        when=_not_there_for_torch,
-        sentence="{name} names {value}, and the interfaces of this node are {detail}.",
+        when=_missing_torch_interface,
+        message="{name} names {value}, and the interfaces of this node are {detail}.",
         fix="Correct it, or delete it.",
         source=sources.TORCH_DISTRIBUTED,
         needs_node=True,

@@ -8,7 +8,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import is_no, is_yes, number, words
+from ddp_trainer.common.lint.values import is_no, is_yes, number, split_list
 
 _DETAIL: Final = "TORCH_DISTRIBUTED_DEBUG"
 _HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -69,13 +69,13 @@ def _two_files(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found(_DUMP_FILES[0], new, f"{_DUMP_FILES[1]}={old}")
 
 
-def _nervous(environment: Environment, _: Facts) -> Iterator[Found]:
+def _short_heartbeat_timeout(environment: Environment, _: Facts) -> Iterator[Found]:
     told = number(environment.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", ""))
     if told is not None and told < _LEAST_HEARTBEAT:
         yield Found("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(told))
 
 
-def _unwatched(environment: Environment, _: Facts) -> Iterator[Found]:
+def _monitoring_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
     if is_no(environment.get("TORCH_NCCL_ENABLE_MONITORING", "")):
         yield Found("TORCH_NCCL_ENABLE_MONITORING", environment["TORCH_NCCL_ENABLE_MONITORING"])
 
@@ -98,7 +98,7 @@ def _one_connection(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 
-def _synchronous(environment: Environment, _: Facts) -> Iterator[Found]:
+def _launch_blocking(environment: Environment, _: Facts) -> Iterator[Found]:
     if number(environment.get("CUDA_LAUNCH_BLOCKING", "")) == 1:
         yield Found("CUDA_LAUNCH_BLOCKING", "1")
 
@@ -114,8 +114,8 @@ def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]
         yield Found("LOCAL_RANK", environment["LOCAL_RANK"])
 
 
-def _too_few_devices(environment: Environment, facts: Facts) -> Iterator[Found]:
-    visible = words(environment.get("CUDA_VISIBLE_DEVICES", ""))
+def _not_enough_devices(environment: Environment, facts: Facts) -> Iterator[Found]:
+    visible = split_list(environment.get("CUDA_VISIBLE_DEVICES", ""))
     if facts.nproc and visible and visible[0] != "-1" and len(visible) < facts.nproc:
         yield Found("CUDA_VISIBLE_DEVICES", ",".join(visible), f"{facts.nproc} workers")
 
@@ -126,7 +126,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
         when=_detail,
-        sentence="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
+        message="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
         fix="Delete it when the mistake is found.",
         source=sources.TORCH_DISTRIBUTED,
     ),
@@ -135,7 +135,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0",
         when=_handling,
-        sentence="{name}={value}: {detail}.",
+        message="{name}={value}: {detail}.",
         fix="Use 3, which is torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
         source=sources.issue("pytorch/pytorch", 121055),
     ),
@@ -144,7 +144,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`TORCH_NCCL_BLOCKING_WAIT`",
         when=_blocking,
-        sentence="{name}={value} makes every wait block the process, so compute and communication no longer overlap.",
+        message="{name}={value} makes every wait block the process, so compute and communication no longer overlap.",
         fix="Delete it.",
         source=sources.TORCH_NCCL,
     ),
@@ -153,7 +153,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="the flight recorder on, and no file for its dumps",
         when=_dump_in_container,
-        sentence="{name}={value} records, and the dump goes to the home directory, which ends with the container.",
+        message="{name}={value} records, and the dump goes to the home directory, which ends with the container.",
         fix="Set TORCH_FR_DUMP_TEMP_FILE to a place on a volume, such as /var/run/ddp/trace_.",
         source=sources.FLIGHT_RECORDER,
     ),
@@ -162,7 +162,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="the flight recorder or its dump switched off",
         when=_no_evidence,
-        sentence="{name}={value}: a hang leaves no evidence.",
+        message="{name}={value}: a hang leaves no evidence.",
         fix="Set TORCH_FR_BUFFER_SIZE=2000, and leave the dump on.",
         source=sources.FLIGHT_RECORDER,
     ),
@@ -170,8 +170,8 @@ RULES: Final = (
         id="T07",
         severity=Severity.WARNING,
         looks_for="`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` below 60",
-        when=_nervous,
-        sentence="{name}={value} kills a process whose watchdog is merely held up for that long.",
+        when=_short_heartbeat_timeout,
+        message="{name}={value} kills a process whose watchdog is merely held up for that long.",
         fix="Delete it: 480 is the default.",
         source=sources.TORCH_NCCL,
     ),
@@ -180,7 +180,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`OMP_NUM_THREADS` beyond the cores",
         when=_threads,
-        sentence="{name}={value} is too much for {detail}.",
+        message="{name}={value} is too much for {detail}.",
         fix="Use the cores divided by the workers.",
         source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     ),
@@ -189,7 +189,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`CUDA_DEVICE_MAX_CONNECTIONS=1`",
         when=_one_connection,
-        sentence="{name}={value} puts all streams in one queue; Megatron's tensor parallelism wants that, DDP and FSDP "
+        message="{name}={value} puts all streams in one queue; Megatron's tensor parallelism wants that, DDP and FSDP "
         "lose their overlap.",
         fix="Delete it where the job is not Megatron's.",
         source=sources.issue("pytorch/torchtitan", 1147),
@@ -198,8 +198,8 @@ RULES: Final = (
         id="T12",
         severity=Severity.WARNING,
         looks_for="`CUDA_LAUNCH_BLOCKING=1`",
-        when=_synchronous,
-        sentence="{name}={value} waits for every kernel, and can lock up collectives on several streams.",
+        when=_launch_blocking,
+        message="{name}={value} waits for every kernel, and can lock up collectives on several streams.",
         fix="Delete it when the mistake is found.",
         source=sources.TORCH_CUDA,
     ),
@@ -208,7 +208,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="a launcher that is started by a worker of another",
         when=_launcher_in_a_worker,
-        sentence="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
+        message="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
         fix="Start one launcher per node.",
         source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     ),
@@ -217,7 +217,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="two files for the flight recorder's dumps",
         when=_two_files,
-        sentence="{name}={value} and {detail} name two places, and torch's version decides.",
+        message="{name}={value} and {detail} name two places, and torch's version decides.",
         fix="Give both the same value.",
         source=sources.FLIGHT_RECORDER,
     ),
@@ -225,8 +225,8 @@ RULES: Final = (
         id="T15",
         severity=Severity.WARNING,
         looks_for="`TORCH_NCCL_ENABLE_MONITORING=0`",
-        when=_unwatched,
-        sentence="{name}={value}: a watchdog that is stuck is never noticed.",
+        when=_monitoring_disabled,
+        message="{name}={value}: a watchdog that is stuck is never noticed.",
         fix="Delete it.",
         source=sources.TORCH_NCCL,
     ),
@@ -235,7 +235,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="cores that no thread uses, since the launcher sets `OMP_NUM_THREADS=1`",
         when=_one_thread,
-        sentence="{name} is not set, and the launcher makes it 1, as torchrun does.",
+        message="{name} is not set, and the launcher makes it 1, as torchrun does.",
         fix="Set {name}={detail}, the cores of each worker, where it computes on the CPU.",
         source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     ),
@@ -244,7 +244,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`TORCH_DISTRIBUTED_DEBUG` with another word than OFF, INFO, DETAIL",
         when=_no_level,
-        sentence="{name}={value} is refused by torch when the ranks meet.",
+        message="{name}={value} is refused by torch when the ranks meet.",
         fix="Use OFF or INFO, or delete it.",
         source=sources.TORCH_DISTRIBUTED,
     ),
@@ -252,8 +252,8 @@ RULES: Final = (
         id="T21",
         severity=Severity.ERROR,
         looks_for="fewer devices in `CUDA_VISIBLE_DEVICES` than workers",
-        when=_too_few_devices,
-        sentence="{name}={value} has fewer devices than this node has workers ({detail}), and NCCL before 2.30 refuses "
+        when=_not_enough_devices,
+        message="{name}={value} has fewer devices than this node has workers ({detail}), and NCCL before 2.30 refuses "
         "two on one.",
         fix="Lower --nproc-per-node, or delete it. NCCL 2.30 and later lets ranks share a GPU with "
         "`NCCL_MULTI_RANK_GPU_ENABLE=1`.",
@@ -264,7 +264,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="debugging switches of torch left on: `TORCH_NCCL_NAN_CHECK` and others",
         when=_left_on,
-        sentence="{name}={value} is a debugging switch that every step pays for.",
+        message="{name}={value} is a debugging switch that every step pays for.",
         fix="Delete it when the mistake is found.",
         source=sources.TORCH_NCCL,
     ),

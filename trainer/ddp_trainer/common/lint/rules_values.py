@@ -8,7 +8,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import names, sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import number, words
+from ddp_trainer.common.lint.values import number, split_list
 
 _SWITCHES: Final = (
     *("NCCL_P2P_DISABLE", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_PXN_DISABLE"),
@@ -114,7 +114,7 @@ def _level_as_number(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, environment[name])
 
 
-def _chosen_by_hand(environment: Environment, _: Facts) -> Iterator[Found]:
+def _fixed_algorithm(environment: Environment, _: Facts) -> Iterator[Found]:
     # The recipe for TCPX on GCP sets exactly these variables.
     if not any(name.startswith("NCCL_GPUDIRECTTCPX_") for name in environment):
         for name in sorted(environment.keys() & _NEEDED):
@@ -122,37 +122,37 @@ def _chosen_by_hand(environment: Environment, _: Facts) -> Iterator[Found]:
                 yield Found(name, environment[name])
 
 
-def _ll128(environment: Environment, _: Facts) -> Iterator[Found]:
+def _ll128_protocol(environment: Environment, _: Facts) -> Iterator[Found]:
     if _forces_ll128(environment.get("NCCL_PROTO", "")):
         yield Found("NCCL_PROTO", environment["NCCL_PROTO"])
 
 
 def _forces_ll128(value: str) -> bool:
-    return any("ll128" in tokens and not inverted for inverted, tokens in _selections(value))
+    return any("ll128" in tokens and not inverted for inverted, tokens in _parse_selections(value))
 
 
 def _unknown_token(environment: Environment, _facts: Facts) -> Iterator[Found]:
     for name, known in (("NCCL_ALGO", _ALGORITHMS), ("NCCL_PROTO", _PROTOCOLS)):
-        for _, tokens in _selections(environment.get(name, "")):
+        for _, tokens in _parse_selections(environment.get(name, "")):
             for token in sorted(tokens - known):
                 yield Found(name, token, ", ".join(sorted(known)))
 
 
-def _selections(value: str) -> Iterator[tuple[bool, set[str]]]:
+def _parse_selections(value: str) -> Iterator[tuple[bool, set[str]]]:
     """Split ``ring;allreduce:^tree`` into (inverted, algorithms) for each function."""
-    for part in words(value, ";"):
+    for part in split_list(value, ";"):
         chosen = part.rpartition(":")[2].strip()
-        yield chosen.startswith("^"), {word.lower() for word in words(chosen.removeprefix("^"))}
+        yield chosen.startswith("^"), {word.lower() for word in split_list(chosen.removeprefix("^"))}
 
 
-def _least_above_most(environment: Environment, _: Facts) -> Iterator[Found]:
+def _min_exceeds_max(environment: Environment, _: Facts) -> Iterator[Found]:
     for what in ("CTAS", "NCHANNELS", "P2P_NCHANNELS"):
         least, most = (number(environment.get(f"NCCL_{side}_{what}", "")) for side in ("MIN", "MAX"))
         if least is not None and most is not None and least > most:
             yield Found(f"NCCL_MIN_{what}", str(least), f"NCCL_MAX_{what}={most}")
 
 
-def _cumem_off(environment: Environment, _: Facts) -> Iterator[Found]:
+def _cumem_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
     if number(environment.get("NCCL_CUMEM_ENABLE", "")) == 0 and number(environment.get("NCCL_MNNVL_ENABLE", "")) != 1:
         yield Found("NCCL_CUMEM_ENABLE", environment["NCCL_CUMEM_ENABLE"])
 
@@ -167,7 +167,7 @@ def _mnnvl_forced(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found("NCCL_MNNVL_ENABLE", "1")
 
 
-def _nvls_off(environment: Environment, _: Facts) -> Iterator[Found]:
+def _nvls_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
     survives = number(environment.get(Env.SURVIVE_ON_NCCL, "")) == 1
     if number(environment.get("NCCL_NVLS_ENABLE", "")) == 0 and not survives:
         yield Found("NCCL_NVLS_ENABLE", "0")
@@ -190,7 +190,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="variables of the section Debugging of NCCL's guide, left on",
         when=_debugging,
-        sentence="{name}={value} is a debugging switch, which NCCL's guide wants to be kept in no script.",
+        message="{name}={value} is a debugging switch, which NCCL's guide wants to be kept in no script.",
         fix="Delete it, unless it works around something that is still there.",
         source=sources.ENV,
     ),
@@ -199,7 +199,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_P2P_DISABLE=1`, `NCCL_SHM_DISABLE=1`",
         when=_transport_off,
-        sentence="{name}={value} switches off {detail} between the GPUs of a node, and all goes another, slower way.",
+        message="{name}={value} switches off {detail} between the GPUs of a node, and all goes another, slower way.",
         fix="Delete it.",
         source=sources.env("NCCL_P2P_DISABLE"),
     ),
@@ -207,8 +207,8 @@ RULES: Final = (
         id="N05",
         severity=Severity.WARNING,
         looks_for="`NCCL_ALGO`, `NCCL_PROTO` chosen by hand (TCPX aside)",
-        when=_chosen_by_hand,
-        sentence="{name}={value} takes the choice from NCCL at every size, and fails where it cannot be had.",
+        when=_fixed_algorithm,
+        message="{name}={value} takes the choice from NCCL at every size, and fails where it cannot be had.",
         fix="Delete it.",
         source=sources.env("NCCL_ALGO"),
     ),
@@ -217,7 +217,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="numbers in `NCCL_P2P_LEVEL`, `NCCL_NET_GDR_LEVEL`",
         when=_level_as_number,
-        sentence="{name}={value} is a number, whose meaning has changed between versions; above 4 all mean SYS.",
+        message="{name}={value} is a number, whose meaning has changed between versions; above 4 all mean SYS.",
         fix="Use LOC, NVL, PIX, PXB, PHB or SYS.",
         source=sources.env("NCCL_P2P_LEVEL"),
     ),
@@ -225,8 +225,8 @@ RULES: Final = (
         id="N13",
         severity=Severity.WARNING,
         looks_for="`NCCL_NVLS_ENABLE=0` without `DDP_SURVIVE_ON_NCCL=1`, for which NVRx requires it",
-        when=_nvls_off,
-        sentence="{name}={value} gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager.",
+        when=_nvls_disabled,
+        message="{name}={value} gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager.",
         fix="Delete it, and mend the fabric manager where it does not start. Keep it where processes outlive NCCL "
         "groups.",
         source=f"{sources.issue('NVIDIA/nccl', 1672)} ({sources.NVRX})",
@@ -236,7 +236,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="`NCCL_CUMEM_ENABLE=0` with `NCCL_MNNVL_ENABLE=1`",
         when=_mnnvl_without_cumem,
-        sentence="NCCL_MNNVL_ENABLE=1 needs what {name}={value} switches off, and the start fails.",
+        message="NCCL_MNNVL_ENABLE=1 needs what {name}={value} switches off, and the start fails.",
         fix="Delete {name}.",
         source=sources.env("NCCL_MNNVL_ENABLE"),
     ),
@@ -245,7 +245,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_MNNVL_ENABLE=1`",
         when=_mnnvl_forced,
-        sentence="{name}={value} makes the start fail (Cuda failure 800) on every node without an IMEX channel.",
+        message="{name}={value} makes the start fail (Cuda failure 800) on every node without an IMEX channel.",
         fix="Leave it at 2, which finds out, or claim a ComputeDomain for the pods.",
         source=sources.issue("NVIDIA/nccl", 1925),
     ),
@@ -254,7 +254,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="values that are the default",
         when=_default,
-        sentence="{name}={value} is what NCCL does anyway.",
+        message="{name}={value} is what NCCL does anyway.",
         fix="Delete it.",
         source=sources.ENV,
     ),
@@ -263,7 +263,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="numbers out of range, and words where a number belongs",
         when=_out_of_range,
-        sentence="{name}={value} is out of range: it may be {detail}.",
+        message="{name}={value} is out of range: it may be {detail}.",
         fix="Correct it, or delete it.",
         source=sources.ENV,
     ),
@@ -272,7 +272,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="words that the variable does not have",
         when=_no_choice,
-        sentence="{name}={value} is none of {detail}.",
+        message="{name}={value} is none of {detail}.",
         fix="Correct it, or delete it.",
         source=sources.ENV,
     ),
@@ -280,8 +280,8 @@ RULES: Final = (
         id="N33",
         severity=Severity.ERROR,
         looks_for="`LL128` forced by `NCCL_PROTO`",
-        when=_ll128,
-        sentence="{name}={value} forces LL128, which corrupts data on platforms that do not support it.",
+        when=_ll128_protocol,
+        message="{name}={value} forces LL128, which corrupts data on platforms that do not support it.",
         fix="Delete it: where LL128 is supported NCCL uses it.",
         source=sources.env("NCCL_PROTO"),
     ),
@@ -290,7 +290,7 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="unknown words in `NCCL_ALGO`, `NCCL_PROTO`",
         when=_unknown_token,
-        sentence="{name} names {value}, and since 2.24 NCCL fails at an unknown word; there are {detail}.",
+        message="{name} names {value}, and since 2.24 NCCL fails at an unknown word; there are {detail}.",
         fix="Correct it, or delete the variable.",
         source=sources.env("NCCL_ALGO"),
     ),
@@ -298,8 +298,8 @@ RULES: Final = (
         id="N35",
         severity=Severity.ERROR,
         looks_for="a least number of CTAs or channels above the most",
-        when=_least_above_most,
-        sentence="{name}={value} is more than {detail} allows.",
+        when=_min_exceeds_max,
+        message="{name}={value} is more than {detail} allows.",
         fix="Delete both.",
         source=sources.env("NCCL_MIN_CTAS"),
     ),
@@ -307,8 +307,8 @@ RULES: Final = (
         id="N36",
         severity=Severity.INFO,
         looks_for="`NCCL_CUMEM_ENABLE=0`",
-        when=_cumem_off,
-        sentence="{name}={value} gives up registered buffers and multi-node NVLink; some vendors' old recipes have it.",
+        when=_cumem_disabled,
+        message="{name}={value} gives up registered buffers and multi-node NVLink; some vendors' old recipes have it.",
         fix="Delete it, and keep it only where the vendor asks for it with today's NCCL.",
         source=sources.env("NCCL_CUMEM_ENABLE"),
     ),
@@ -317,7 +317,7 @@ RULES: Final = (
         severity=Severity.WARNING,
         looks_for="`NCCL_P2P_LEVEL` beside `NCCL_P2P_DISABLE=1`",
         when=_level_of_nothing,
-        sentence="{name}={value} has no effect: NCCL_P2P_DISABLE=1 has switched off what it is about.",
+        message="{name}={value} has no effect: NCCL_P2P_DISABLE=1 has switched off what it is about.",
         fix="Delete one of them.",
         source=sources.env("NCCL_P2P_DISABLE"),
     ),

@@ -34,10 +34,10 @@ def is_no(text: str) -> bool:
     return text.strip().lower() in _NO
 
 
-def words(text: str, separator: str = ",") -> list[str]:
+def split_list(text: str, separator: str = ",") -> list[str]:
     """Return the non-empty words of a separated list.
 
-    >>> words("a, b,,c")
+    >>> split_list("a, b,,c")
     ['a', 'b', 'c']
     """
     return [word.strip() for word in text.split(separator) if word.strip()]

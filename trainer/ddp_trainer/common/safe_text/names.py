@@ -1,6 +1,6 @@
 """Rules that decide by name whether a variable, flag, header, key or field holds a secret.
 
-:func:`is_secret_name` and :func:`is_harmless_variable` are the entry points.
+:func:`is_secret_name` and :func:`is_safe_variable` are the entry points.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ HIDDEN: Final = "(redacted)"
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
-def _words(text: str) -> frozenset[str]:
+def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SECRET: Final = _words(
+_SECRET: Final = _word_set(
     "password passwd passphrase passcode pwd secret secrets credential credentials apikey accesskey secretkey "
     "privatekey accountkey authorization cookie cookies"
 )
@@ -27,7 +27,7 @@ _SECRET: Final = _words(
 
 _SECRET_AT_THE_END: Final = frozenset(["auth", "pass", "dsn", "token", "pgpass", "sas"])
 
-_KEY_OF: Final = _words(
+_KEY_OF: Final = _word_set(
     "access account admin aes anthropic api app application auth aws azure client cohere comet consumer crypto "
     "customer datadog dd deploy encryption fernet gcp gemini github gitlab google hf hmac host huggingface jwt "
     "license licence master mistral mlflow neptune openai private root rsa secret sentry service session shared "
@@ -35,24 +35,24 @@ _KEY_OF: Final = _words(
 )
 """Words that make a ``key`` after them a secret. Other keys are keys of a table."""
 
-_NO_SECRET_KEY: Final = _words(
+_NO_SECRET_KEY: Final = _word_set(
     "cache column config dict foreign group hash index lookup metric monitor partition primary public row sort"
 )
 
-_NOT_ITSELF: Final = _words(
+_NOT_ITSELF: Final = _word_set(
     "arn class count dir directory enabled env error errors exception file files keyring length limit mode name names "
     "path policy provider ref required size type url uri version volume warning"
 )
 """Last words of names that describe a secret and do not hold one."""
 
-_OF_LANGUAGE: Final = _words(
+_OF_LANGUAGE: Final = _word_set(
     "acc accuracy audio avg bos budget cls completion count embedding embeddings end eos first generated id ids idx "
     "image index input last len length limit loss mask max mean min new next num output pad per prompt rate sep size "
     "special start stop temperature text throughput time total type unk video vision vocab"
 )
 """Words that mark ``token`` as a token of a language model, not of an account."""
 
-_MOVES: Final = _words("backward by first forward last multi one second single two")
+_MOVES: Final = _word_set("backward by first forward last multi one second single two")
 """Words that mark ``pass`` as a pass over data."""
 
 _HARMLESS_VARIABLE: Final = (
@@ -91,10 +91,10 @@ def _is_secret_key(name: str, words: list[str]) -> bool:
     return not _KEY_OF.isdisjoint(words) or (name.isupper() and name.endswith("_KEY"))
 
 
-def is_harmless_variable(name: str) -> bool:
+def is_safe_variable(name: str) -> bool:
     """Return whether an environment variable is known to hold no secret. The value of any other variable is hidden.
 
-    >>> is_harmless_variable("NCCL_DEBUG"), is_harmless_variable("COMPANY_SETTING")
+    >>> is_safe_variable("NCCL_DEBUG"), is_safe_variable("COMPANY_SETTING")
     (True, False)
     """
     return re.fullmatch(_HARMLESS_VARIABLE, name) is not None and not is_secret_name(name)

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ddp_trainer.common.safe_text.names import HIDDEN, is_harmless_variable, is_secret_name
-from ddp_trainer.common.safe_text.texts import redact_text
+from ddp_trainer.common.safe_text.names import HIDDEN, is_safe_variable, is_secret_name
+from ddp_trainer.common.safe_text.text_redaction import redact_text
 
 _LEFT_OUT: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
 _REFERENCES: Final = frozenset({"secret", "secretRef", "secretKeyRef", "secretName"})
@@ -80,6 +80,6 @@ def _redact_variable(variable: Any) -> Any:
 
 
 def _variable(name: str, value: Any) -> Any:
-    if value is None or value == "" or is_harmless_variable(name):
+    if value is None or value == "" or is_safe_variable(name):
         return redact_object(value)
     return HIDDEN

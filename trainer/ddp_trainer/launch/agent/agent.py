@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ddp_trainer.common.constants import Exit, FailureReason, GroupState, Moment, RestartCause
+from ddp_trainer.common.constants import Exit, FailureReason, GroupState, LifecycleEvent, RestartCause
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
@@ -25,12 +25,11 @@ from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.environment import common_environment
-from ddp_trainer.launch.host.port_reservation import HeldPort
-from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.host.port_reservation import ReservedPort
+from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import (
     Action,
-    Arm,
-    Disarm,
+    CancelTimer,
     Enter,
     Finish,
     PrepareWorkers,
@@ -38,21 +37,22 @@ from ddp_trainer.launch.protocol.actions import (
     RegroupWorkers,
     Rejoin,
     Send,
+    SetTimer,
     SignalWorkers,
     StartWorkers,
     Timer,
 )
-from ddp_trainer.launch.protocol.console import say
-from ddp_trainer.launch.protocol.lifecycle_times import Moments
+from ddp_trainer.launch.protocol.console import log_line
+from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.protocol.messages import (
     Assignment,
     Failure,
     FromAgent,
     FromStore,
+    HangingRanks,
     Hello,
-    Hung,
-    Meet,
     Ping,
+    RunPreflight,
     Show,
     Waiting,
 )
@@ -62,7 +62,7 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server import ForkServer
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
-from ddp_trainer.process.worker_protocol import Able, Laid, Left, Message
+from ddp_trainer.process.worker_protocol import LayoutReport, Left, Message, Reusable
 
 CANNOT_EXECUTE: Final = 126
 """Exit code of a shell that cannot start a program."""
@@ -91,9 +91,9 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
-        self._port: HeldPort | None = None
+        self._port: ReservedPort | None = None
         self._joined_at = self._started_at = time.monotonic()
-        self._moments = Moments()
+        self._moments = LifecycleTimes()
         self._troubles: set[str] = set()
         self._restarts: dict[str, int] | None = None
         self._kept: Failure | None = None
@@ -103,10 +103,10 @@ class Agent:
             node=setup.core.node.name,
             send=link.send,
             kill=self._kill,
-            say=say,
+            say=log_line,
             stalled=setup.recorder.stalled,
         )
-        self._hang_page = self._guard.page(setup.environment)
+        self._hang_page = self._guard.page_server(setup.environment)
         environment = common_environment(setup.environment, setup.launch)
         self._workers = Workers(
             children=children,
@@ -118,47 +118,56 @@ class Agent:
             zygote=None
             if setup.preload is None
             else ForkServer(children, setup.program.python, setup.preload, environment),
-            exited=self._exited,
+            exited=self._on_worker_exit,
             pulse_of=self._guard.prepare,
-            said=self._said,
+            said=self._on_worker_message,
         )
         self._core.longest_step = self._guard.longest_step
-        self._core.stuck = self._guard.stuck
+        self._core.stuck = self._guard.unresponsive_ranks
         self._witness = FailureBuilder(
             setup.core, setup.environment, self._workers.error_file, self._workers.last_lines
         )
         self._starting = Starting(
-            setup, children, self._workers, self._guard, self._moments, environment, self._exited, self._give_up
+            setup,
+            children,
+            self._workers,
+            self._guard,
+            self._moments,
+            environment,
+            self._on_worker_exit,
+            self._finish_with_error,
         )
         self._probes = GpuProbes(
             setup,
             children,
             environment,
             self._starting.preflight,
-            lambda trouble: self._do(self._core.probed(trouble)),
+            lambda trouble: self._do(self._core.on_gpus_probed(trouble)),
         )
-        self._joining = JoinPreflight(setup.core, self._starting.preflight, self._starting.sockets_in, link.send, say)
+        self._joining = JoinPreflight(
+            setup.core, self._starting.preflight, self._starting.interface_variables, link.send, log_line
+        )
 
     async def run(self) -> int:
         """Run until the run is over for this pod, and return the exit code
         (:class:`~ddp_trainer.common.constants.Exit`).
         """
         for which in self._setup.signals:
-            self._loop.add_signal_handler(which, self._signalled, which)
+            self._loop.add_signal_handler(which, self._on_signal, which)
         checks_health = self._setup.care is not PreflightPolicy.OFF
-        is_suspect = self._setup.report.had_failure(of_any_kind=checks_health)
+        is_suspect = self._setup.report.has_previous_failure(of_any_kind=checks_health)
         self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=is_suspect, checks_health=checks_health))
         self._link.start(self)
         await self._hang_page.start()
         finish = await self._finished
         await self._hang_page.close()
         if finish.code != Exit.SUCCESS:
-            self._children.kill_strays()
+            self._children.kill_orphans()
         self._starting.end()
         self._workers.close()
         if self._port:
             self._port.close()
-        self._say_goodbye(finish)
+        self._report_outcome(finish)
         if finish.code < Exit.SIGNAL_BASE:
             await self._last_words()
             await self._parting.wait(self._link.send)
@@ -167,75 +176,79 @@ class Agent:
 
     # ------------------------------------------------------------------ events
 
-    def opening(self, address: str) -> list[FromAgent]:
+    def initial_messages(self, address: str) -> list[FromAgent]:
         """Return the first messages to send when the link to the store is up."""
-        first, *others = self._core.opening(address)
+        first, *others = self._core.initial_messages(address)
         return [replace(first, clock=time.time()) if isinstance(first, Hello) else first, *others]
 
     def link_down(self) -> None:
         """Handle a lost link to the store."""
-        self._parting.alone()
+        self._parting.stop_waiting()
         self._do(self._core.link_down())
 
-    def link_trouble(self, why: str) -> None:
+    def link_failed(self, why: str) -> None:
         """Handle a failed attempt to reach the store."""
-        self._core.link_trouble(why)
+        self._core.link_failed(why)
         self._setup.recorder.rendezvous_failed()
         is_soon = time.monotonic() - self._joined_at < waiting_messages.SILENT_SECONDS
         if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
             self._troubles.add(why)
-            say(f"The store at {self._setup.endpoint} cannot be reached yet: {why}. {self._patience()}")
+            log_line(
+                f"The store at {self._setup.endpoint} cannot be reached yet: {why}. {self._join_deadline_message()}"
+            )
 
-    def _patience(self) -> str:
+    def _join_deadline_message(self) -> str:
         left = self._setup.limits.join - (time.monotonic() - self._joined_at)
-        return waiting_messages.gives_up(left, time.time())
+        return waiting_messages.deadline_message(left, time.time())
 
-    def told(self, message: FromStore) -> None:
+    def on_message(self, message: FromStore) -> None:
         """Handle a message of the store."""
         if isinstance(message, Waiting):
-            say(waiting_messages.sentence(message, self._setup.min_nodes, self._patience()))
-        if isinstance(message, Show | Hung):
-            self._guard.told(message)
+            log_line(waiting_messages.waiting_message(message, self._setup.min_nodes, self._join_deadline_message()))
+        if isinstance(message, Show | HangingRanks):
+            self._guard.on_message(message)
         if isinstance(message, Ping) and self._core.generation and self._core.generation.node_rank == 0:
-            self._setup.recorder.rendezvous_refused(message.refused)
-        if isinstance(message, Meet):
-            self._joining.told(message)
-        self._parting.told(message)
-        self._do(self._core.told(message))
+            self._setup.recorder.rejected_connections(message.refused)
+        if isinstance(message, RunPreflight):
+            self._joining.on_message(message)
+        self._parting.on_message(message)
+        self._do(self._core.on_message(message))
 
-    def _signalled(self, which: signal.Signals) -> None:
-        self._parting.alone()
-        self._do(self._core.signalled(which))
+    def _on_signal(self, which: signal.Signals) -> None:
+        self._parting.stop_waiting()
+        self._do(self._core.on_signal(which))
 
     def _fire(self, timer: Timer) -> None:
-        actions = self._core.fired(timer)
+        actions = self._core.on_timer(timer)
         if timer is Timer.KILL:
             for action in actions:
                 if isinstance(action, SignalWorkers):
-                    self._announce_kill(action.local_ranks)
+                    self._log_kill(action.local_ranks)
         self._do(actions)
 
-    def _announce_kill(self, local_ranks: Collection[int] | None) -> None:
+    def _log_kill(self, local_ranks: Collection[int] | None) -> None:
         if late := [rank for rank in self._workers.alive if local_ranks is None or rank in local_ranks]:
             ranks = ", ".join(map(str, late))
-            say(f"Killing what did not stop in time: local {'rank' if len(late) == 1 else 'ranks'} {ranks}.")
+            log_line(f"Killing what did not stop in time: local {'rank' if len(late) == 1 else 'ranks'} {ranks}.")
 
-    def _exited(self, local_rank: int, returncode: int) -> None:
+    def _on_worker_exit(self, local_rank: int, returncode: int) -> None:
         self._guard.gone(local_rank)
-        code = exitcodes.of_wait_status(returncode)
+        code = exit_codes.of_wait_status(returncode)
         failure = self._failure(local_rank, code) if code else self._witness.finished(local_rank)
         if code and self._core.state is State.PREPARING:
-            say(f"A worker that got ready without a rank ended with {failure.exit_code}; it starts again with one.")
-        self._do(self._core.exited(local_rank, failure))
+            log_line(
+                f"A worker that got ready without a rank ended with {failure.exit_code}; it starts again with one."
+            )
+        self._do(self._core.on_worker_exit(local_rank, failure))
         self._keep_failure()
 
-    def _said(self, local_rank: int, message: Message) -> None:
+    def _on_worker_message(self, local_rank: int, message: Message) -> None:
         """Handle a message of a worker that can outlive its group."""
         generation = self._core.generation.number if self._core.generation else 0
         match message:
-            case Able():
-                self._do(self._core.able(local_rank, able=message.able))
-            case Laid():
+            case Reusable():
+                self._do(self._core.set_reusable(local_rank, able=message.able))
+            case LayoutReport():
                 self._witness.parallel = message.parallel
             case Left() if message.generation in {0, generation}:
                 failure = self._witness.left(local_rank, message) if message.generation else None
@@ -270,11 +283,11 @@ class Agent:
                 self._link.send(action.message)
             case StartWorkers() | PrepareWorkers() | RegroupWorkers() | SignalWorkers():
                 self._do_to_workers(action)
-            case Arm():
-                self._disarm(action.timer)
+            case SetTimer():
+                self._cancel_timer(action.timer)
                 self._timers[action.timer] = self._loop.call_later(action.seconds, self._fire, action.timer)
-            case Disarm():
-                self._disarm(action.timer)
+            case CancelTimer():
+                self._cancel_timer(action.timer)
             case Enter():
                 self._enter(action.state)
             case Rejoin():
@@ -303,30 +316,30 @@ class Agent:
                 self._starting.prepare()
             case RegroupWorkers():
                 number = self._core.generation.number if self._core.generation else 0
-                self._workers.regroup(action.local_ranks, number, graceful=action.graceful)
+                self._workers.request_leave_group(action.local_ranks, number, graceful=action.graceful)
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
                 self._starting.preflight.stop()
 
-    def _disarm(self, timer: Timer) -> None:
+    def _cancel_timer(self, timer: Timer) -> None:
         if handle := self._timers.pop(timer, None):
             handle.cancel()
 
     def _rejoin(self) -> None:
         if self._port:
             self._port.close()
-        self._children.kill_strays()
-        self._port = HeldPort()
+        self._children.kill_orphans()
+        self._port = ReservedPort()
         self._joined_at = time.monotonic()
-        self._moments.reached(Moment.JOINED)
+        self._moments.reached(LifecycleEvent.JOINED)
         self._do(self._core.join(self._port.number))
 
-    def _give_up(self, why: str) -> None:
+    def _finish_with_error(self, why: str) -> None:
         self._do_one(Finish(CANNOT_EXECUTE, why))
 
     def _record(self, generation: Assignment) -> None:
         recorder = self._setup.recorder
-        self._moments.reached(Moment.FORMED)
+        self._moments.reached(LifecycleEvent.FORMED)
         recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
         size, nodes = generation.world_size, generation.node_count
         first = generation.first_rank
@@ -336,15 +349,17 @@ class Agent:
         before = generation.restarts if self._restarts is None else self._restarts
         for cause in RestartCause:
             for _ in range(generation.restarts.get(cause, 0) - before.get(cause, 0)):
-                recorder.restarted(cause)
+                recorder.count_restart(cause)
         self._restarts = dict(generation.restarts)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank
-        say(f"generation {generation.number}: {size} worker{'s' * (size > 1)}, node {rank} of {nodes}, master {master}")
+        log_line(
+            f"generation {generation.number}: {size} worker{'s' * (size > 1)}, node {rank} of {nodes}, master {master}"
+        )
 
     # ------------------------------------------------------------------ the end
 
-    def _say_goodbye(self, finish: Finish) -> None:
+    def _report_outcome(self, finish: Finish) -> None:
         setup, moments = self._setup, self._moments
         restarts = finish.restarts or self._restarts or {}
         generation = self._core.generation
@@ -355,11 +370,11 @@ class Agent:
         elif finish.failure:
             setup.report.failed(finish.failure, finish.code, restarts, last_account(setup, moments, finish.failure))
         elif finish.code != Exit.TERMINATED:
-            setup.report.ended(finish.code, finish.sentence, last_account(setup, moments, None))
+            setup.report.ended(finish.code, finish.message, last_account(setup, moments, None))
         if generation:
             shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
             told = final_report.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
         else:
-            told = [final_report.sentence(finish)]
+            told = [final_report.final_message(finish)]
         for line in filter(None, told):
-            say(line)
+            log_line(line)

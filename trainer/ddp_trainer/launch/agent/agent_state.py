@@ -32,12 +32,11 @@ from enum import Enum, auto
 from typing import Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState
-from ddp_trainer.launch.failures.failure_reason import earlier, is_of_a_gpu, is_own
+from ddp_trainer.launch.failures.failure_reason import is_of_a_gpu, is_primary_failure, root_cause
 from ddp_trainer.launch.failures.stop_codes import AS_ASKED, finish_of
 from ddp_trainer.launch.protocol.actions import (
     Action,
-    Arm,
-    Disarm,
+    CancelTimer,
     Enter,
     Finish,
     PrepareWorkers,
@@ -45,34 +44,35 @@ from ddp_trainer.launch.protocol.actions import (
     RegroupWorkers,
     Rejoin,
     Send,
+    SetTimer,
     SignalWorkers,
     StartWorkers,
     Timer,
 )
 from ddp_trainer.launch.protocol.messages import (
-    Aside,
     Assignment,
     Failed,
     Failure,
     FromAgent,
     FromStore,
+    HangingRanks,
     Hello,
-    Hung,
     Join,
     Leave,
-    Meet,
-    Outlive,
     Over,
     Part,
     Ping,
     Prepare,
-    Refused,
+    Rejected,
+    ReusableWorkers,
+    RunPreflight,
     Show,
-    Standing,
+    StandBy,
     Start,
     Stop,
     Succeeded,
     Waiting,
+    WorkerState,
 )
 from ddp_trainer.launch.rendezvous import waiting_messages
 
@@ -160,7 +160,7 @@ class AgentStateMachine:
 
     # ------------------------------------------------------------------ the store
 
-    def opening(self, address: str) -> list[FromAgent]:
+    def initial_messages(self, address: str) -> list[FromAgent]:
         """Return the messages to send when the link is up: Hello, and everything that the store may have missed.
 
         Args:
@@ -169,13 +169,17 @@ class AgentStateMachine:
         self._link_up = True
         if not self.node.address:
             self.node = replace(self.node, address=address)
-        standing = {State.RUNNING: Standing.RUNNING, State.STOPPING: Standing.RUNNING, State.DONE: Standing.SUCCEEDED}
+        standing = {
+            State.RUNNING: WorkerState.RUNNING,
+            State.STOPPING: WorkerState.RUNNING,
+            State.DONE: WorkerState.SUCCEEDED,
+        }
         hello = replace(
             self._hello,
             node=self.node,
-            standing=standing.get(self.state, Standing.IDLE),
+            standing=standing.get(self.state, WorkerState.IDLE),
             last=self.generation,
-            outlive=self._all_able(),
+            outlive=self._all_reusable(),
         )
         messages: list[FromAgent] = [hello]
         if self.state is State.JOINING and not self._is_probing:
@@ -183,7 +187,7 @@ class AgentStateMachine:
         if (self._is_probing or self.state in {State.STOPPING, State.PREPARING}) and self.failure:
             messages.append(Failed(failure=self.failure))
         if (self.state is State.PREPARING or (self._is_probing and self._prepares)) and self.generation:
-            messages.append(Aside(generation=self.generation.number))
+            messages.append(StandBy(generation=self.generation.number))
         if self._ending is TOLD_TO_STOP:
             messages.append(Leave())
         return messages
@@ -194,13 +198,13 @@ class AgentStateMachine:
             return []  # the peer was not a store of this run and must not extend the time limit
         self._link_up = False
         self._waiting = None
-        return [Arm(Timer.JOIN, self._limits.join)] if self.state is State.JOINING else []
+        return [SetTimer(Timer.JOIN, self._limits.join)] if self.state is State.JOINING else []
 
-    def link_trouble(self, why: str) -> None:
+    def link_failed(self, why: str) -> None:
         """Record why an attempt to reach the store failed."""
         self._trouble = why
 
-    def told(self, message: FromStore) -> list[Action]:
+    def on_message(self, message: FromStore) -> list[Action]:
         """Handle a message of the store."""
         self._trouble = ""
         match message:
@@ -210,11 +214,11 @@ class AgentStateMachine:
                 return self._stop_for_next(graceful=message.graceful)
             case Over():
                 return self._end_with(finish_of(message))
-            case Refused():
+            case Rejected():
                 return self._end_with(Finish(message.exit_code, message.why))
             case Waiting() | Prepare():
                 return self._wait(message)
-            case Show() | Hung() | Meet() | Ping() | Part():
+            case Show() | HangingRanks() | RunPreflight() | Ping() | Part():
                 return []
 
     def _wait(self, message: Waiting | Prepare) -> list[Action]:
@@ -226,7 +230,7 @@ class AgentStateMachine:
             is_ready = self._join().is_prepared
             return [] if self.state is not State.JOINING else [Send(self._join())] if is_ready else self.prepare()
         self._waiting = message
-        return [Disarm(Timer.JOIN)] if message.spare else []
+        return [CancelTimer(Timer.JOIN)] if message.spare else []
 
     # ------------------------------------------------------------------ joining
 
@@ -236,7 +240,7 @@ class AgentStateMachine:
         """
         self.state = State.PREPARING
         self._alive = set(range(self.node.local_world_size))
-        return [Enter(GroupState.STARTING), PrepareWorkers(), Arm(Timer.KILL, self._limits.prepare)]
+        return [Enter(GroupState.STARTING), PrepareWorkers(), SetTimer(Timer.KILL, self._limits.prepare)]
 
     def begin(self, *, prepares: bool, is_suspect: bool, checks_health: bool = False) -> list[Action]:
         """Return the first actions of the agent. On a suspect node it checks the GPUs first.
@@ -257,7 +261,7 @@ class AgentStateMachine:
         self.state, self._is_probing = State.JOINING, True
         return [ProbeGpus()]
 
-    def probed(self, trouble: str) -> list[Action]:
+    def on_gpus_probed(self, trouble: str) -> list[Action]:
         """Handle the end of the GPU checks: join, or leave the run.
 
         Args:
@@ -280,7 +284,7 @@ class AgentStateMachine:
         self.state = State.JOINING
         self._port = port
         self._waiting = None
-        return [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, self._limits.join), Send(self._join())]
+        return [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, self._limits.join), Send(self._join())]
 
     def _join(self) -> Join:
         return Join(port=self._port, is_prepared=len(self._idle) == self.node.local_world_size)
@@ -294,18 +298,23 @@ class AgentStateMachine:
         self._is_graceful = True
         self._alive = set(range(self.node.local_world_size))
         self._idle.clear()
-        return [Disarm(Timer.JOIN), Enter(GroupState.STARTING), StartWorkers(generation), Enter(GroupState.RUNNING)]
+        return [
+            CancelTimer(Timer.JOIN),
+            Enter(GroupState.STARTING),
+            StartWorkers(generation),
+            Enter(GroupState.RUNNING),
+        ]
 
     # ------------------------------------------------------------------ workers
 
     @property
-    def _busy(self) -> set[int]:
+    def _active_workers(self) -> set[int]:
         return self._alive - self._idle - self._parting
 
-    def able(self, local_rank: int, *, able: bool = True) -> list[Action]:
+    def set_reusable(self, local_rank: int, *, able: bool = True) -> list[Action]:
         """Handle a worker that can outlive its group from now on, or can no longer."""
         self._outlives = able
-        could = self._all_able()
+        could = self._all_reusable()
         actions: list[Action] = []
         if able and local_rank in self._alive:
             self._able.add(local_rank)
@@ -313,9 +322,9 @@ class AgentStateMachine:
             self._able.discard(local_rank)
             if self.state is State.STOPPING:
                 actions.append(SignalWorkers(signal.SIGTERM, frozenset({local_rank})))
-        return actions if could is self._all_able() else [*actions, Send(Outlive(able=able))]
+        return actions if could is self._all_reusable() else [*actions, Send(ReusableWorkers(able=able))]
 
-    def _all_able(self) -> bool:
+    def _all_reusable(self) -> bool:
         return len(self._able) == self.node.local_world_size
 
     def left(
@@ -337,10 +346,10 @@ class AgentStateMachine:
         if publishes:
             self._publishing.add(local_rank)
         if self._ending is TOLD_TO_STOP and self.state is State.STOPPING:
-            return [] if self._busy | self._publishing else [Send(Leave(has_left=True))]
-        return self._no_longer_busy(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
+            return [] if self._active_workers | self._publishing else [Send(Leave(has_left=True))]
+        return self._on_worker_idle(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
 
-    def exited(self, local_rank: int, failure: Failure | None) -> list[Action]:
+    def on_worker_exit(self, local_rank: int, failure: Failure | None) -> list[Action]:
         """Handle a worker that has exited.
 
         Args:
@@ -349,21 +358,21 @@ class AgentStateMachine:
         """
         if failure and failure.exit_code == Exit.SUCCESS:
             self._finished_first, failure = self._finished_first or failure, None
-        could = self._all_able()
+        could = self._all_reusable()
         for group in (self._alive, self._able, self._idle, self._parting, self._publishing):
             group.discard(local_rank)
         # The worker that replaces it reports by itself whether it can outlive a group.
-        lost: list[Action] = [Send(Outlive(able=False))] if could else []
-        return [*lost, *self._no_longer_busy(failure)]
+        lost: list[Action] = [Send(ReusableWorkers(able=False))] if could else []
+        return [*lost, *self._on_worker_idle(failure)]
 
-    def _no_longer_busy(self, failure: Failure | None, *, agreed: bool = False) -> list[Action]:
+    def _on_worker_idle(self, failure: Failure | None, *, agreed: bool = False) -> list[Action]:
         """Handle a worker that left or exited; ``agreed`` if all ranks ended their group together and none is stuck."""
         if self.state in {State.PREPARING, State.JOINING}:
-            return self._no_longer_preparing()
+            return self._rejoin_if_prepared()
         actions: list[Action] = []
         if failure and not (self.state is State.STOPPING and failure.exit_code in AS_ASKED):
-            first = earlier(self.failure, failure)
-            first = earlier(first, self._finished_first) if self._finished_first else first
+            first = root_cause(self.failure, failure)
+            first = root_cause(first, self._finished_first) if self._finished_first else first
             if first is not self.failure and self._ending is None:
                 actions.append(Send(Failed(failure=first, agreed=agreed)))
             self.failure = first
@@ -376,58 +385,62 @@ class AgentStateMachine:
             actions += self._stopped()
         return actions
 
-    def _no_longer_preparing(self) -> list[Action]:
+    def _rejoin_if_prepared(self) -> list[Action]:
         """Join when no worker is getting ready. One that exited meanwhile starts again with its generation."""
-        if self.state is State.PREPARING and not self._busy:
-            return [Disarm(Timer.KILL), Rejoin()]
+        if self.state is State.PREPARING and not self._active_workers:
+            return [CancelTimer(Timer.KILL), Rejoin()]
         return []
 
     def _stop(self, *, graceful: bool) -> list[Action]:
         self.state = State.STOPPING
         self._is_graceful = graceful
-        self._hurry = max(self._limits.failure, self._time_of_survivors())
-        actions: list[Action] = [Disarm(Timer.JOIN), Enter(GroupState.STOPPING)]
+        self._hurry = max(self._limits.failure, self._longest_survivor_step())
+        actions: list[Action] = [CancelTimer(Timer.JOIN), Enter(GroupState.STOPPING)]
         if self._has_stopped():
             return actions + self._stopped()
-        return [*actions, *self._ask(graceful=graceful), self._give(self._limits.shutdown if graceful else self._hurry)]
+        return [
+            *actions,
+            *self._request_stop(graceful=graceful),
+            self._set_kill_timer(self._limits.shutdown if graceful else self._hurry),
+        ]
 
-    def _time_of_survivors(self, *, besides: frozenset[int] = frozenset()) -> float:
-        survivors = frozenset(self._able & self._busy) - besides
+    def _longest_survivor_step(self, *, besides: frozenset[int] = frozenset()) -> float:
+        survivors = frozenset(self._able & self._active_workers) - besides
         return self.longest_step(survivors) if survivors else 0.0
 
-    def _give(self, patience: float) -> Arm:
+    def _set_kill_timer(self, patience: float) -> SetTimer:
         """Give workers this many seconds to stop, and check for stuck workers on the way."""
         self._patience = patience
-        return Arm(Timer.KILL, min(patience, self._limits.failure))
+        return SetTimer(Timer.KILL, min(patience, self._limits.failure))
 
-    def _ask(self, *, graceful: bool) -> list[Action]:
+    def _request_stop(self, *, graceful: bool) -> list[Action]:
         """Request all workers to stop. Workers that stay for the next group only leave the current one."""
-        staying = frozenset(self._able & self._busy) if self._ending is None else frozenset()
+        staying = frozenset(self._able & self._active_workers) if self._ending is None else frozenset()
         actions: list[Action] = [RegroupWorkers(staying, graceful)] if staying else []
         if not staying:
             actions.append(SignalWorkers(signal.SIGTERM))
-        elif going := frozenset(self._busy - staying):
+        elif going := frozenset(self._active_workers - staying):
             actions.append(SignalWorkers(signal.SIGTERM, going))
         return actions
 
     def _has_stopped(self) -> bool:
-        return not (self._busy | self._parting if self._ending is None else self._alive)
+        return not (self._active_workers | self._parting if self._ending is None else self._alive)
 
     def _stopped(self) -> list[Action]:
         """Continue with the purpose of the stop, when no worker is busy or none is left."""
         if self._ending is not None:
-            return [Disarm(Timer.KILL), *self._over(self._ending)]
-        self._prepares = self.generation is not None and self._can_be_spared(self.generation)
-        aside = [Send(Aside(generation=self.generation.number))] if self._prepares and self.generation else []
-        return [Disarm(Timer.KILL), *aside, *(self._probe() if self._is_suspect() else self._begin())]
+            return [CancelTimer(Timer.KILL), *self._over(self._ending)]
+        self._prepares = self.generation is not None and self._can_shrink_group(self.generation)
+        aside = [Send(StandBy(generation=self.generation.number))] if self._prepares and self.generation else []
+        return [CancelTimer(Timer.KILL), *aside, *(self._probe() if self._is_suspect() else self._begin())]
 
     def _is_suspect(self) -> bool:
         failure = self.failure
         if failure is None or failure.exit_code == Exit.NOT_FIT:
             return False  # a preflight has checked the node already
-        return is_of_a_gpu(failure) or (self._checks_health and is_own(failure.reason))
+        return is_of_a_gpu(failure) or (self._checks_health and is_primary_failure(failure.reason))
 
-    def _can_be_spared(self, generation: Assignment) -> bool:
+    def _can_shrink_group(self, generation: Assignment) -> bool:
         """Return whether the group can run without this node.
 
         This is so if workers exited that could have stayed. The surviving workers of other nodes need not wait for new
@@ -447,10 +460,10 @@ class AgentStateMachine:
             early = [Send(Failed(failure=self._finished_first))] if self._finished_first and not graceful else []
             return [*early, *self._stop(graceful=graceful)]
         # Workers that are only saving are not stuck: a shorter limit must not interrupt their checkpoint.
-        if self.state is State.STOPPING and self._is_graceful and not graceful and self._busy:
+        if self.state is State.STOPPING and self._is_graceful and not graceful and self._active_workers:
             self._is_graceful = False
-            hurry: list[Action] = [RegroupWorkers(frozenset(self._able & self._busy), graceful=False)]
-            return [*(hurry if self._able & self._busy else []), self._give(self._hurry)]
+            hurry: list[Action] = [RegroupWorkers(frozenset(self._able & self._active_workers), graceful=False)]
+            return [*(hurry if self._able & self._active_workers else []), self._set_kill_timer(self._hurry)]
         return []
 
     def _end_with(self, ending: Finish) -> list[Action]:
@@ -459,15 +472,15 @@ class AgentStateMachine:
             return []
         self._ending = ending if self._ending is None else self._ending
         if self.state is State.STOPPING:
-            late = [*self._end_those_that_stayed(), Arm(Timer.KILL, self._limits.failure)]
+            late = [*self._terminate_survivors(), SetTimer(Timer.KILL, self._limits.failure)]
             return late if self._ending is not TOLD_TO_STOP else []
         return self._stop(graceful=False) if self._alive else self._over(self._ending)
 
-    def _end_those_that_stayed(self) -> list[Action]:
+    def _terminate_survivors(self) -> list[Action]:
         """Send SIGTERM to surviving workers, which were only asked to leave their group."""
         return [SignalWorkers(signal.SIGTERM, frozenset(self._able))] if self._able else []
 
-    def signalled(self, which: signal.Signals) -> list[Action]:
+    def on_signal(self, which: signal.Signals) -> list[Action]:
         """Handle a signal that stops this agent. The second signal kills the workers."""
         if self.state is State.OVER:
             return []
@@ -477,23 +490,25 @@ class AgentStateMachine:
         if not self._alive and self.state is not State.STOPPING:
             return [Send(Leave()), *self._over(TOLD_TO_STOP)]
         if self.state is State.STOPPING:
-            return [Send(Leave()), *self._end_those_that_stayed()]
+            return [Send(Leave()), *self._terminate_survivors()]
         self.state = State.STOPPING
-        patience = Arm(Timer.KILL, self._limits.shutdown)
+        patience = SetTimer(Timer.KILL, self._limits.shutdown)
         return [Send(Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
 
-    def fired(self, timer: Timer) -> list[Action]:
+    def on_timer(self, timer: Timer) -> list[Action]:
         """Handle a timer that has run out."""
         if timer is Timer.KILL:
             return self._kill()
         if self.state is not State.JOINING:
             return []
         if not self._link_up or self._trouble:
-            why = waiting_messages.unreachable(self._endpoint, self._limits.join, self._trouble)
+            why = waiting_messages.connect_timeout_message(self._endpoint, self._limits.join, self._trouble)
         elif self.unfit:
             why = f"This node was not let in within {self._limits.join:g} s. {self.unfit}."
         else:
-            why = waiting_messages.too_few(self._endpoint, self._limits.join, self._waiting, self._policy.min_nodes)
+            why = waiting_messages.join_timeout_message(
+                self._endpoint, self._limits.join, self._waiting, self._policy.min_nodes
+            )
         code = Exit.USAGE if self._trouble == waiting_messages.WRONG_SECRET else Exit.RENDEZVOUS_LOST
         self._ending = Finish(code, why)
         return self._stop(graceful=True) if self._alive else self._over(self._ending)
@@ -503,11 +518,11 @@ class AgentStateMachine:
         if self.state not in {State.PREPARING, State.STOPPING}:
             return []
         if self.state is State.STOPPING and self._ending is None:
-            stuck = frozenset(self.stuck(self._busy))
+            stuck = frozenset(self.stuck(self._active_workers))
             left = self._patience - self._limits.failure
             if not self._is_graceful:
-                left = min(left, self._time_of_survivors(besides=stuck))
+                left = min(left, self._longest_survivor_step(besides=stuck))
             if left > 0:
-                return [*([SignalWorkers(signal.SIGKILL, stuck)] if stuck else []), self._give(left)]
+                return [*([SignalWorkers(signal.SIGKILL, stuck)] if stuck else []), self._set_kill_timer(left)]
         has_staying = self._idle and self._ending is None
-        return [SignalWorkers(signal.SIGKILL, frozenset(self._busy | self._parting) if has_staying else None)]
+        return [SignalWorkers(signal.SIGKILL, frozenset(self._active_workers | self._parting) if has_staying else None)]

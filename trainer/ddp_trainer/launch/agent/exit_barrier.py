@@ -24,14 +24,14 @@ class ExitBarrier:
         self._is_over = False
         self._may_go = asyncio.Event()
 
-    def told(self, message: FromStore) -> None:
+    def on_message(self, message: FromStore) -> None:
         """Handle a message of the store."""
         if isinstance(message, Over):
             self._is_over = True
         elif isinstance(message, Part):
             self._may_go.set()
 
-    def alone(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for the other nodes: the store is gone, or this agent received a signal to stop."""
         if self._is_over:
             self._may_go.set()

@@ -31,23 +31,23 @@ class FailureBuilder:
     """Local rank → the end of its stderr."""
     parallel: str = ""
     """Parallel layouts that the workers report; if empty, those of the environment apply."""
-    _oom_kills: int = field(default_factory=failure_reason.oom_kills)
+    _oom_kills: int = field(default_factory=failure_reason.oom_kill_count)
 
     def ended(self, local_rank: int, exit_code: int) -> Failure:
         """Return the failure of a worker that has exited."""
         number = self.core.generation.number if self.core.generation else 0
         note = failure_reason.read_error_file(self.error_file(number, local_rank))
-        kills, self._oom_kills = self._oom_kills, failure_reason.oom_kills()
+        kills, self._oom_kills = self._oom_kills, failure_reason.oom_kill_count()
         message = note.message if note else ""
         aborted = failure_reason.abort_in(self.last_lines(local_rank)) if exit_code == failure_reason.ABORTED else ""
         return self._failure(
             local_rank,
             exit_code=exit_code,
             reason=failure_reason.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted),
-            message=failure_reason.quoted(aborted or message, failure_reason.MESSAGE_CHARACTERS)
-            or failure_reason.sentence_of(exit_code),
+            message=failure_reason.sanitize_text(aborted or message, failure_reason.MESSAGE_CHARACTERS)
+            or failure_reason.describe_exit_code(exit_code),
             timestamp=note.timestamp if note else time.time(),
-            stack=failure_reason.quoted(note.stack, failure_reason.STACK_CHARACTERS) if note else "",
+            stack=failure_reason.sanitize_text(note.stack, failure_reason.STACK_CHARACTERS) if note else "",
         )
 
     def finished(self, local_rank: int) -> Failure:
@@ -62,7 +62,7 @@ class FailureBuilder:
 
     def left(self, local_rank: int, left: Left) -> Failure:
         """Return the failure of a worker that left its group and keeps its process."""
-        message = failure_reason.quoted(left.why, failure_reason.MESSAGE_CHARACTERS)
+        message = failure_reason.sanitize_text(left.why, failure_reason.MESSAGE_CHARACTERS)
         reason = failure_reason.reason_of(left.exit_code, left.why, oom_killed=False)
         return self._failure(
             local_rank, exit_code=left.exit_code, reason=reason, message=message, timestamp=time.time()
@@ -90,6 +90,6 @@ class FailureBuilder:
     def _place(self, rank: int, world_size: int) -> str:
         try:
             parallel = self.parallel or self.environment.get(Env.PARALLEL, "")
-            return LayoutRange.parse(parallel).choose(world_size).told(rank)
+            return LayoutRange.parse(parallel).choose(world_size).describe(rank)
         except LayoutError:  # there is no layout, or it does not fit; the workers report the latter
             return ""

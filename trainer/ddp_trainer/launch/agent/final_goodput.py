@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ddp_trainer.common.constants import Env, FailureReason, JobTime, Moment
+from ddp_trainer.common.constants import Env, FailureReason, JobTime, LifecycleEvent
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.launch.protocol.lifecycle_times import Moments
+from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.protocol.messages import Failure
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddp_trainer.process.recorder import AgentRecorder
 
 
-def last_account(setup: AgentConfig, moments: Moments, failure: Failure | None) -> Mapping[str, object]:
+def last_account(setup: AgentConfig, moments: LifecycleTimes, failure: Failure | None) -> Mapping[str, object]:
     """Return the time breakdown and the steps of a run that failed; empty where they are unknown.
 
     The time breakdown is unknown for ranks that train without a ledger. A launcher that was in every group can find
@@ -50,12 +50,12 @@ def _steps(recorder: AgentRecorder, step: int | None) -> dict[str, int]:
     """Return the steps of a run, and the planned steps if known; empty for a run without steps."""
     if not step:
         return {}
-    planned = recorder.steps_planned()
+    planned = recorder.total_steps()
     return {"steps": step, "steps_planned": planned} if planned else {"steps": step}
 
 
 def account_at_the_end(
-    told: JobAccount | None, times: Mapping[Moment, float], now: float, ending: JobTime
+    told: JobAccount | None, times: Mapping[LifecycleEvent, float], now: float, ending: JobTime
 ) -> JobAccount:
     """Return the time breakdown of a job up to its end.
 
@@ -65,9 +65,9 @@ def account_at_the_end(
         now: Unix time of the end, in seconds.
         ending: State that led to the end; it gets the time since the last step.
     """
-    launched = times[Moment.LAUNCHED]
-    account = JobAccount.begun(launched) if told is None else told
-    joined, formed = times.get(Moment.JOINED, 0.0), times.get(Moment.FORMED, 0.0)
+    launched = times[LifecycleEvent.LAUNCHED]
+    account = JobAccount.empty(launched) if told is None else told
+    joined, formed = times.get(LifecycleEvent.JOINED, 0.0), times.get(LifecycleEvent.FORMED, 0.0)
     if account.until > joined > 0.0:
         return account.up_to(now, ending)
     start = JobTime.STARTUP if launched >= account.until else JobTime.RESTART

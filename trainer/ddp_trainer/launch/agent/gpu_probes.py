@@ -18,10 +18,10 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.gpu_faults import fault_in
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, Verdict
-from ddp_trainer.launch.protocol.console import say
+from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.workers.children import Children, kill
 from ddp_trainer.process.gpu_devices import visible_gpus
-from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, trouble_of
+from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, probe_error
 
 _HEALTH = "health"
 """Key of the health check in the same dictionary as the devices of the probes."""
@@ -75,7 +75,7 @@ class GpuProbes:
             if local_rank not in busy:
                 self._start_one(device)
         if devices and self._preflight.care is not PreflightPolicy.OFF:
-            self._look_at_health(devices)
+            self._start_health_check(devices)
         if not self._waited_for:
             # The caller must finish its action before the result of the action arrives.
             asyncio.get_running_loop().call_soon(self._ended, "")
@@ -95,16 +95,16 @@ class GpuProbes:
             loop = asyncio.get_running_loop()
             self._waited_for[device] = loop.call_later(self._seconds, self._one_is_late, device, pid)
 
-    def _look_at_health(self, devices: Sequence[str]) -> None:
+    def _start_health_check(self, devices: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
-            pid = self._preflight.look_at_gpus(devices, self._health_is_known)
+            pid = self._preflight.start_gpu_check(devices, self._health_is_known)
             loop = asyncio.get_running_loop()
             self._waited_for[_HEALTH] = loop.call_later(self._seconds, self._health_is_late, pid)
 
     def _health_is_late(self, pid: int) -> None:
         kill(pid, signal.SIGKILL)
         sentence = f"The driver of {self._node} does not answer within {self._seconds:g} s"
-        self._health_is_known(Verdict(may_start=self._preflight.care is PreflightPolicy.WARN, sentence=sentence))
+        self._health_is_known(Verdict(may_start=self._preflight.care is PreflightPolicy.WARN, message=sentence))
 
     def _health_is_known(self, verdict: Verdict) -> None:
         if _HEALTH in self._waited_for:
@@ -113,16 +113,16 @@ class GpuProbes:
 
     def _one_is_late(self, device: str, pid: int) -> None:
         kill(pid, signal.SIGKILL)  # the kernel may hold it forever, so do not wait for its exit
-        self._one_said(device, trouble_of(None, ""))
+        self._record_probe_result(device, probe_error(None, ""))
 
     def _one_ended(self, device: str, output: Path, returncode: int) -> None:
         text = ""
         with contextlib.suppress(OSError):
             text = output.read_text(errors="replace")
             output.unlink()
-        self._one_said(device, trouble_of(returncode, text))
+        self._record_probe_result(device, probe_error(returncode, text))
 
-    def _one_said(self, device: str, trouble: str) -> None:
+    def _record_probe_result(self, device: str, trouble: str) -> None:
         if device in self._waited_for:
             if trouble:
                 self._found[device] = trouble
@@ -131,14 +131,14 @@ class GpuProbes:
     def _is_over(self, device: str) -> None:
         self._waited_for.pop(device).cancel()
         if not self._waited_for:
-            self._ended(self._sentence())
+            self._ended(self._result_message())
 
-    def _sentence(self) -> str:
+    def _result_message(self) -> str:
         if not self._found:
             if not self._health.may_start:
-                return f"{self._health.sentence}."
-            said = f"{self._health.sentence}. The" if self._health.sentence else f"The GPUs of {self._node} answer; the"
-            say(f"{said} node joins again.")
+                return f"{self._health.message}."
+            said = f"{self._health.message}. The" if self._health.message else f"The GPUs of {self._node} answer; the"
+            log_line(f"{said} node joins again.")
             return ""
         device, words = min(self._found.items())
         others = f", nor do {len(self._found) - 1} others" if len(self._found) > 1 else ""

@@ -14,7 +14,7 @@ from typing import Final
 
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, Verdict
-from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, Meet, Met
+from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, PreflightResult, RunPreflight
 from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS
 from ddp_trainer.launch.workers.children import kill
 
@@ -52,15 +52,15 @@ class JoinPreflight:
         """Number of own preflights. The number of the store is not enough: a restarted store counts from one again."""
         self._pid: int | None = None
 
-    def told(self, meet: Meet) -> None:
+    def on_message(self, meet: RunPreflight) -> None:
         """Take part in a preflight, as the store requests."""
         *members, newcomer = meet.names
         if meet.place.node_rank == meet.place.node_count - 1:
             others = ", ".join(members)
             self._say(f"Before it joins, this node holds a preflight with {others}.")
-            self._hold(meet)
+            self._start_local_check(meet)
         else:
-            self._start(meet, partial(self._saw, newcomer, meet.place.node_rank == 0))
+            self._start(meet, partial(self._report_peer_check, newcomer, meet.place.node_rank == 0))
 
     def end(self) -> None:
         """Kill this node's own preflight: after a lost connection the store has forgotten it, and it holds the port of
@@ -71,20 +71,20 @@ class JoinPreflight:
             kill(self._pid, signal.SIGKILL)
             self._pid = None
 
-    def _hold(self, meet: Meet) -> None:
+    def _start_local_check(self, meet: RunPreflight) -> None:
         self.end()
         self._pid = self._start(meet, partial(self._ended, self._count, meet.number))
 
-    def _start(self, meet: Meet, ended: Callable[[Verdict], None]) -> int | None:
+    def _start(self, meet: RunPreflight, ended: Callable[[Verdict], None]) -> int | None:
         def over(verdict: Verdict) -> None:
             timer.cancel()
             ended(verdict)
 
         try:
-            pid = self._preflight.meet(meet.number, meet.place, over, self._sockets_in(meet.place))
+            pid = self._preflight.start_join_check(meet.number, meet.place, over, self._sockets_in(meet.place))
         except OSError as error:
             may_start = self._preflight.care is PreflightPolicy.WARN
-            ended(Verdict(may_start=may_start, sentence=f"The preflight could not be started: {error}"))
+            ended(Verdict(may_start=may_start, message=f"The preflight could not be started: {error}"))
             return None
         timer = asyncio.get_running_loop().call_later(LONGEST_SECONDS, kill, pid, signal.SIGKILL)
         return pid
@@ -94,14 +94,14 @@ class JoinPreflight:
         if count != self._count:
             return
         self._pid = None
-        self._core.unfit = "" if verdict.may_start else verdict.sentence
+        self._core.unfit = "" if verdict.may_start else verdict.message
         if not verdict.may_start:
             self._say(
-                f"This node stays out of the run, and is looked at again in {AGAIN_SECONDS:g} s. {verdict.sentence}."
+                f"This node stays out of the run, and is looked at again in {AGAIN_SECONDS:g} s. {verdict.message}."
             )
-        self._send(Met(number=number, fit=verdict.may_start))
+        self._send(PreflightResult(number=number, fit=verdict.may_start))
 
-    def _saw(self, newcomer: str, is_first: bool, verdict: Verdict) -> None:
+    def _report_peer_check(self, newcomer: str, is_first: bool, verdict: Verdict) -> None:
         """Print the result of another node's preflight, on the first of the nodes that took part."""
         if is_first and not verdict.may_start:
-            self._say(f"{newcomer} wants to join, and stays out of the run. {verdict.sentence}.")
+            self._say(f"{newcomer} wants to join, and stays out of the run. {verdict.message}.")

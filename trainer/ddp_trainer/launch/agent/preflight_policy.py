@@ -4,7 +4,7 @@
 agent reserves but does not use yet. Running nodes do not wait for a joining node: it holds a preflight with some of
 them before it may join (:meth:`Preflight.meet`). If no node can take part, the joining node checks itself alone, beside
 its workers, and a finding does not end the run. A node whose worker failed checks the health of its GPUs before it
-joins again (:meth:`Preflight.look_at_gpus`).
+joins again (:meth:`Preflight.start_gpu_check`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Verdict:
     """Result of a preflight."""
 
     may_start: bool
-    sentence: str = ""
+    message: str = ""
 
 
 class Preflight:
@@ -109,7 +109,9 @@ class Preflight:
             flags = ["--standalone", "--nproc-per-node", str(self._local_world_size)]
         self._pid = self._run(flags, document, partial(self._ended, care, document, ended), more)
 
-    def meet(self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> int:
+    def start_join_check(
+        self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]
+    ) -> int:
         """Take part in the preflight of a joining node, as that node or as one of the others. The others print and
         leave nothing.
 
@@ -131,9 +133,9 @@ class Preflight:
         self.is_due = self.is_due and not is_ours
         document = self._folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
         flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
-        return self._run(flags, document, partial(self._met, document, ended, is_ours), more, stdout)
+        return self._run(flags, document, partial(self._on_join_check_end, document, ended, is_ours), more, stdout)
 
-    def look_at_gpus(self, devices: Sequence[str], ended: Callable[[Verdict], None]) -> int:
+    def start_gpu_check(self, devices: Sequence[str], ended: Callable[[Verdict], None]) -> int:
         """Check the health of GPUs of this node before it joins again.
 
         Args:
@@ -148,7 +150,7 @@ class Preflight:
         """
         document = self._folder / "gpu-health.json"
         target = ["-m", "ddp_trainer.preflight.gpu_health", ",".join(devices), str(document)]
-        return self._start(target, document, partial(self._looked_at_gpus, document, ended), {})
+        return self._start(target, document, partial(self._on_gpu_check_end, document, ended), {})
 
     def stop(self) -> None:
         """Kill this agent's own preflight, if it runs."""
@@ -187,25 +189,27 @@ class Preflight:
         command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *python]
         return self._children.start(command, {**self._environ, **more}, ended, stdout=stdout)
 
-    def _met(self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int) -> None:
+    def _on_join_check_end(
+        self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int
+    ) -> None:
         may_start = returncode == Exit.SUCCESS or self.care is PreflightPolicy.WARN
-        verdict = Verdict(may_start=may_start, sentence=_sentence(document, returncode))
+        verdict = Verdict(may_start=may_start, message=_failure_message(document, returncode))
         if not is_ours:
             document.unlink(missing_ok=True)
         ended(verdict)
 
-    def _looked_at_gpus(self, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
+    def _on_gpu_check_end(self, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
         is_fit = returncode == Exit.SUCCESS
-        sentence = "" if is_fit else _sentence(document, returncode)
-        ended(Verdict(may_start=is_fit or self.care is PreflightPolicy.WARN, sentence=sentence))
+        sentence = "" if is_fit else _failure_message(document, returncode)
+        ended(Verdict(may_start=is_fit or self.care is PreflightPolicy.WARN, message=sentence))
 
     def _ended(self, care: PreflightPolicy, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
         self._pid = None
         may_start = returncode == Exit.SUCCESS or care is PreflightPolicy.WARN
-        ended(Verdict(may_start=may_start, sentence=_sentence(document, returncode)))
+        ended(Verdict(may_start=may_start, message=_failure_message(document, returncode)))
 
 
-def _sentence(document: Path, returncode: int) -> str:
+def _failure_message(document: Path, returncode: int) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
         findings = json.loads(document.read_text())["findings"]
         worst = next(each for each in findings if each["status"] == "fail")

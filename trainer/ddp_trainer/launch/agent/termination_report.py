@@ -13,8 +13,8 @@ from typing import Final
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.safe_text import escape_controls, redact_object
-from ddp_trainer.launch.failures.failure_reason import is_own, shorten, type_of
+from ddp_trainer.common.safe_text import escape_control_chars, redact_object
+from ddp_trainer.launch.failures.failure_reason import is_primary_failure, shorten, type_of
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.atomic_files import draft_of
 
@@ -64,12 +64,14 @@ class Report:
         ending = {"result": "failed", "pod_exit_code": exit_code, **reason, "message": sentence, "pod": self._pod}
         self._terminate(fit({**ending, **(account or {})}))
 
-    def had_failure(self, *, of_any_kind: bool) -> bool:
+    def has_previous_failure(self, *, of_any_kind: bool) -> bool:
         """Return whether a worker failed in an earlier container of this pod: by a GPU fault, or ``of_any_kind``."""
         if self._run_dir:
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 reason = json.loads((self._run_dir / File.FIRST_ERROR).read_text()).get("reason", "")
-                return bool(reason == FailureReason.GPU_FAULT or (of_any_kind and reason and is_own(reason)))
+                return bool(
+                    reason == FailureReason.GPU_FAULT or (of_any_kind and reason and is_primary_failure(reason))
+                )
         return False
 
     def account(self) -> JobAccount | None:
@@ -139,7 +141,7 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
 
 
 def _compact(value: object) -> str:
-    return escape_controls(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+    return escape_control_chars(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
 
 def _replace(path: Path, text: str) -> None:

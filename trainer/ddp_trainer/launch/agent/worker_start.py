@@ -14,8 +14,8 @@ from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.preflight_policy import Preflight, Verdict, write_error
 from ddp_trainer.launch.hang.watchdog import HangGuard
-from ddp_trainer.launch.protocol.console import say
-from ddp_trainer.launch.protocol.lifecycle_times import Moments
+from ddp_trainer.launch.protocol.console import log_line
+from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.protocol.messages import Assignment
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server_start import ZygoteWatch
@@ -31,7 +31,7 @@ class Starting:
         children: Children,
         workers: Workers,
         guard: HangGuard,
-        moments: Moments,
+        moments: LifecycleTimes,
         environment: Mapping[str, str],
         exited: Callable[[int, int], None],
         give_up: Callable[[str], None],
@@ -70,26 +70,26 @@ class Starting:
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""
-        self._sockets = self.sockets_in(generation)
+        self._sockets = self.interface_variables(generation)
         is_looked_at = self.preflight.is_due and self.preflight.holds_up(generation)
-        self._try(partial(self._look if is_looked_at else self._start_now, generation))
+        self._try(partial(self._start_preflight if is_looked_at else self._start_now, generation))
         if self.preflight.is_due:
             # The other nodes train already and wait for these ranks. They must not wait for a check of this node too.
             with contextlib.suppress(OSError):
                 self.preflight.start(generation, lambda _: None, self._sockets)
 
-    def sockets_in(self, generation: Assignment) -> Mapping[str, str]:
+    def interface_variables(self, generation: Assignment) -> Mapping[str, str]:
         """Return the environment variables for the network interfaces to other nodes, and print each new choice
         once.
         """
         if generation.node_count == 1:
             return {}
-        from ddp_trainer.launch.host.network_interface import sockets_of  # noqa: PLC0415 - one node alone does without ctypes
+        from ddp_trainer.launch.host.network_interface import select_interface  # noqa: PLC0415 - one node alone does without ctypes
 
-        sockets = sockets_of(self._environment, generation)
-        if sockets.sentence and sockets.sentence not in self._told:
-            self._told.add(sockets.sentence)
-            say(sockets.sentence)
+        sockets = select_interface(self._environment, generation)
+        if sockets.message and sockets.message not in self._told:
+            self._told.add(sockets.message)
+            log_line(sockets.message)
         return sockets.environment
 
     def end(self) -> None:
@@ -109,17 +109,17 @@ class Starting:
         first_rank = generation.first_rank
         self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
 
-    def _look(self, generation: Assignment) -> None:
-        self.preflight.start(generation, partial(self._looked, generation), self._sockets)
+    def _start_preflight(self, generation: Assignment) -> None:
+        self.preflight.start(generation, partial(self._on_preflight_end, generation), self._sockets)
 
-    def _looked(self, generation: Assignment, verdict: Verdict) -> None:
+    def _on_preflight_end(self, generation: Assignment, verdict: Verdict) -> None:
         """Start the workers after the preflight, or report them as exited: the state machine counts them as started."""
         number, stopped = generation.number, self._core.state is not State.RUNNING
         if verdict.may_start and not stopped:
             self._try(partial(self._start_now, generation))
             return
         if not stopped:
-            write_error(self._workers.error_file(number, 0), verdict.sentence)
+            write_error(self._workers.error_file(number, 0), verdict.message)
         for local_rank in range(self._local_world_size):
             is_first = local_rank == 0 and not stopped
             self._exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)

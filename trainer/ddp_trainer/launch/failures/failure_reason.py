@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Exit, FailureReason
-from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, refusal_in
+from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, nccl_config_error
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.protocol.messages import Failure
 
@@ -145,7 +145,7 @@ def _reason_of_message(message: str) -> FailureReason:
         return FailureReason.GPU_OOM
     if message.startswith(_FAILED_GPU) or fault_in(message):
         return FailureReason.GPU_FAULT
-    if message.startswith(_CONFIGURATION) or refusal_in(message):
+    if message.startswith(_CONFIGURATION) or nccl_config_error(message):
         return FailureReason.PYTHON_EXCEPTION
     return next((why for pattern, why in _REASON_OF_MESSAGE if pattern.search(message)), FailureReason.PYTHON_EXCEPTION)
 
@@ -157,12 +157,12 @@ def is_of_a_gpu(failure: Failure) -> bool:
     return failure.reason == FailureReason.GPU_FAULT
 
 
-def is_own(reason: str) -> bool:
+def is_primary_failure(reason: str) -> bool:
     """Return whether a worker failed by itself, and not because another worker had ended."""
     return reason not in {*CONSEQUENCES, FailureReason.EARLY_EXIT}
 
 
-def sentence_of(exit_code: int) -> str:
+def describe_exit_code(exit_code: int) -> str:
     """Describe an exit code in words."""
     if died_of := _signal(exit_code):
         return f"died of {died_of.name}"
@@ -181,7 +181,7 @@ def type_of(exit_code: int, message: str) -> str:
     return match[1] if match else "exit"
 
 
-def earlier(first: Failure | None, other: Failure) -> Failure:
+def root_cause(first: Failure | None, other: Failure) -> Failure:
     """Return the failure that caused the other one, ordered by cause, then by time."""
     if first is None:
         return other
@@ -192,7 +192,7 @@ def earlier(first: Failure | None, other: Failure) -> Failure:
     return cause
 
 
-def quoted(text: str, limit: int) -> str:
+def sanitize_text(text: str, limit: int) -> str:
     """Return text of a worker in at most ``limit`` characters, without secrets and terminal controls.
 
     All messages and stacks of failures come from this function. So the stored error, termination message, annotation
@@ -213,7 +213,7 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
 
 
-def oom_kills(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def oom_kill_count(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many processes of this container the kernel has killed because memory ran out.
 
     Returns:

@@ -31,13 +31,13 @@ def lines(finish: Finish, *, restarts: Mapping[str, int], own_stack_shown: bool,
     if failure and failure.stack and (is_hang or not (own_stack_shown and failure.node == own_node)):
         told += [f"rank {failure.rank} | {line}" for line in failure.stack.rstrip().splitlines()]
     told.append(f"Restarts by cause: {by_cause(restarts)}.")
-    return [*told, *filter(None, [sentence(finish)])]
+    return [*told, *filter(None, [final_message(finish)])]
 
 
-def sentence(finish: Finish) -> str:
+def final_message(finish: Finish) -> str:
     """Describe the first failure and the end of the run; empty if there is nothing to report."""
     parts = [_of_failure(finish.failure)] if finish.failure else []
-    return " ".join(part for part in [*parts, finish.sentence] if part)
+    return " ".join(part for part in [*parts, finish.message] if part)
 
 
 def by_cause(restarts: Mapping[str, int]) -> str:
@@ -59,7 +59,7 @@ def _of_failure(failure: Failure) -> str:
     who = f"Rank {failure.rank}{place} on {failure.node}{host}"
     if failure.reason == FailureReason.EARLY_EXIT:
         return f"{who} {first_line}."
-    how = failure_reason.sentence_of(failure.exit_code)
+    how = failure_reason.describe_exit_code(failure.exit_code)
     what = how if first_line == how else f"{how}: {first_line}"
     hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
     return f"{who} failed first, it {what}{hint}."

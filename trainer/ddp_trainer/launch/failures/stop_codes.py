@@ -6,7 +6,7 @@ import signal
 from typing import Final
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.messages import Over, Verdict
 
@@ -23,7 +23,7 @@ AS_ASKED: Final = {
 def finish_of(over: Over) -> Finish:
     """Return the agent's last action after the store's :class:`Over`.
 
-    Its exit code is the store's, see :mod:`ddp_trainer.launch.protocol.exitcodes`. It has a sentence if the agent has
+    Its exit code is the store's, see :mod:`ddp_trainer.launch.protocol.exit_codes`. It has a sentence if the agent has
     not seen the reason itself.
     """
     if over.verdict is Verdict.SUCCEEDED:
@@ -32,6 +32,6 @@ def finish_of(over: Over) -> Finish:
     why = "The run was given up before this pod came." if over.late else ""
     gave_up_by_itself = over.failure is not None and over.failure.exit_code == Exit.DO_NOT_RESTART
     if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not gave_up_by_itself:
-        spent = sum(over.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
+        spent = sum(over.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
         why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
     return Finish(over.exit_code, why, over.failure, over.restarts)

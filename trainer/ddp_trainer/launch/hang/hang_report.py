@@ -32,7 +32,7 @@ def folder_of(environ: Mapping[str, str]) -> Path:
     return Path(environ.get(Env.METRICS_DIR) or default)
 
 
-def page_in(folder: Path) -> bytes:
+def fetch_hang_status(folder: Path) -> bytes:
     """Return the page with stacks from the launcher that uses this folder.
 
     Raises:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     parser.parse_args(argv)
     folder = folder_of(os.environ)
     try:
-        sys.stdout.buffer.write(page_in(folder))
+        sys.stdout.buffer.write(fetch_hang_status(folder))
         sys.stdout.buffer.flush()
     except OSError as error:
         why = error.strerror or error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Section
-from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 
@@ -46,7 +46,7 @@ class RankWatch:
     _section: str = ""
     _may_hang: bool = False
 
-    def observe(self, now: float) -> Look:
+    def observe(self, now: float) -> RankStatus:
         """Return the current state of the rank, from sources that cost the worker nothing.
 
         Args:
@@ -71,14 +71,14 @@ class RankWatch:
         state = self._state(now, seconds)
         is_stopped = state is RankState.STOPPED  # so it is not busy with imports or other work
         limit = self.pace.limit(section, is_stopped=is_stopped) if self._may_hang or is_stopped else None
-        return Look(
+        return RankStatus(
             rank=self.rank,
             local_rank=self.local_rank,
             node=self.node,
             state=state,
             seconds=round(seconds, 3),
             limit=limit,
-            notice=self._notice(section),
+            notice=self._report_delay(section),
             section=section,
             sequence=int(cells[heartbeat_page.SEQUENCE]) if cells[heartbeat_page.HAS_GROUP] else -1,
         )
@@ -88,35 +88,35 @@ class RankWatch:
         """True while the worker has a process group of more than one rank."""
         return bool(self.cells[heartbeat_page.HAS_GROUP])
 
-    def _notice(self, section: str) -> float | None:
+    def _report_delay(self, section: str) -> float | None:
         """Return the seconds until the rank is reported. Before its first collective, a script may load for any
         time.
         """
         if self._may_hang:
-            return self.pace.notice(section)
+            return self.pace.report_after_seconds(section)
         return NOTICE_SECONDS if self.cells[heartbeat_page.HAS_GROUP] else None
 
-    def ask(self) -> None:
+    def request_stacks(self) -> None:
         """Request the worker's thread to write its stacks and collectives."""
         self.cells[heartbeat_page.ASKED] += 1.0
 
     @property
-    def has_answered(self) -> bool:
+    def has_responded(self) -> bool:
         """True if the worker has answered the last request."""
         return (
             bool(self.cells[heartbeat_page.HAS_GROUP])
             and self.cells[heartbeat_page.ANSWERED] == self.cells[heartbeat_page.ASKED]
         )
 
-    def may_answer(self, now: float) -> bool:
+    def is_response_pending(self, now: float) -> bool:
         """Return whether an answer to the last request is missing and can still come."""
         can = self.cells[heartbeat_page.HAS_GROUP] and now - self.cells[heartbeat_page.BEAT] < DEAF_SECONDS
-        return bool(can) and not self.has_answered
+        return bool(can) and not self.has_responded
 
-    def examine(self, now: float) -> Look:
+    def observe_with_response(self, now: float) -> RankStatus:
         """Return :meth:`observe` with the worker's answer, if there is one."""
         look = self.observe(now)
-        return with_answer(look, self.folder / "answer.json") if self.has_answered else look
+        return with_response(look, self.folder / "answer.json") if self.has_responded else look
 
     def _state(self, now: float, seconds: float) -> RankState:
         state, tracer = kernel_state(self.pid)
@@ -129,14 +129,14 @@ class RankWatch:
             return RankState.DEAF
         return RankState.ALIVE
 
-    def catches_stack_signal(self) -> int:
+    def stack_dump_signal(self) -> int:
         """Return the signal at which the worker writes its stacks, if it still handles this signal; else 0."""
         number = int(self.cells[heartbeat_page.SIGNAL])
         caught = int(status_of(self.pid).get("SigCgt", "0"), 16)
         return number if number and caught >> (number - 1) & 1 else 0
 
 
-def with_answer(look: Look, path: Path) -> Look:
+def with_response(look: RankStatus, path: Path) -> RankStatus:
     """Return the look with the worker's answer added; unchanged if the answer cannot be read."""
     try:
         answer: dict[str, Any] = json.loads(path.read_text())

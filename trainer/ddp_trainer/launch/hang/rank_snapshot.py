@@ -1,7 +1,7 @@
 """Snapshots of the ranks of one agent, also of ranks that cannot answer.
 
 No snapshot sends a signal to a rank or stops it: a signal ends a sleep in C and could end the hang. :func:`sights`
-returns stacks, which costs each rank some work. :class:`RankOutlines` reads shared memory, and at a bounded rate
+returns stacks, which costs each rank some work. :class:`RankSummaryReader` reads shared memory, and at a bounded rate
 torch's flight recorder of ranks without progress. So it can serve readers of metrics.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer.common.hanging.look import MOST_GROUPS, GroupPosition, Look, RankState
+from ddp_trainer.common.hanging.rank_status import MOST_GROUPS, GroupPosition, RankState, RankStatus
 from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.process import flight_recorder
 
@@ -53,7 +53,7 @@ class StackSource(StrEnum):
 class RankSnapshot:
     """State of one rank, with stack and process id."""
 
-    look: Look
+    look: RankStatus
     pid: int
     usual: float | None
     """Seconds of its longest recent stay in the same section; None if nothing has been learned."""
@@ -65,10 +65,10 @@ class RankSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class RankSummary:
     """State of one rank without stacks, lines of code, processes and addresses."""
 
-    look: Look
+    look: RankStatus
     usual: float | None
     """See :attr:`RankSnapshot.usual`."""
 
@@ -82,22 +82,22 @@ _PRIVATE: Final = frozenset({"place", "stack"})
 
 
 @dataclass(slots=True)
-class RankOutlines:
+class RankSummaryReader:
     """Outlines of the local ranks. Keeps their flight recorder positions between two calls."""
 
-    _read: dict[int, tuple[RankWatch, float, Look]] = field(default_factory=dict)
+    _read: dict[int, tuple[RankWatch, float, RankStatus]] = field(default_factory=dict)
     """Local rank → watch, monotonic time at which its flight recorder was read, and the look with its contents."""
 
-    async def of(self, watches: Sequence[RankWatch]) -> list[Outline]:
+    async def of(self, watches: Sequence[RankWatch]) -> list[RankSummary]:
         """Return an outline of every rank, without any work for Python in the workers."""
         now = time.monotonic()
-        looks = await asyncio.gather(*(self._look(watch, now) for watch in watches))
+        looks = await asyncio.gather(*(self._read_status(watch, now) for watch in watches))
         return [
-            Outline(look=look, usual=watch.pace.longest(look.section))
+            RankSummary(look=look, usual=watch.pace.longest(look.section))
             for watch, look in zip(watches, looks, strict=True)
         ]
 
-    async def _look(self, watch: RankWatch, now: float) -> Look:
+    async def _read_status(self, watch: RankWatch, now: float) -> RankStatus:
         look = watch.observe(now)
         if not watch.is_in_group or look.seconds < STILL_SECONDS:
             return look
@@ -114,49 +114,51 @@ class RankOutlines:
         )
 
 
-async def answers(watches: Sequence[RankWatch]) -> list[Look]:
+async def collect_snapshots(watches: Sequence[RankWatch]) -> list[RankStatus]:
     """Request an answer of each worker, and return their states with the answers that arrived in time."""
     for watch in watches:
-        watch.ask()
+        watch.request_stacks()
     now = time.monotonic()
     deadline = now + ANSWER_SECONDS
     # Poll: workers answer in shared memory, which sends no event.
-    while now < deadline and any(watch.may_answer(now) for watch in watches):
+    while now < deadline and any(watch.is_response_pending(now) for watch in watches):
         await asyncio.sleep(POLL_SECONDS)
         now = time.monotonic()
-    looks = [watch.examine(now) for watch in watches]
+    looks = [watch.observe_with_response(now) for watch in watches]
     return list(await asyncio.gather(*(_with_record(watch, look) for watch, look in zip(watches, looks, strict=True))))
 
 
-async def _with_record(watch: RankWatch, look: Look) -> Look:
+async def _with_record(watch: RankWatch, look: RankStatus) -> RankStatus:
     """Add its positions in groups to the look, and its collectives if its Python did not answer."""
     recorded = await asyncio.to_thread(recorded_by_torch, watch, look)
     return replace(look, positions=recorded.positions) if look.stack else recorded
 
 
-async def sights(watches: Sequence[RankWatch]) -> list[RankSnapshot]:
+async def take_snapshots(watches: Sequence[RankWatch]) -> list[RankSnapshot]:
     """Return snapshots of all ranks. If a rank does not answer, its stack comes from py-spy or the kernel."""
-    looks = await answers(watches)
-    return list(await asyncio.gather(*(_sight(watch, look) for watch, look in zip(watches, looks, strict=True))))
+    looks = await collect_snapshots(watches)
+    return list(
+        await asyncio.gather(*(_take_snapshot(watch, look) for watch, look in zip(watches, looks, strict=True)))
+    )
 
 
-async def _sight(watch: RankWatch, look: Look) -> RankSnapshot:
+async def _take_snapshot(watch: RankWatch, look: RankStatus) -> RankSnapshot:
     usual = watch.pace.longest(look.section)
     if look.state is RankState.ALIVE and look.stack:
         return RankSnapshot(look=look, pid=watch.pid, usual=usual, told_by=StackSource.PYTHON)
-    spied = await asyncio.to_thread(stack_by_py_spy, watch.pid)
+    spied = await asyncio.to_thread(py_spy_stack, watch.pid)
     teller, stack = (StackSource.PY_SPY, spied) if spied else (StackSource.KERNEL, kernel_stack(watch.pid))
     look = replace(look, stack=stack[-MOST_STACK_CHARACTERS:])
     return RankSnapshot(look=look, pid=watch.pid, usual=usual, told_by=teller)
 
 
-def recorded_by_torch(watch: RankWatch, look: Look) -> Look:
+def recorded_by_torch(watch: RankWatch, look: RankStatus) -> RankStatus:
     """Return the look with collectives and positions of torch's flight recorder, which answers even if Python
     cannot.
     """
     try:
-        record = flight_recorder.ask(flight_recorder.socket_beside(watch.page), RECORDER_SECONDS)
-    except flight_recorder.Silent:
+        record = flight_recorder.fetch_record(flight_recorder.recorder_socket_path(watch.page), RECORDER_SECONDS)
+    except flight_recorder.FlightRecorderError:
         return look
     here = record.groups.get(flight_recorder.DEFAULT)
     return replace(
@@ -164,11 +166,11 @@ def recorded_by_torch(watch: RankWatch, look: Look) -> Look:
         sequence=look.sequence if here is None or look.sequence < 0 else max(look.sequence, here.enqueued),
         collectives=record.collectives[-flight_recorder.MOST_TOLD :],
         waits_in=record.waits_in,
-        positions=_positions(record),
+        positions=_group_positions(record),
     )
 
 
-def _positions(record: flight_recorder.Record) -> tuple[GroupPosition, ...]:
+def _group_positions(record: flight_recorder.Record) -> tuple[GroupPosition, ...]:
     """Return positions by torch's group names, which are equal on all ranks. Unnamed groups cannot be compared."""
     named = [
         ("" if name == flight_recorder.DEFAULT else place.name, name, place) for name, place in record.groups.items()
@@ -185,12 +187,12 @@ def write_record(watch: RankWatch) -> None:
 
     torch writes a file by itself only for the first NCCL group of a process, and only with its watchdog on.
     """
-    with contextlib.suppress(flight_recorder.Silent, OSError):
-        if record := flight_recorder.dump(flight_recorder.socket_beside(watch.page), RECORDER_SECONDS):
+    with contextlib.suppress(flight_recorder.FlightRecorderError, OSError):
+        if record := flight_recorder.dump(flight_recorder.recorder_socket_path(watch.page), RECORDER_SECONDS):
             (watch.folder / RECORD_FILE).write_text(json.dumps(record))
 
 
-def stack_by_py_spy(pid: int) -> str:
+def py_spy_stack(pid: int) -> str:
     """Return the Python stack that py-spy reads from outside; empty if py-spy is not installed or not permitted."""
     program = shutil.which("py-spy")
     if program is None:

@@ -1,8 +1,8 @@
 """Pages about the ranks of one agent, served at a Unix socket beside their heartbeat pages.
 
-A client of :class:`HangPage` sends the name of a page as one line and receives one JSON document. The aggregator
-requests :data:`~ddp_trainer.process.heartbeat_page.OUTLINE` and serves it at the metrics port: ranks, numbers, pods and
-collectives. ``python -m ddp_trainer hang`` in the same pod, which needs the right to exec, requests
+A client of :class:`HangStatusServer` sends the name of a page as one line and receives one JSON document. The
+aggregator requests :data:`~ddp_trainer.process.heartbeat_page.OUTLINE` and serves it at the metrics port: ranks,
+numbers, pods and collectives. ``python -m ddp_trainer hang`` in the same pod, which needs the right to exec, requests
 :data:`~ddp_trainer.process.heartbeat_page.STACKS`. That page adds stacks, lines of code, processes, sentences of the
 launcher, and NCCL's own report. Only this user and root can connect.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ddp_trainer.launch.hang import nccl_ras
-from ddp_trainer.launch.hang.rank_snapshot import Outline, RankSnapshot
+from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot, RankSummary
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
 from ddp_trainer.net.limited_server import Connection, LimitedServer
 from ddp_trainer.process import heartbeat_page
@@ -49,23 +49,23 @@ class Finding:
     killed: tuple[int, ...]
     sentences: tuple[str, ...]
 
-    def outline(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the fields without the sentences, which contain lines of code."""
         return {"time": self.time, "generation": self.generation, "ranks": self.ranks, "killed": self.killed}
 
 
-class Eyes(Protocol):
+class SnapshotSource(Protocol):
     """Source of the ranks' states."""
 
-    async def outlines(self) -> list[Outline]:
+    async def summarize_ranks(self) -> list[RankSummary]:
         """Return outlines without any work of the ranks."""
 
-    async def sights(self) -> list[RankSnapshot]:
+    async def take_snapshots(self) -> list[RankSnapshot]:
         """Return snapshots with stacks."""
 
 
 @dataclass(slots=True)
-class Findings:
+class FindingHistory:
     """Most recent findings."""
 
     last: deque[Finding] = field(default_factory=lambda: deque(maxlen=MOST_FINDINGS))
@@ -77,16 +77,16 @@ class Findings:
         )
 
 
-class HangPage:
+class HangStatusServer:
     """Server of the pages of one agent."""
 
     def __init__(
         self,
         folder: Path,
         environment: Mapping[str, str],
-        eyes: Eyes,
+        eyes: SnapshotSource,
         about: Callable[[], dict[str, Any]],
-        findings: Findings,
+        findings: FindingHistory,
         say: Callable[[str], None],
     ) -> None:
         """Initialize without listening.
@@ -105,7 +105,7 @@ class HangPage:
         self._about = about
         self._findings = findings
         self._log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=lambda line: say(f"hang: {line}"))
-        self._pages = {heartbeat_page.OUTLINE: self._outline, heartbeat_page.STACKS: self._stacks}
+        self._pages = {heartbeat_page.OUTLINE: self._summary_document, heartbeat_page.STACKS: self._stacks}
         self._turns = {name: asyncio.Lock() for name in self._pages}
         self._made: dict[bytes, tuple[float, bytes]] = {}
         self._server: LimitedServer | None = None
@@ -115,7 +115,11 @@ class HangPage:
         with contextlib.suppress(OSError):
             limits = ConnectionLimits(total=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
             self._server = LimitedServer(
-                listener_in(self._folder), self._serve, limits=limits, log=self._log, buffer_bytes=MOST_REQUEST_BYTES
+                bind_status_socket(self._folder),
+                self._serve,
+                limits=limits,
+                log=self._log,
+                buffer_bytes=MOST_REQUEST_BYTES,
             )
             self._server.start()
 
@@ -129,10 +133,10 @@ class HangPage:
         async with asyncio.timeout(REQUEST_SECONDS):
             name = await connection.reader.readuntil(b"\n")
         if name in self._pages:
-            connection.writer.write(await self._page(name))
+            connection.writer.write(await self._cached_response(name))
             await connection.writer.drain()
 
-    async def _page(self, name: bytes) -> bytes:
+    async def _cached_response(self, name: bytes) -> bytes:
         async with self._turns[name]:
             made_at, page = self._made.get(name, (float("-inf"), b""))
             if time.monotonic() - made_at > FRESH_SECONDS:
@@ -140,21 +144,23 @@ class HangPage:
                 self._made[name] = (time.monotonic(), page)
             return page
 
-    async def _outline(self) -> dict[str, Any]:
-        outlines = await self._eyes.outlines()
-        findings = [finding.outline() for finding in self._findings.last]
-        return self._document(ranks=[each.plain() for each in outlines], findings=findings)
+    async def _summary_document(self) -> dict[str, Any]:
+        outlines = await self._eyes.summarize_ranks()
+        findings = [finding.summary() for finding in self._findings.last]
+        return self._payload(ranks=[each.plain() for each in outlines], findings=findings)
 
     async def _stacks(self) -> dict[str, Any]:
-        sights, ras = await asyncio.gather(self._eyes.sights(), asyncio.to_thread(nccl_ras.report, self._environment))
+        sights, ras = await asyncio.gather(
+            self._eyes.take_snapshots(), asyncio.to_thread(nccl_ras.report, self._environment)
+        )
         findings = [asdict(finding) for finding in self._findings.last]
-        return self._document(ranks=[each.plain() for each in sights], findings=findings, ras=ras)
+        return self._payload(ranks=[each.plain() for each in sights], findings=findings, ras=ras)
 
-    def _document(self, **parts: Any) -> dict[str, Any]:
+    def _payload(self, **parts: Any) -> dict[str, Any]:
         return {"version": VERSION, **self._about(), "time": time.time(), **parts}
 
 
-def listener_in(folder: Path) -> socket.socket:
+def bind_status_socket(folder: Path) -> socket.socket:
     """Return a socket bound in this folder with mode 0600, in place of the socket of a dead launcher.
 
     Raises:

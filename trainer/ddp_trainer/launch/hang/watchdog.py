@@ -16,13 +16,28 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Exit, FailureReason
-from ddp_trainer.common.hanging.look import Look, RankState, is_long
-from ddp_trainer.common.hanging.naming import waits_for
+from ddp_trainer.common.hanging.diagnosis import waits_for
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
-from ddp_trainer.launch.hang.rank_snapshot import Outline, RankOutlines, RankSnapshot, answers, sights, write_record
-from ddp_trainer.launch.hang.status_socket import Findings, HangPage
-from ddp_trainer.launch.protocol.messages import Alarm, Assignment, Failure, FromAgent, Hung, Looks, Show
+from ddp_trainer.launch.hang.rank_snapshot import (
+    RankSnapshot,
+    RankSummary,
+    RankSummaryReader,
+    collect_snapshots,
+    take_snapshots,
+    write_record,
+)
+from ddp_trainer.launch.hang.status_socket import FindingHistory, HangStatusServer
+from ddp_trainer.launch.protocol.messages import (
+    Assignment,
+    Failure,
+    FromAgent,
+    HangingRanks,
+    RankStates,
+    Show,
+    SuspectHang,
+)
 from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHang, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 
@@ -76,8 +91,8 @@ class HangGuard:
         """
         self._loop = asyncio.get_running_loop()
         self._generation = 0
-        self._findings = Findings()
-        self._outlines = RankOutlines()
+        self._findings = FindingHistory()
+        self._outlines = RankSummaryReader()
         self._is_blind = False
         """True after the message that workers run without a watchdog."""
         self._watches: dict[int, RankWatch] = {}
@@ -142,13 +157,13 @@ class HangGuard:
                     node=self._node,
                     pid=pid,
                     page=page,
-                    cells=heartbeat_page.open_cells(str(page)),
+                    cells=heartbeat_page.open_page(str(page)),
                     folder=folder / str(local_rank),
                     pace=StepTimeHistory(self._policy, first=self._first),
                     moved_at=now,
                 )
         if self.is_on:
-            self._again()
+            self._reschedule()
 
     def end(self) -> None:
         """Stop watching: the workers must stop, or have exited."""
@@ -156,7 +171,7 @@ class HangGuard:
             self._timer.cancel()
         known = {watch.pid: watch.pace.longest_step() for watch in self._watches.values()}
         self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
-        firsts = [watch.pace.longest_first for watch in self._watches.values() if watch.pace.is_past_first_steps]
+        firsts = [watch.pace.longest_first for watch in self._watches.values() if watch.pace.is_warmup_done]
         self._first = max(firsts, default=None) if self._first is None else max(self._first, *firsts, 0.0)
         if self._watches:
             self._leaving = dict(self._watches)
@@ -175,13 +190,13 @@ class HangGuard:
             watch.pace.is_closed = True
         return max((self._step_of(watches.get(each), now) for each in local_ranks), default=0.0)
 
-    def stuck(self, local_ranks: AbstractSet[int]) -> frozenset[int]:
+    def unresponsive_ranks(self, local_ranks: AbstractSet[int]) -> frozenset[int]:
         """Return those of these local ranks that a signal has stopped, or that hold the GIL for longer than their
         limit.
         """
         now = time.monotonic()
         looks = [watch.observe(now) for watch in (self._watches or self._leaving).values()]
-        return frozenset(look.local_rank for look in looks if look.local_rank in local_ranks and _is_stuck(look))
+        return frozenset(look.local_rank for look in looks if look.local_rank in local_ranks and _is_unresponsive(look))
 
     def _step_of(self, watch: RankWatch | None, now: float) -> float:
         if watch is None:
@@ -199,25 +214,25 @@ class HangGuard:
         self._watches.pop(local_rank, None)
         self._leaving.pop(local_rank, None)
 
-    def page(self, environment: Mapping[str, str]) -> HangPage:
+    def page_server(self, environment: Mapping[str, str]) -> HangStatusServer:
         """Return the server of the pages about these ranks."""
-        return HangPage(self._folder, environment, self, self._about, self._findings, self._say)
+        return HangStatusServer(self._folder, environment, self, self._status_fields, self._findings, self._say)
 
-    async def outlines(self) -> list[Outline]:
+    async def summarize_ranks(self) -> list[RankSummary]:
         """Return outlines of the ranks without any work of theirs."""
         return await self._outlines.of(tuple(self._watches.values()))
 
-    async def sights(self) -> list[RankSnapshot]:
+    async def take_snapshots(self) -> list[RankSnapshot]:
         """Return snapshots of the ranks with their stacks."""
-        return await sights(tuple(self._watches.values()))
+        return await take_snapshots(tuple(self._watches.values()))
 
-    def _about(self) -> dict[str, object]:
+    def _status_fields(self) -> dict[str, object]:
         return {"node": self._node, "generation": self._generation, "on_hang": str(self._policy.on_hang)}
 
-    def told(self, message: Show | Hung) -> None:
+    def on_message(self, message: Show | HangingRanks) -> None:
         """Handle the store's request for states, or its decision."""
         if message.generation == self._generation and self._watches:
-            task = self._loop.create_task(self._show() if isinstance(message, Show) else self._obey(message))
+            task = self._loop.create_task(self._show() if isinstance(message, Show) else self._apply_decision(message))
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
@@ -230,21 +245,21 @@ class HangGuard:
 
     # ------------------------------------------------------------------ observation
 
-    def _again(self) -> None:
-        self._timer = self._loop.call_later(self._policy.look_seconds, self._look)
+    def _reschedule(self) -> None:
+        self._timer = self._loop.call_later(self._policy.poll_interval_seconds, self._check_ranks)
 
-    def _look(self) -> None:
+    def _check_ranks(self) -> None:
         now = time.monotonic()
         looks = self._observe(now)
         self._record(looks)
         overdue = [look for look in looks if is_long(look)]
         if overdue and now >= self._alarm_at:
             longest = max(look.seconds for look in overdue)
-            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.look_seconds, longest / 8))
-            self._send(Alarm(generation=self._generation))
-        self._again()
+            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.poll_interval_seconds, longest / 8))
+            self._send(SuspectHang(generation=self._generation))
+        self._reschedule()
 
-    def _record(self, looks: list[Look]) -> None:
+    def _record(self, looks: list[RankStatus]) -> None:
         """Record for how long no local rank has made progress, until the first progress after the store's report."""
         if self._waits_for is None:
             return
@@ -259,7 +274,7 @@ class HangGuard:
             self._waits_for = None
             self._stalled(0.0, NO_RANK)
 
-    def _observe(self, now: float) -> list[Look]:
+    def _observe(self, now: float) -> list[RankStatus]:
         return [watch.observe(now) for watch in self._watches.values()]
 
     async def _show(self) -> None:
@@ -267,13 +282,13 @@ class HangGuard:
         generation = self._generation
         watches = tuple(self._watches.values())
         records = asyncio.gather(*(asyncio.to_thread(write_record, each) for each in watches))
-        looks = await answers(watches)
+        looks = await collect_snapshots(watches)
         await records
-        self._send(Looks(generation=generation, ranks=tuple(looks)))
+        self._send(RankStates(generation=generation, ranks=tuple(looks)))
 
     # ------------------------------------------------------------------ reaction
 
-    async def _obey(self, hung: Hung) -> None:
+    async def _apply_decision(self, hung: HangingRanks) -> None:
         acts = self._policy.on_hang is OnHang.ACT
         self._waits_for = (time.monotonic(), min(hung.ranks, default=NO_RANK))
         self._findings.add(hung.generation, hung.ranks, hung.to_kill if acts else (), hung.sentences)
@@ -306,12 +321,12 @@ class HangGuard:
 
     async def _stack(self, watch: RankWatch, *, by_signal: bool) -> str:
         """Return the stack of a rank from the best available source, and append it to its file."""
-        look = watch.examine(time.monotonic())
+        look = watch.observe_with_response(time.monotonic())
         file = watch.folder / "stacks.txt"
         if look.state is RankState.ALIVE and look.stack:
             return clean_text(look.stack)
         before = file.stat().st_size if file.exists() else 0
-        if by_signal and look.state is RankState.DEAF and (number := watch.catches_stack_signal()):
+        if by_signal and look.state is RankState.DEAF and (number := watch.stack_dump_signal()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(watch.pid, number)
             await asyncio.sleep(DUMP_SECONDS)
@@ -323,5 +338,5 @@ class HangGuard:
         return clean_text(text[-MOST_STACK_CHARACTERS:])
 
 
-def _is_stuck(look: Look) -> bool:
-    return look.state is RankState.STOPPED or (look.state is RankState.DEAF and look.is_overdue(1.0))
+def _is_unresponsive(look: RankStatus) -> bool:
+    return look.state is RankState.STOPPED or (look.state is RankState.DEAF and look.has_exceeded_limit(1.0))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ddp_trainer.common.constants import Env, Port
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.net.addresses import is_address, is_own_address, split_endpoint
+from ddp_trainer.net.addresses import is_address, is_local_address, split_endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def parse_endpoint(text: str, default_port: int = Port.RENDEZVOUS) -> Endpoint:
         raise LaunchError(f"--rdzv-endpoint {text!r} is not host:port, with a port of at most 65535.") from None
 
 
-def own_address(environ: Mapping[str, str]) -> str:
+def pod_address(environ: Mapping[str, str]) -> str:
     """Return the address in ``DDP_POD_IP``, at which peers reach this node; empty if unset.
 
     Raises:
@@ -64,18 +64,18 @@ async def addresses_of(host: str, seconds: float) -> list[str]:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()
 
-    def settle(found: list[str]) -> None:
+    def set_result(found: list[str]) -> None:
         if not answer.done():
             answer.set_result(found)
 
-    def ask() -> None:
+    def resolve() -> None:
         found: list[str] = []
         with contextlib.suppress(OSError, UnicodeError):
             found = [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, found)
+            loop.call_soon_threadsafe(set_result, found)
 
-    threading.Thread(target=ask, name="ddp-resolver", daemon=True).start()
+    threading.Thread(target=resolve, name="ddp-resolver", daemon=True).start()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await answer
@@ -88,4 +88,4 @@ def is_this_host(host: str) -> bool:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return any(is_own_address(str(address[0])) for *_, address in found)
+    return any(is_local_address(str(address[0])) for *_, address in found)

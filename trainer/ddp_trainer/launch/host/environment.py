@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from string import Template
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import Assignment
 from ddp_trainer.process.gpu_devices import VISIBLE
@@ -63,7 +63,7 @@ def place_in(
         "MASTER_ADDR": generation.master_address,
         "MASTER_PORT": str(generation.master_port),
         "TORCHELASTIC_RUN_ID": launch.run_id,
-        "TORCHELASTIC_RESTART_COUNT": str(sum(generation.restarts.get(cause, 0) for cause in exitcodes.CHARGED)),
+        "TORCHELASTIC_RESTART_COUNT": str(sum(generation.restarts.get(cause, 0) for cause in exit_codes.CHARGED)),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
         # Rank 0 hosts the store of the ranks itself, at a port that no earlier attempt has used. A store that
         # outlives an attempt would return the addresses of dead ranks.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mig_slices, listed_uuids
+from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mig_slices, list_gpu_uuids
 
 
 def slices_for(
@@ -32,7 +32,7 @@ def slices_for(
     """
     if not has_mig_slices(devices):
         return (), ""
-    uuids = listed_uuids(environ)
+    uuids = list_gpu_uuids(environ)
     if not uuids or not all(uuid.startswith(MIG_PREFIX) for uuid in uuids):
         return (), ""
     named = environ.get(VISIBLE)

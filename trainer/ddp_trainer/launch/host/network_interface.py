@@ -1,9 +1,9 @@
 """Selection of the network interface that ranks listen on, by the route to the other nodes.
 
-:func:`sockets_of` returns the variables for the workers. A choice of the user takes precedence. gloo takes the address
-of the host name. On many machines that is the loopback, and no other node reaches the rank. NCCL takes the first
-interface that is neither loopback nor docker's, which may be a link-local one. The kernel's routing table has the right
-one.
+:func:`select_interface` returns the variables for the workers. A choice of the user takes precedence. gloo takes the
+address of the host name. On many machines that is the loopback, and no other node reaches the rank. NCCL takes the
+first interface that is neither loopback nor docker's, which may be a link-local one. The kernel's routing table has the
+right one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from ddp_trainer.launch.protocol.messages import Assignment
 from ddp_trainer.net.addresses import is_address, is_loopback
-from ddp_trainer.net.network_interfaces import Interface, interfaces, route_from
+from ddp_trainer.net.network_interfaces import Interface, list_interfaces, route_from
 
 EXACT: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Variables whose value is the plain name of an interface."""
@@ -24,15 +24,15 @@ _INNER: Final = ("docker", "virbr", "veth", "cni", "cali", "br-", "tunl", "kube-
 
 
 @dataclass(frozen=True, slots=True)
-class Sockets:
+class InterfaceSettings:
     """Environment variables that select the network interface of the workers."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    sentence: str = ""
+    message: str = ""
     """Reason why no interface was selected although one was needed."""
 
 
-def sockets_of(environ: Mapping[str, str], generation: Assignment) -> Sockets:
+def select_interface(environ: Mapping[str, str], generation: Assignment) -> InterfaceSettings:
     """Return the interface settings for the workers of this node; empty on a single machine.
 
     Args:
@@ -42,25 +42,25 @@ def sockets_of(environ: Mapping[str, str], generation: Assignment) -> Sockets:
     unset = [name for name in (*EXACT, NCCL) if not environ.get(name)]
     target = next(_targets(generation), "")
     if EXACT[0] not in unset or not target:
-        return Sockets()
+        return InterfaceSettings()
     source = route_from(target)
     if not source:
-        return Sockets(sentence=_left_unset(f"this machine has no route to {target}"))
-    found = _listed()
+        return InterfaceSettings(message=_left_unset(f"this machine has no route to {target}"))
+    found = _list_interfaces()
     name = next((each.name for each in found if source in each.addresses), "")
     if not name:
-        return Sockets(sentence=_left_unset(f"no interface has {source}, the address on the way to {target}"))
+        return InterfaceSettings(message=_left_unset(f"no interface has {source}, the address on the way to {target}"))
     chosen: dict[str, str] = dict.fromkeys((each for each in EXACT if each in unset), name)
     # NCCL may use several outward interfaces together. If there is only one, every other interface is wrong.
-    if NCCL in unset and [each.name for each in found if _leads_out(each)] == [name]:
+    if NCCL in unset and [each.name for each in found if _is_routable(each)] == [name]:
         chosen[NCCL] = f"={name}"
-    return Sockets(chosen)
+    return InterfaceSettings(chosen)
 
 
 def interface_to(address: str) -> str | None:
     """Return the interface on the route to ``address``; None for a name, a loopback, or an address without a route."""
     source = "" if not is_address(address) or is_loopback(address) else route_from(address)
-    return next((each.name for each in _listed() if source in each.addresses), None) if source else None
+    return next((each.name for each in _list_interfaces() if source in each.addresses), None) if source else None
 
 
 def _targets(generation: Assignment) -> Iterator[str]:
@@ -71,14 +71,14 @@ def _targets(generation: Assignment) -> Iterator[str]:
     yield from (each for each in known if is_address(each) and not is_loopback(each))
 
 
-def _listed() -> Sequence[Interface]:
+def _list_interfaces() -> Sequence[Interface]:
     try:
-        return interfaces()
+        return list_interfaces()
     except OSError:
         return ()
 
 
-def _leads_out(interface: Interface) -> bool:
+def _is_routable(interface: Interface) -> bool:
     is_global = any(not each.startswith("169.254.") and "%" not in each for each in interface.addresses)
     is_inner = interface.is_loopback or interface.name.startswith(_INNER)
     return interface.is_up and is_global and not is_inner

@@ -94,7 +94,7 @@ def _of_socket(machine: Machine, gpu: str) -> Cpus:
 def _exclusive(machine: Machine, gpu: str) -> Cpus:
     """Return an even share of the node's cores. If they do not divide evenly, the first GPUs have one core more."""
     cores = _grouped(_of_node(machine, gpu), machine.core_of)
-    peers = _peers(machine, gpu)
+    peers = _numa_peers(machine, gpu)
     if len(cores) < len(peers):
         raise LaunchError(
             f"--numa-binding exclusive: {len(peers)} GPUs share a NUMA node on which {len(cores)} cores may be used; "
@@ -108,7 +108,7 @@ def _exclusive(machine: Machine, gpu: str) -> Cpus:
 def _core_complex(machine: Machine, gpu: str) -> Cpus:
     """Return the cores that share a cache, from the largest such groups first."""
     groups = sorted(_grouped(_of_node(machine, gpu), machine.complex_of), key=lambda cpus: (-len(cpus), min(cpus)))
-    return groups[_peers(machine, gpu).index(gpu) % len(groups)]
+    return groups[_numa_peers(machine, gpu).index(gpu) % len(groups)]
 
 
 _MODES: Final[dict[str, Callable[[Machine, str], Cpus]]] = {
@@ -158,7 +158,7 @@ def numbers(text: str) -> Cpus:
     return frozenset(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))
 
 
-def _peers(machine: Machine, gpu: str) -> list[str]:
+def _numa_peers(machine: Machine, gpu: str) -> list[str]:
     """Return all visible GPUs of the same NUMA node."""
     node = machine.node_of(gpu)
     return [each for each in machine.gpus if machine.node_of(each) == node]

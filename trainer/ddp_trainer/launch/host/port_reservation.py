@@ -1,6 +1,6 @@
 """Reservation of a free port for rank 0, before it is known whether this node hosts rank 0.
 
-:class:`HeldPort` holds the port.
+:class:`ReservedPort` holds the port.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 
-class HeldPort:
+class ReservedPort:
     """Port that no other process on this host receives, while rank 0 may still listen on it.
 
     The socket is bound but does not listen. It has SO_REUSEADDR, as the socket of torch's TCPStore, so the kernel lets

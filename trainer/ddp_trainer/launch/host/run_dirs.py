@@ -29,12 +29,12 @@ ROOM_BYTES: Final = 16384
 """Space for each process of a pod, in bytes: a board, a pulse, and the old file while one of them is replaced."""
 
 
-class Occupied(OSError):
+class DirectoryLocked(OSError):
     """The folder is locked by another launcher."""
 
 
 @contextmanager
-def folders(
+def prepare_run_dirs(
     arguments: argparse.Namespace, environ: Mapping[str, str], processes: int, say: Callable[[str], None]
 ) -> Iterator[tuple[Path, Path]]:
     """Yield the folder for logs and error files, and the folder for boards.
@@ -60,8 +60,11 @@ def folders(
                 base = _scratch(arguments, stack, base)
             log_dir = log_dir or base / File.ATTEMPTS
             log_dir.mkdir(parents=True, exist_ok=True)
-            tell = say if asked or run_dir else _nobody
-            yield log_dir, _of_boards(Path(asked or base / File.METRICS), ROOM_BYTES * (1 + processes), tell, stack)
+            tell = say if asked or run_dir else _discard_message
+            yield (
+                log_dir,
+                _prepare_board_dir(Path(asked or base / File.METRICS), ROOM_BYTES * (1 + processes), tell, stack),
+            )
         except OSError as error:
             where = f"folder {error.filename}" if error.filename else "folder"
             raise LaunchError(f"The log {where} cannot be used: {error.strerror}.") from error
@@ -87,7 +90,7 @@ def _of_run(arguments: argparse.Namespace) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{arguments.rdzv_id}_", dir=arguments.log_dir))
 
 
-def _nobody(_: str) -> None:
+def _discard_message(_: str) -> None:
     """Discard a message about the folder of boards. The user has configured neither metrics nor a folder."""
 
 
@@ -99,7 +102,7 @@ def _temporary(stack: ExitStack, *, stays: bool = False) -> Path:
     return folder
 
 
-def _of_boards(wanted: Path, room_bytes: int, say: Callable[[str], None], stack: ExitStack) -> Path:
+def _prepare_board_dir(wanted: Path, room_bytes: int, say: Callable[[str], None], stack: ExitStack) -> Path:
     """Return ``wanted``, or a temporary folder if it cannot be used. The reason goes to ``say``."""
     try:
         _take(wanted, room_bytes, stack)
@@ -115,7 +118,7 @@ def _of_boards(wanted: Path, room_bytes: int, say: Callable[[str], None], stack:
 
 
 def _why_not(wanted: Path, trouble: OSError) -> tuple[str, str]:
-    if isinstance(trouble, Occupied):
+    if isinstance(trouble, DirectoryLocked):
         return f"In {wanted} are the metrics of {trouble}", f"give each a {Env.METRICS_DIR} or {Env.RUN_DIR} of its own"
     way_out = f"name a folder in {Env.METRICS_DIR} that this user may write to and that has room"
     return f"The metrics folder {wanted} cannot be used ({trouble.strerror})", way_out
@@ -137,7 +140,7 @@ def _take(folder: Path, room_bytes: int, stack: ExitStack) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pid = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
-        raise Occupied(f"another launcher, process {pid}" if pid else "another launcher") from None
+        raise DirectoryLocked(f"another launcher, process {pid}" if pid else "another launcher") from None
     except OSError:  # a file system without locks: another launcher cannot be detected
         pass
     os.posix_fallocate(lock, 0, room_bytes)

@@ -6,7 +6,7 @@ The entry points are :func:`optional_secret` and :func:`required_secret`.
 from __future__ import annotations
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.protocol.console import say
+from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.net.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_run_secret
 
@@ -18,7 +18,7 @@ def optional_secret(path: str, run_id: str) -> RunSecret | None:
     except BadSecret as error:
         raise LaunchError(f"{error}.") from None
     if secret and secret.is_published:
-        say(
+        log_line(
             f"The secret in {path} is the published placeholder of the examples, so it keeps nobody out; {HOW_TO_MAKE}."
         )
     return secret

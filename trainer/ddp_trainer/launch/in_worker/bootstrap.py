@@ -51,7 +51,7 @@ channel: tuple[int, int] | None = None
 """Descriptor and inode of the socket to the launcher. The inode shows whether the script closed the descriptor."""
 
 
-def die_with_parent(parent: int) -> None:
+def set_parent_death_signal(parent: int) -> None:
     """Have the kernel kill this process when its parent ends for any reason."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -61,7 +61,7 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)  # it ended before the call to prctl
 
 
-def leave() -> None:
+def exit_process() -> None:
     """Report the program's exit code to the launcher, and exit here if the process has used torch's process groups.
 
     Python would next destroy its modules while threads of torch's groups still need the GIL. torch 2.13 then aborts in
@@ -81,7 +81,7 @@ def leave() -> None:
         code = FLUSH_FAILED
     report_end(code)
     if code == ended[1] and C10D in sys.modules:
-        park_threads()
+        block_threads()
         ctypes.CDLL(None).exit(code)
 
 
@@ -100,7 +100,7 @@ def report_end(code: int) -> None:
         pass  # the launcher is gone, or stderr is closed
 
 
-def park_threads() -> None:
+def block_threads() -> None:
     """Block every thread that Python started, since it would use libraries that are already torn down.
 
     Python raises an exception in each thread, and the creation of the exception blocks forever. Threads of libraries
@@ -111,7 +111,7 @@ def park_threads() -> None:
     closed = threading.Lock()
     closed.acquire()
 
-    class Parked(BaseException):
+    class BlockForever(BaseException):
         def __init__(self) -> None:
             closed.acquire()
 
@@ -119,11 +119,11 @@ def park_threads() -> None:
         # Dummy threads are library threads that have called Python.
         if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
             ident = ctypes.c_ulong(thread.ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Parked))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(BlockForever))
 
 
 # Registered first, so that it is called last.
-atexit.register(leave)
+atexit.register(exit_process)
 
 
 def code_of(end: SystemExit) -> int:
@@ -176,11 +176,11 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         ended = owner, code_of(error)
         raise
     except BaseException as error:
-        hide_own_frames()
+        install_excepthook()
         # After Ctrl-C, Python ends itself by SIGINT, as shells expect.
         ended = None if isinstance(error, KeyboardInterrupt) else (owner, 1)
         if os.getpid() == owner and not isinstance(error, KeyboardInterrupt):
-            leave_note(error)
+            write_error_file(error)
         raise
 
 
@@ -193,7 +193,7 @@ def have(paths: list[str]) -> None:
     for path in paths:
         try:
             watch = watch or _load("import_hook.py")
-            _load(path).install(watch.when_imported)
+            _load(path).install(watch.call_after_import)
         except Exception:  # noqa: BLE001, S110 - the script is what counts
             pass
 
@@ -243,25 +243,25 @@ def _is_zip(path: str) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def own_frames_hidden(trace: types.TracebackType | None) -> types.TracebackType | None:
+def user_traceback(trace: types.TracebackType | None) -> types.TracebackType | None:
     """Return the traceback from the first frame of the user's code."""
     while trace and trace.tb_frame.f_code.co_filename in OWN_FILES:
         trace = trace.tb_next
     return trace
 
 
-def hide_own_frames() -> None:
+def install_excepthook() -> None:
     """Make the interpreter print the traceback that ``python script`` would, with any hook that the script has set."""
     hook = sys.excepthook
 
     def hook_of_script(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        shown = own_frames_hidden(trace)
+        shown = user_traceback(trace)
         hook(kind, error.with_traceback(shown), shown)
 
     sys.excepthook = hook_of_script
 
 
-def leave_note(error: BaseException) -> None:
+def write_error_file(error: BaseException) -> None:
     """Write torch's error file, unless the script's own ``@record`` has written it."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if not path or (os.path.exists(path) and os.path.getsize(path)):  # noqa: PTH110, PTH202
@@ -272,7 +272,7 @@ def leave_note(error: BaseException) -> None:
 
     now = time.time_ns()
     extra = {
-        "py_callstack": "".join(traceback.format_exception(type(error), error, own_frames_hidden(error.__traceback__))),
+        "py_callstack": "".join(traceback.format_exception(type(error), error, user_traceback(error.__traceback__))),
         "timestamp": str(now // 1_000_000_000),
         "timestamp_ns": str(now),
     }
@@ -285,5 +285,5 @@ def leave_note(error: BaseException) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent(int(sys.argv[1]))
+    set_parent_death_signal(int(sys.argv[1]))
     run(sys.argv[2], sys.argv[3], sys.argv[4:])

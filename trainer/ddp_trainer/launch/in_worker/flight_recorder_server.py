@@ -52,7 +52,7 @@ def start_at(path: str, make: Any) -> None:
             os.unlink(path)  # noqa: PTH108
         # A socket address is limited to 107 bytes, which a path may exceed.
         address = f"/proc/self/fd/{folder}/{name}"
-        server = few_threads(lambda: without_its_lines(lambda: make(address)), path, folder)
+        server = limit_server_threads(lambda: suppress_server_warnings(lambda: make(address)), path, folder)
         os.chmod(address, 0o600)  # noqa: PTH101 - torch makes it with the process's umask
     finally:
         os.close(folder)
@@ -60,7 +60,7 @@ def start_at(path: str, make: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
-def few_threads(begin: Any, path: str, folder: int) -> Any:
+def limit_server_threads(begin: Any, path: str, folder: int) -> Any:
     """Return the result of ``begin``, run with one processor so that the server starts few threads.
 
     torch's server starts one thread per processor. On a large machine with eight ranks this makes about a thousand, and
@@ -70,7 +70,7 @@ def few_threads(begin: Any, path: str, folder: int) -> Any:
     os.sched_setaffinity(0, {min(all_of_us)})
     try:
         server = begin()
-        first_answer(f"/proc/self/fd/{folder}/{os.path.basename(path)}")  # noqa: PTH119 - by then it has its threads
+        wait_until_ready(f"/proc/self/fd/{folder}/{os.path.basename(path)}")  # noqa: PTH119 - by then it has its threads
     finally:
         for task in {*(tasks() - before), 0}:
             try:
@@ -85,7 +85,7 @@ def tasks() -> set[int]:
     return {int(name) for name in os.listdir("/proc/self/task")}  # noqa: PTH208
 
 
-def first_answer(address: str) -> None:
+def wait_until_ready(address: str) -> None:
     """Wait until the server answers.
 
     Raises:
@@ -100,7 +100,7 @@ def first_answer(address: str) -> None:
         connection.recv(64)
 
 
-def without_its_lines(begin: Any) -> Any:
+def suppress_server_warnings(begin: Any) -> Any:
     """Return the result of ``begin``, without the warnings that torch prints about this server in each rank.
 
     Other lines still reach stderr.

@@ -119,7 +119,7 @@ def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: AN
         yield json.loads(body), descriptors
 
 
-def fork_away(control: socket.socket) -> bool:
+def double_fork(control: socket.socket) -> bool:
     """Fork a grandchild, which the agent inherits as the subreaper. Return True in the grandchild."""
     child = os.fork()
     if child:
@@ -132,7 +132,7 @@ def fork_away(control: socket.socket) -> bool:
     return True
 
 
-def reseed() -> None:
+def reseed_rngs() -> None:
     """Seed numpy and torch with new random states. Python's generator reseeds itself at a fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -140,13 +140,13 @@ def reseed() -> None:
         sys.modules["torch"].default_generator.seed()
 
 
-def become_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:  # type: ignore[no-untyped-def, type-arg] # noqa: ANN001
+def run_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:  # type: ignore[no-untyped-def, type-arg] # noqa: ANN001
     """Turn a fork into the equivalent of a fresh process, and run the program."""
     os.setsid()
     deadline = time.monotonic() + PATIENCE_SECONDS
     while os.getppid() != agent and time.monotonic() < deadline:
         time.sleep(0.0002)  # the intermediate process is about to exit
-    bootstrap.die_with_parent(agent)
+    bootstrap.set_parent_death_signal(agent)
     out, err, gate, channel = descriptors
     if os.read(gate, 1) != GO:
         os._exit(0)  # the agent gave this one up
@@ -158,7 +158,7 @@ def become_worker(request: dict, descriptors: list, agent: int, bootstrap) -> No
     os.environ.clear()
     os.environ.update(request["environment"])
     os.environ[CHANNEL] = str(channel)
-    reseed()
+    reseed_rngs()
     importlib.invalidate_caches()
     bootstrap.run(request["kind"], request["target"], request["arguments"])
 
@@ -169,7 +169,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[2]))
     names = [name for name in sys.argv[3].split(",") if name]
     bootstrap = load_bootstrap()  # type: ignore[no-untyped-call]
-    bootstrap.die_with_parent(agent)
+    bootstrap.set_parent_death_signal(agent)
     preload([*names, *names_in(sys.argv[4:])])
     gc.collect()
     gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
@@ -177,9 +177,9 @@ def main() -> None:
         return
     control.sendall(READY)
     for request, descriptors in requests(control):
-        if fork_away(control):
+        if double_fork(control):
             control.close()
-            become_worker(request, descriptors, agent, bootstrap)
+            run_worker(request, descriptors, agent, bootstrap)
             return
         for descriptor in descriptors:
             os.close(descriptor)

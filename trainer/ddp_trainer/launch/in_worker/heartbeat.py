@@ -42,14 +42,14 @@ def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None
 
 def begin(c10d: Any) -> None:
     """Watch torch's process groups, and accept requests for traces. Called after the import of torch.distributed."""
-    follow(c10d)
+    track_default_group(c10d)
     try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
         load("ondemand_profiler.py").listen(os.environ[PULSE_VARIABLE])
     except Exception:  # noqa: BLE001, S110 - the script is what counts
         pass
 
 
-def follow(c10d: Any) -> Heartbeat | None:
+def track_default_group(c10d: Any) -> Heartbeat | None:
     """Return a heartbeat that follows torch's default group; None if this torch does not allow it.
 
     ``_update_default_pg`` is private. If torch has none, no heartbeat begins and the launcher does not judge the script
@@ -106,18 +106,18 @@ class Heartbeat:
             import atexit  # noqa: PLC0415 - a script without a group needs none of these
             import threading  # noqa: PLC0415
 
-            self._cells = self._pulse.open_cells(self._path)
+            self._cells = self._pulse.open_page(self._path)
             self._find_folder()
             self._end = threading.Event()
             self._thread = threading.Thread(target=self._run, name="ddp-beat", daemon=True)
             # A thread that Python freezes inside torch at shutdown would abort the process.
             atexit.register(self.stop)
-            self._look()
+            self._write_heartbeat()
             self._learn_at = self._cells[self._pulse.BEAT] + LEARN_SECONDS
             self._thread.start()
         else:
             self._find_folder()
-            self._look()
+            self._write_heartbeat()
         self._cells[self._pulse.HAS_GROUP] = 1.0
 
     def stop(self) -> None:
@@ -160,13 +160,13 @@ class Heartbeat:
         self._serve()
         while not self._end.wait(pulse.BEAT_SECONDS):
             if cells[pulse.HAS_GROUP]:
-                self._look()
+                self._write_heartbeat()
                 if self._learn_at and cells[pulse.BEAT] > self._learn_at:
                     self._learn_at = 0.0
                     write_imports(self._path + pulse.IMPORTS)
             asked = cells[pulse.ASKED]
             if asked != cells[pulse.ANSWERED]:
-                self._answer()
+                self._dump_stacks()
                 cells[pulse.ANSWERED] = asked
 
     def _serve(self) -> None:
@@ -176,7 +176,7 @@ class Heartbeat:
         except Exception:  # noqa: BLE001 - the launcher then knows less
             return
 
-    def _look(self) -> None:
+    def _write_heartbeat(self) -> None:
         """Write the numbers of collectives and a heartbeat."""
         import time  # noqa: PLC0415
 
@@ -190,7 +190,7 @@ class Heartbeat:
             cells[pulse.SEQUENCE] = -1.0
         cells[pulse.BEAT] = time.monotonic()
 
-    def _answer(self) -> None:
+    def _dump_stacks(self) -> None:
         """Write the stack of every thread and the last collectives."""
         import json  # noqa: PLC0415 - costs 4 ms, and hardly ever is there a question
 
@@ -252,7 +252,9 @@ def stacks_of_threads() -> list[tuple[str, Any]]:
     for ident, frame in frames:
         if ident != own:
             summary = traceback.extract_stack(frame)
-            summary = traceback.StackSummary.from_list([line for line in summary if not is_ours(line.filename)])
+            summary = traceback.StackSummary.from_list(
+                [line for line in summary if not is_internal_frame(line.filename)]
+            )
             title = f"Thread {names.get(ident, ident)} (most recent call last):\n"
             stacks.append((title + "".join(summary.format()), summary))
     return stacks
@@ -265,7 +267,7 @@ def place_of(frames: Any) -> str:
     return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"  # noqa: PTH119
 
 
-def is_ours(path: str) -> bool:
+def is_internal_frame(path: str) -> bool:
     """Return whether a file belongs to the frames of this package between interpreter, script and torch."""
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     # Frames of the metrics hooks are between the script and torch.

@@ -1,4 +1,4 @@
-"""Import hook of a worker: :func:`when_imported` calls other files of this package after the script has imported a
+"""Import hook of a worker: :func:`call_after_import` calls other files of this package after the script has imported a
 module. Loaded by path before the script, by any interpreter, so standard library only.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
     from typing import Any
 
 
-def when_imported(name: str, then: Callable[[Any], None]) -> None:
+def call_after_import(name: str, then: Callable[[Any], None]) -> None:
     """Call ``then`` with the named module: now if it is already imported (by the fork server), else after the script
     imports it.
     """
@@ -40,9 +40,9 @@ class Finder:
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def run_and_tell(module: Any) -> None:
+            def exec_and_notify(module: Any) -> None:
                 run(module)
                 self._then(module)
 
-            spec.loader.exec_module = run_and_tell  # type: ignore[method-assign]
+            spec.loader.exec_module = exec_and_notify  # type: ignore[method-assign]
         return spec

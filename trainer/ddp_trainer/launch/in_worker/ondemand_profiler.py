@@ -46,14 +46,14 @@ def listen(path: str) -> None:
     try:
         if signal.getsignal(number) is signal.SIG_DFL:
             owner = os.getpid()
-            signal.signal(number, lambda *_: _asked(path) if os.getpid() == owner else None)
+            signal.signal(number, lambda *_: _on_signal(path) if os.getpid() == owner else None)
             with open(path + READY, "w") as file:  # noqa: PTH123 - pathlib costs a worker 10 ms
                 file.write(str(int(number)))
     except (OSError, ValueError, AttributeError):  # for example not in the main thread: this worker cannot be profiled
         return
 
 
-def _asked(path: str) -> None:
+def _on_signal(path: str) -> None:
     """Handle the signal. Python calls this between two instructions of the main thread."""
     try:
         with open(path + ASKED) as file:  # noqa: PTH123
@@ -63,9 +63,9 @@ def _asked(path: str) -> None:
         return  # the requester has gone
     try:
         window = Window(folder, steps)
-        window.remove = hook()(window.stepped).remove
+        window.remove = hook()(window.on_optimizer_step).remove
     except Exception as error:  # noqa: BLE001 - a profiler must not stop training
-        refuse(folder, error)
+        write_error(folder, error)
 
 
 def hook() -> Any:
@@ -92,7 +92,7 @@ class Window:
         self._profile: Any = None
         self._until = 0.0
 
-    def stepped(self, optimizer: Any, *_: object) -> None:
+    def on_optimizer_step(self, optimizer: Any, *_: object) -> None:
         """Handle a step of an optimizer. Of several alternating optimizers, only the first one counts."""
         if self._optimizer not in (None, optimizer):
             return
@@ -100,7 +100,7 @@ class Window:
             self._step(optimizer)
         except Exception as error:  # noqa: BLE001 - a profiler must not stop training
             self._close()
-            refuse(self._folder, error)
+            write_error(self._folder, error)
 
     def _step(self, optimizer: Any) -> None:
         if self._profile is None:
@@ -122,7 +122,7 @@ class Window:
         # A second profiler would take the first one's records away, and torch lets it.
         if getattr(torch.autograd, "_profiler_enabled", bool)():
             raise RuntimeError("the script has a profiler of its own at work")
-        make_way(torch)
+        remove_compiler_stub(torch)
         found = profile()
         found.start()
         self._profile, self._optimizer, self._until = found, optimizer, self._clock() + MOST_SECONDS
@@ -140,7 +140,7 @@ class Window:
         os.replace(draft, os.path.join(self._folder, TRACE))  # noqa: PTH105, PTH118
 
 
-def make_way(torch: Any) -> None:
+def remove_compiler_stub(torch: Any) -> None:
     """Remove the placeholder of torch's compiler, as the reference trainer installs it: the profiler needs the real
     module.
     """
@@ -150,7 +150,7 @@ def make_way(torch: Any) -> None:
         vars(torch).pop(COMPILER.rpartition(".")[2], None)
 
 
-def refuse(folder: str, error: Exception) -> None:
+def write_error(folder: str, error: Exception) -> None:
     """Write why there is no trace."""
     draft = os.path.join(folder, f"draft.{REFUSAL}")  # noqa: PTH118
     try:

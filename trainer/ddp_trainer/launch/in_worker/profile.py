@@ -103,7 +103,7 @@ def _variables(path: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def alone(worker: Worker) -> Iterator[None]:
+def profile_lock(worker: Worker) -> Iterator[None]:
     """Hold the lock that lets one process at a time profile a worker.
 
     Raises:
@@ -163,7 +163,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # so that temporary files are removed
     try:
         worker = worker_of(arguments.local_rank, dict(os.environ))
-        with alone(worker), tempfile.TemporaryDirectory(prefix="ddp-profile-") as folder:
+        with profile_lock(worker), tempfile.TemporaryDirectory(prefix="ddp-profile-") as folder:
             file = trace(worker, arguments.steps, arguments.seconds, Path(folder))
             with file.open("rb") as source:
                 shutil.copyfileobj(source, sys.stdout.buffer)

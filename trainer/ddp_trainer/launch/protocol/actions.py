@@ -60,7 +60,7 @@ class SignalWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class SetTimer:
     """Set a timer to fire after ``seconds``. This replaces its previous time."""
 
     timer: Timer
@@ -68,7 +68,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Disarm:
+class CancelTimer:
     """Cancel a timer."""
 
     timer: Timer
@@ -99,7 +99,7 @@ class Finish:
     """End the agent with an exit code. This is its last action."""
 
     code: int
-    sentence: str = ""
+    message: str = ""
     failure: Failure | None = None
     restarts: dict[str, int] | None = None
 
@@ -110,8 +110,8 @@ Action = (
     | PrepareWorkers
     | RegroupWorkers
     | SignalWorkers
-    | Arm
-    | Disarm
+    | SetTimer
+    | CancelTimer
     | Enter
     | Rejoin
     | ProbeGpus

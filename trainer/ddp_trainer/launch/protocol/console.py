@@ -14,7 +14,7 @@ from ddp_trainer.common.safe_text import clean_text
 STDERR: Final = 2
 
 
-def say(sentence: str) -> None:
+def log_line(sentence: str) -> None:
     """Write one line to stderr with the launcher's prefix.
 
     A single write keeps the lines of workers out of it. Write errors are ignored, because stderr may be closed or its

@@ -42,13 +42,13 @@ def in_use(run_id: str, owner: Node, theirs: Identity | None, ours: Identity | N
         ours: Program of the refused node.
     """
     return (
-        f"The run {run_id!r} is in use by another job, which runs {_words(theirs)} on {owner.name}, and this one runs "
-        f"{_words(ours)}; give it an --rdzv-id and an --rdzv-endpoint of its own, or, where one job runs several "
-        "programs, a --role for each."
+        f"The run {run_id!r} is in use by another job, which runs {_describe_program(theirs)} on {owner.name}, "
+        f"and this one runs {_describe_program(ours)}; give it an --rdzv-id and an --rdzv-endpoint of its own, "
+        "or, where one job runs several programs, a --role for each."
     )
 
 
-def _words(identity: Identity | None) -> str:
+def _describe_program(identity: Identity | None) -> str:
     if identity is None:
         return "an unknown program"
     return identity.path or f"the module {identity.program}"

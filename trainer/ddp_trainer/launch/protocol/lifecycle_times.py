@@ -9,10 +9,10 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
-from ddp_trainer.common.constants import Env, Moment
+from ddp_trainer.common.constants import Env, LifecycleEvent
 
 
-class Moments:
+class LifecycleTimes:
     """Unix times of launcher events, in seconds.
 
     They are comparable with the times that other pods have left beside the checkpoints.
@@ -21,17 +21,17 @@ class Moments:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """Record the start of the launcher."""
         self._clock = clock
-        self._times = {Moment.LAUNCHED: clock()}
+        self._times = {LifecycleEvent.LAUNCHED: clock()}
         self.groups = 0
         """Number of worker groups that this pod has been in."""
 
-    def reached(self, moment: Moment) -> None:
+    def reached(self, moment: LifecycleEvent) -> None:
         """Record the current time for an event."""
         self._times[moment] = self._clock()
-        self.groups += moment is Moment.FORMED
+        self.groups += moment is LifecycleEvent.FORMED
 
     @property
-    def times(self) -> Mapping[Moment, float]:
+    def times(self) -> Mapping[LifecycleEvent, float]:
         """The latest time of each event. Events that have not happened are missing."""
         return self._times
 

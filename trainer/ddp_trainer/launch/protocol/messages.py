@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Annotated, Final, get_args
 
 from ddp_trainer.common.bounds import Bounds, Matching
-from ddp_trainer.common.hanging.look import Look
+from ddp_trainer.common.hanging.rank_status import RankStatus
 from ddp_trainer.net import strict_json
 from ddp_trainer.net.strict_json import MOST_INTEGER
 
@@ -61,7 +61,7 @@ class ProtocolError(Exception):
     """Invalid line from a peer."""
 
 
-class Standing(StrEnum):
+class WorkerState(StrEnum):
     """State of an agent's workers when it connects or reconnects."""
 
     IDLE = "idle"
@@ -178,7 +178,7 @@ class Generation:
                     role_world_size=role_sizes[node.role],
                     master_address=self.master_address,
                     master_port=self.master_port,
-                    peer_addresses=self._addresses_beside(node_rank),
+                    peer_addresses=self._peer_addresses(node_rank),
                     digest=digest,
                     restarts=self.restarts,
                     restarts_left=self.restarts_left,
@@ -194,7 +194,7 @@ class Generation:
                 return assignment
         raise ValueError(f"{token} is not in generation {self.number}")
 
-    def _addresses_beside(self, node_rank: int) -> tuple[str, ...]:
+    def _peer_addresses(self, node_rank: int) -> tuple[str, ...]:
         others = (node.address for node in self.nodes[: MOST_NAMED + 1] if node is not self.nodes[node_rank])
         return tuple(address for address in others if address)[:MOST_NAMED]
 
@@ -247,7 +247,7 @@ class Hello:
     run_id: Annotated[str, Bounds(0, 253)]
     node: Node
     policy: Policy
-    standing: Standing
+    standing: WorkerState
     clock: Seconds = 0.0
     """Seconds since the epoch by this node's clock. Fences follow the median of the nodes' clocks."""
     last: Assignment | None = None
@@ -299,7 +299,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
+class StandBy:
     """Agent to store: no worker of this node belongs to the group, and one is being replaced.
 
     If possible, the next group forms without this node.
@@ -309,14 +309,14 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlive:
+class ReusableWorkers:
     """Agent to store: from now on, the workers of this node can (or cannot) leave a group without ending."""
 
     able: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
+class PreflightResult:
     """Agent to store: result of the preflight of this node, in reply to :class:`Meet`."""
 
     number: Number
@@ -332,18 +332,18 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
+class SuspectHang:
     """Agent to store: a worker of this node has not moved for a long time."""
 
     generation: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
+class RankStates:
     """Agent to store: current state of the node's workers, in reply to :class:`Show`."""
 
     generation: Number
-    ranks: Annotated[tuple[Look, ...], Bounds(0, MOST_LOCAL_RANKS)]
+    ranks: Annotated[tuple[RankStatus, ...], Bounds(0, MOST_LOCAL_RANKS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +362,7 @@ class Prepare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meet:
+class RunPreflight:
     """Store to agent: hold a preflight with a node that wants to join."""
 
     number: Number
@@ -416,7 +416,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Rejected:
     """Store to agent: this node cannot take part in the run."""
 
     why: Annotated[str, Bounds(0, 8192)]
@@ -431,7 +431,7 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hung:
+class HangingRanks:
     """Store to agent: the ranks that the others wait for.
 
     ``ranks`` has the first :data:`MOST_NAMED` of them, and all of the receiving node.
@@ -446,7 +446,7 @@ class Hung:
     more: RankNumber = 0
     """Number of ranks that are not in ``ranks``."""
 
-    def told_to(self, first_rank: int, local_world_size: int) -> Hung:
+    def for_node(self, first_rank: int, local_world_size: int) -> HangingRanks:
         """Return this message as the node with these ranks receives it.
 
         Args:
@@ -456,7 +456,7 @@ class Hung:
         own = range(first_rank, first_rank + local_world_size)
         kept = [place for place, rank in enumerate(self.ranks) if place < MOST_NAMED or rank in own]
         ranks = tuple(self.ranks[place] for place in kept)
-        return Hung(
+        return HangingRanks(
             generation=self.generation,
             ranks=ranks,
             to_kill=tuple(rank for rank in self.to_kill if rank in ranks),
@@ -465,8 +465,20 @@ class Hung:
         )
 
 
-FromAgent = Hello | Join | Failed | Succeeded | Leave | Aside | Outlive | Alarm | Looks | Met | Ping
-FromStore = Start | Prepare | Stop | Waiting | Over | Part | Refused | Show | Hung | Meet | Ping
+FromAgent = (
+    Hello
+    | Join
+    | Failed
+    | Succeeded
+    | Leave
+    | StandBy
+    | ReusableWorkers
+    | SuspectHang
+    | RankStates
+    | PreflightResult
+    | Ping
+)
+FromStore = Start | Prepare | Stop | Waiting | Over | Part | Rejected | Show | HangingRanks | RunPreflight | Ping
 Message = FromAgent | FromStore
 
 _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}
@@ -481,12 +493,12 @@ def decode(line: bytes) -> Message:
     """Return the message of one line. Raises ProtocolError for any other line."""
     try:
         message: Message = strict_json.decode(_MESSAGES, line)
-    except strict_json.Malformed as error:
+    except strict_json.DecodeError as error:
         raise ProtocolError(str(error)) from error
     return message
 
 
-def version_of_hello(line: bytes) -> int:
+def legacy_protocol_version(line: bytes) -> int:
     """Return the protocol version in the first line of an old launcher, which sends no handshake.
 
     Returns:
@@ -494,7 +506,7 @@ def version_of_hello(line: bytes) -> int:
     """
     try:
         data = strict_json.loads(line)
-    except strict_json.Malformed:
+    except strict_json.DecodeError:
         return 0
     version = data.get("version") if isinstance(data, dict) and data.get("is") == "hello" else None
     return version if type(version) is int and 0 < version < VERSION else 0

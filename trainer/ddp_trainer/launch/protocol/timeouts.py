@@ -16,7 +16,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """Times for which the store waits before it decides. In seconds."""
 
     reconnect: float = 0.1
@@ -38,4 +38,4 @@ class Patience:
 
 
 HEARTBEAT: Final = Heartbeat()
-PATIENCE: Final = Patience()
+PATIENCE: Final = Timeouts()

@@ -31,7 +31,7 @@ class Pending(Protocol):
     def close(self) -> None:
         """Close it."""
 
-    def drop_if_silent(self, now: float) -> None:
+    def close_if_timed_out(self, now: float) -> None:
         """Close it if it has not authenticated in time.
 
         Args:
@@ -98,13 +98,13 @@ class Acceptor:
         for connection in list(self._pending):
             connection.close()
 
-    def began(self, connection: Pending) -> None:
+    def add_pending(self, connection: Pending) -> None:
         """Add a new connection to the pending ones. If half of all connections are pending, close the oldest."""
         if len(self._pending) >= self._most_pending:
             self._close_oldest()
         self._pending[connection] = None
 
-    def authenticated(self, connection: Pending) -> None:
+    def discard_pending(self, connection: Pending) -> None:
         """Remove a connection from the pending ones."""
         self._pending.pop(connection, None)
 
@@ -132,10 +132,10 @@ class Acceptor:
                 self._pause()
                 self._loop.call_later(RETRY_SECONDS, self._resume)
                 return
-            self._admit(accepted, str(name[0]))
+            self._open_within_limits(accepted, str(name[0]))
 
-    def _admit(self, accepted: socket.socket, address: str) -> None:
-        if not self._limits.admit(address):
+    def _open_within_limits(self, accepted: socket.socket, address: str) -> None:
+        if not self._limits.try_acquire(address):
             accepted.close()
             self._close_oldest(client_of(address))
             self._log(f"closed a new connection of {address}: there are too many, of this address or in total")

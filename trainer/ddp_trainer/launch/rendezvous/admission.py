@@ -13,13 +13,13 @@ from typing import Final
 from ddp_trainer.launch.protocol.job_identity import in_use, is_same_job
 from ddp_trainer.launch.protocol.messages import VERSION, Hello
 from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry
-from ddp_trainer.process.fence import is_believable
+from ddp_trainer.process.fence import is_valid_fence
 
 MOST_AHEAD: Final = 1_000_000
 """Most generations that an agent may be ahead of the store. A larger number is ignored."""
 
 
-def objection(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
+def rejection_reason(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
     """Return the reason why an agent cannot take part in the run, as a sentence; empty if it can.
 
     Args:
@@ -36,7 +36,7 @@ def objection(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
         return f"No group of {policy.min_nodes}:{policy.max_nodes} nodes can be formed."
     is_new = hello.last is None and hello.node.token not in roster.agents
     has_group = is_new and any(member.peer is not None for member in roster.members())
-    others = _of_another_job(hello, roster) if is_new else iter(())
+    others = _other_job_agents(hello, roster) if is_new else iter(())
     owner = next((agent for agent in others if roster.is_member(agent.node.token) or not has_group), None)
     return in_use(hello.run_id, owner.node, owner.identity, hello.identity) if owner else ""
 
@@ -53,19 +53,19 @@ def is_newer_group(hello: Hello, roster: NodeRegistry, now_ms: float) -> bool:
         now_ms: Current time, in milliseconds since the epoch.
     """
     last = hello.last
-    if last is None or last.fence <= roster.fence or not is_believable(last.fence, now_ms / 1000):
+    if last is None or last.fence <= roster.fence or not is_valid_fence(last.fence, now_ms / 1000):
         return False
     return not any(member.peer is not None for member in roster.members())
 
 
-def intruders(hello: Hello, roster: NodeRegistry) -> Iterator[tuple[Agent, str]]:
+def rejected_agents(hello: Hello, roster: NodeRegistry) -> Iterator[tuple[Agent, str]]:
     """Yield agents of another job that a store without state has admitted, each with its refusal."""
-    for agent in list(_of_another_job(hello, roster)):
+    for agent in list(_other_job_agents(hello, roster)):
         if not roster.is_member(agent.node.token):
             yield agent, in_use(hello.run_id, hello.node, hello.identity, agent.identity)
 
 
-def _of_another_job(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
+def _other_job_agents(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
     """Yield agents that run another program. An agent that leaves, or whose pod was replaced, does not count."""
     for role, identity, agents in roster.jobs():
         if role != hello.node.role or is_same_job(identity, hello.identity):

@@ -15,17 +15,17 @@ from ddp_trainer.launch.protocol.messages import (
     FromAgent,
     Hello,
     ProtocolError,
-    Refused,
+    Rejected,
     decode,
     encode,
-    version_of_hello,
+    legacy_protocol_version,
 )
 from ddp_trainer.launch.protocol.timeouts import Heartbeat
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.net.asyncio_utils import tune
 from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
 from ddp_trainer.net.handshake import SECONDS as HANDSHAKE_SECONDS
-from ddp_trainer.net.handshake import HandshakeFailed, ServerHandshake
+from ddp_trainer.net.handshake import HandshakeError, ServerHandshake
 
 _OLD_PEER: Final = (
     "This run's store authenticates every agent, and this launcher does not: it has version {version} of the protocol "
@@ -40,13 +40,13 @@ class ConnectionOwner(Protocol):
     heartbeat: Heartbeat
     acceptor: Acceptor
 
-    def authenticated(self, connection: AgentConnection) -> int:
+    def register_connection(self, connection: AgentConnection) -> int:
         """Register a connection that has authenticated, and return its number."""
 
-    def refuse(self, address: str, why: str) -> None:
+    def record_rejection(self, address: str, why: str) -> None:
         """Count a connection that failed the handshake."""
 
-    def hear(self, peer: int, message: FromAgent) -> None:
+    def handle_message(self, peer: int, message: FromAgent) -> None:
         """Process a message."""
 
     def lost(self, peer: int) -> None:
@@ -81,7 +81,7 @@ class AgentConnection(asyncio.Protocol):
         self._handshake = ServerHandshake(self._store.key, VERSION)
         self._silent_since = asyncio.get_running_loop().time()
         self._handshake_until = self._silent_since + HANDSHAKE_SECONDS
-        self._store.acceptor.began(self)
+        self._store.acceptor.add_pending(self)
 
     def data_received(self, data: bytes) -> None:
         """Split the received data into lines and process them."""
@@ -90,14 +90,14 @@ class AgentConnection(asyncio.Protocol):
         try:
             while not self._is_closing and (line := self._next_line()):
                 self._line(line)
-        except HandshakeFailed as error:
-            self._store.refuse(self.address, str(error))
+        except HandshakeError as error:
+            self._store.record_rejection(self.address, str(error))
             self.close()
         except ProtocolError as error:
             if self._handshake is None:
                 self._store.log(f"closed the connection from {self.address}: {error}")
             else:
-                self._store.refuse(self.address, str(error))
+                self._store.record_rejection(self.address, str(error))
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -110,7 +110,7 @@ class AgentConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ called by the store
 
     @property
-    def unsent_bytes(self) -> int:
+    def write_buffer_size(self) -> int:
         """Bytes that the peer has not received yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
@@ -121,7 +121,7 @@ class AgentConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection after all sent data is out."""
-        self._store.acceptor.authenticated(self)
+        self._store.acceptor.discard_pending(self)
         if self._peer:
             self._store.lost(self._peer)
         if self._transport:
@@ -133,7 +133,7 @@ class AgentConnection(asyncio.Protocol):
         if self._transport:
             self._transport.abort()
 
-    def drop_if_silent(self, now: float) -> None:
+    def close_if_timed_out(self, now: float) -> None:
         """Close the connection after too long a silence, or without authentication in time."""
         is_late = self._handshake is not None and now > self._handshake_until
         if is_late or now > self._silent_since + self._store.heartbeat.timeout:
@@ -146,13 +146,13 @@ class AgentConnection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     @property
-    def _most_bytes(self) -> int:
+    def _max_line_bytes(self) -> int:
         return LINE_BYTES if self._handshake is None else MOST_BYTES_BEFORE
 
     def _next_line(self) -> bytes:
         """Return the next whole line; empty if there is none yet. Raises ProtocolError if the line is too long."""
         end = self._buffer.find(b"\n") + 1
-        if (end or len(self._buffer)) > self._most_bytes:
+        if (end or len(self._buffer)) > self._max_line_bytes:
             raise ProtocolError("a line that is too long")
         line = bytes(self._buffer[:end])
         del self._buffer[:end]
@@ -161,21 +161,21 @@ class AgentConnection(asyncio.Protocol):
     def _line(self, line: bytes) -> None:
         if self._handshake is None:
             self._message(decode(line))
-        elif self._handshake.is_challenged:
+        elif self._handshake.expects_proof:
             self._handshake.verify(line)
             self._handshake = None
-            self._store.acceptor.authenticated(self)
-            self._peer = self._store.authenticated(self)
+            self._store.acceptor.discard_pending(self)
+            self._peer = self._store.register_connection(self)
         else:
-            self._challenge(line)
+            self._send_challenge(line)
 
-    def _challenge(self, line: bytes) -> None:
+    def _send_challenge(self, line: bytes) -> None:
         assert self._handshake is not None  # noqa: S101 - called only during the handshake
         try:
-            self.send(self._handshake.challenge(line))
-        except HandshakeFailed:
-            if version := version_of_hello(line):  # a launcher from before the handshake prints this and ends
-                self.send(encode(Refused(why=_OLD_PEER.format(version=version), exit_code=int(Exit.RENDEZVOUS_LOST))))
+            self.send(self._handshake.make_challenge(line))
+        except HandshakeError:
+            if version := legacy_protocol_version(line):  # a launcher from before the handshake prints this and ends
+                self.send(encode(Rejected(why=_OLD_PEER.format(version=version), exit_code=int(Exit.RENDEZVOUS_LOST))))
             raise
 
     def _message(self, message: object) -> None:
@@ -184,4 +184,4 @@ class AgentConnection(asyncio.Protocol):
         if isinstance(message, Hello) == self._has_hello:
             raise ProtocolError("a second Hello" if self._has_hello else "a message before Hello")
         self._has_hello = True
-        self._store.hear(self._peer, message)
+        self._store.handle_message(self._peer, message)

@@ -21,18 +21,18 @@ from ddp_trainer.launch.protocol.messages import (
     LINE_BYTES,
     VERSION,
     FromAgent,
-    Looks,
     Ping,
     ProtocolError,
-    Refused,
+    RankStates,
+    Rejected,
     decode,
     encode,
 )
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, Heartbeat
 from ddp_trainer.launch.rendezvous import waiting_messages
-from ddp_trainer.launch.rendezvous.transport import Listener
+from ddp_trainer.launch.rendezvous.transport import LinkCallbacks
 from ddp_trainer.net.asyncio_utils import hang_up, tune
-from ddp_trainer.net.handshake import HandshakeFailed, WrongSecret, authenticate
+from ddp_trainer.net.handshake import HandshakeError, WrongSecret, authenticate
 from ddp_trainer.net.run_secret import RunSecret
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -72,7 +72,7 @@ class TcpLink:
         self._task: asyncio.Task[None] | None = None
         self._is_refused = False
 
-    def start(self, listener: Listener) -> None:
+    def start(self, listener: LinkCallbacks) -> None:
         """See :class:`Link`."""
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(listener))
 
@@ -92,27 +92,27 @@ class TcpLink:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _keep_connected(self, listener: Listener) -> None:
+    async def _keep_connected(self, listener: LinkCallbacks) -> None:
         tries = 0
         while not self._is_refused:
             try:
                 reader, writer = await self._connect()
-            except HandshakeFailed as error:
+            except HandshakeError as error:
                 is_other = isinstance(error, WrongSecret)
                 why = (
                     waiting_messages.WRONG_SECRET
                     if is_other
                     else f"what listens there is no store of this run: {error}"
                 )
-                listener.link_trouble(why)
+                listener.link_failed(why)
             except (OSError, TimeoutError) as error:
-                listener.link_trouble(words_of(error))
+                listener.link_failed(connection_error_message(error))
             else:
                 connected_at = asyncio.get_running_loop().time()
                 try:
-                    await self._converse(reader, writer, listener)
+                    await self._exchange_messages(reader, writer, listener)
                 except TimeoutError:
-                    listener.link_trouble("what listens there has fallen silent")
+                    listener.link_failed("what listens there has fallen silent")
                 except OSError:
                     pass  # the store closed the connection and may be back soon
                 finally:
@@ -132,24 +132,24 @@ class TcpLink:
         Therefore the next address is tried when one has failed or is slow.
 
         Raises:
-            HandshakeFailed: If servers answer, but none belongs to this run.
+            HandshakeError: If servers answer, but none belongs to this run.
             OSError: If no server answers.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(_CONNECT_SECONDS):
             found = await loop.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
-        tries = [partial(self._authenticated, family, address) for family, _, _, _, address in found]
+        tries = [partial(self._connect_and_authenticate, family, address) for family, _, _, _, address in found]
         streams: _Streams | None
         streams, _, errors = await staggered.staggered_race(tries, _NEXT_ADDRESS_SECONDS)
         if streams is None:
-            raise _most_telling([error for error in errors if error])
+            raise _most_specific_error([error for error in errors if error])
         return streams
 
-    async def _authenticated(self, family: int, address: Any) -> _Streams:
+    async def _connect_and_authenticate(self, family: int, address: Any) -> _Streams:
         """Connect to one address and authenticate.
 
         Raises:
-            HandshakeFailed: If the server fails the handshake, or does not complete it in time.
+            HandshakeError: If the server fails the handshake, or does not complete it in time.
             OSError: If no connection is possible.
             TimeoutError: If the server does not accept the connection in time.
         """
@@ -159,7 +159,7 @@ class TcpLink:
             await authenticate(reader, writer, self._key, VERSION, _HANDSHAKE_SECONDS)
         except TimeoutError:
             await hang_up(writer)
-            raise HandshakeFailed("it does not answer") from None
+            raise HandshakeError("it does not answer") from None
         except BaseException:
             await hang_up(writer)
             raise
@@ -178,13 +178,15 @@ class TcpLink:
             raise
         return streams
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: Listener) -> None:
+    async def _exchange_messages(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: LinkCallbacks
+    ) -> None:
         """Exchange messages until the connection breaks or the store falls silent."""
         tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
-        for message in listener.opening(str(writer.get_extra_info("sockname")[0])):
+        for message in listener.initial_messages(str(writer.get_extra_info("sockname")[0])):
             writer.write(_line(message))
         self._writer = writer
-        beating = asyncio.get_running_loop().create_task(self._beat(writer))
+        beating = asyncio.get_running_loop().create_task(self._send_heartbeats(writer))
         try:
             while True:
                 async with asyncio.timeout(self._heartbeat.timeout):
@@ -193,23 +195,23 @@ class TcpLink:
                     return
                 told = decode(line)
                 # Another attempt would look like a newer pod of this name, and would replace the successor of this pod.
-                self._is_refused = isinstance(told, Refused)
-                listener.told(told)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
+                self._is_refused = isinstance(told, Rejected)
+                listener.on_message(told)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
         except (ProtocolError, ValueError):
             # The store may take the port over later.
-            listener.link_trouble("what listens there is no store of ours; choose another port")
+            listener.link_failed("what listens there is no store of ours; choose another port")
         finally:
             beating.cancel()
 
-    async def _beat(self, writer: asyncio.StreamWriter) -> None:
+    async def _send_heartbeats(self, writer: asyncio.StreamWriter) -> None:
         while True:
             await asyncio.sleep(self._heartbeat.interval)
             writer.write(encode(Ping()))
 
 
-def _most_telling(errors: list[Exception]) -> Exception:
+def _most_specific_error(errors: list[Exception]) -> Exception:
     """Return the error that best explains why no address is the store's."""
-    for kind in (WrongSecret, HandshakeFailed):
+    for kind in (WrongSecret, HandshakeError):
         for error in errors:
             if isinstance(error, kind):
                 return error
@@ -219,16 +221,16 @@ def _most_telling(errors: list[Exception]) -> Exception:
 def _line(message: FromAgent) -> bytes:
     """Encode a message within the store's line limit. Looks that are too long lose their stacks."""
     line = encode(message)
-    if len(line) > LINE_BYTES and isinstance(message, Looks):
+    if len(line) > LINE_BYTES and isinstance(message, RankStates):
         bare = tuple(replace(look, stack="", collectives=()) for look in message.ranks)
         line = encode(replace(message, ranks=bare))
     return line
 
 
-def words_of(error: OSError) -> str:
+def connection_error_message(error: OSError) -> str:
     """Return the reason for a failed connection, as the end of a sentence.
 
-    >>> words_of(ConnectionRefusedError(111, "Connect call failed ('10.0.0.7', 29400)"))
+    >>> connection_error_message(ConnectionRefusedError(111, "Connect call failed ('10.0.0.7', 29400)"))
     'nobody listens there'
     """
     if isinstance(error, socket.gaierror):

@@ -1,6 +1,6 @@
 """Hang decision of the store: compare the state of all ranks and identify those that the others wait for.
 
-:class:`HangJudge` receives alarms and looks from the agents and returns the next message to them. It uses neither
+:class:`HangAnalyzer` receives alarms and looks from the agents and returns the next message to them. It uses neither
 sockets nor a clock.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.common.hanging.look import WARNING, Look
-from ddp_trainer.common.hanging.naming import Culprit, culprits, nobody_missing
-from ddp_trainer.launch.protocol.messages import Alarm, Hung, Looks, Show
+from ddp_trainer.common.hanging.diagnosis import BlockingRank, all_waiting_message, find_culprits
+from ddp_trainer.common.hanging.rank_status import WARNING, RankStatus
+from ddp_trainer.launch.protocol.messages import HangingRanks, RankStates, Show, SuspectHang
 
 FRESH_SECONDS: Final = 5.0
 """Looks that were taken further apart than this do not show one moment."""
@@ -21,14 +21,16 @@ ASK_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True)
-class HangJudge:
+class HangAnalyzer:
     """Decision about hanging ranks in one generation, from the looks of its agents."""
 
-    _looks: dict[str, tuple[float, tuple[Look, ...]]] = field(default_factory=dict)
+    _looks: dict[str, tuple[float, tuple[RankStatus, ...]]] = field(default_factory=dict)
     _asked_at: float = -FRESH_SECONDS
     _told: tuple[tuple[int, ...], bool] = ((), False)
 
-    def receive(self, token: str, message: Alarm | Looks, expected: Collection[str], now: float) -> Show | Hung | None:
+    def update(
+        self, token: str, message: SuspectHang | RankStates, expected: Collection[str], now: float
+    ) -> Show | HangingRanks | None:
         """Process an alarm or looks, and return the next message to all agents with running workers.
 
         Args:
@@ -40,7 +42,7 @@ class HangJudge:
         Returns:
             A request for looks, a decision, or None if there is nothing new.
         """
-        if isinstance(message, Looks):
+        if isinstance(message, RankStates):
             self._looks[token] = (now, message.ranks)
             return self._verdict(expected, now, message.generation)
         if now < self._asked_at + ASK_SECONDS:
@@ -48,31 +50,31 @@ class HangJudge:
         self._asked_at = now
         return Show(generation=message.generation)
 
-    def _verdict(self, expected: Collection[str], now: float, generation: int) -> Hung | None:
+    def _verdict(self, expected: Collection[str], now: float, generation: int) -> HangingRanks | None:
         """Return the decision when all looks are fresh; None before, and if it has not changed."""
         fresh = {known for known, (when, _) in self._looks.items() if when >= now - FRESH_SECONDS}
         if not fresh.issuperset(expected):
             return None
         looks = sorted((look for each in expected for look in self._looks[each][1]), key=lambda look: look.rank)
-        named = [culprit for culprit in culprits(looks) if _is_reported(culprit, looks)]
-        declared = any(culprit.look.is_overdue(1.0) for culprit in named)
-        stuck = "" if named else nobody_missing(looks)
+        named = [culprit for culprit in find_culprits(looks) if _is_reported(culprit, looks)]
+        declared = any(culprit.look.has_exceeded_limit(1.0) for culprit in named)
+        stuck = "" if named else all_waiting_message(looks)
         verdict = (tuple(culprit.look.rank for culprit in named), declared or bool(stuck))
         if verdict == self._told:
             return None
         self._told = verdict
         if stuck:
-            return Hung(generation=generation, ranks=(), to_kill=(), sentences=(stuck,))
+            return HangingRanks(generation=generation, ranks=(), to_kill=(), sentences=(stuck,))
         return verdict_of(named, generation, declared=declared) if named else None
 
 
-def _is_reported(culprit: Culprit, looks: Collection[Look]) -> bool:
+def _is_reported(culprit: BlockingRank, looks: Collection[RankStatus]) -> bool:
     """Return whether a rank is reported. Before half of its limit, another rank must wait in a collective."""
     waits = any(look.waits_in or look.sequence > culprit.look.sequence for look in looks)
-    return culprit.look.is_overdue(WARNING) or (culprit.is_waited_for and waits)
+    return culprit.look.has_exceeded_limit(WARNING) or (culprit.is_waited_for and waits)
 
 
-def verdict_of(named: list[Culprit], generation: int, *, declared: bool) -> Hung:
+def verdict_of(named: list[BlockingRank], generation: int, *, declared: bool) -> HangingRanks:
     """Return the message that names the hanging ranks.
 
     Args:
@@ -80,9 +82,9 @@ def verdict_of(named: list[Culprit], generation: int, *, declared: bool) -> Hung
         generation: Number of the generation.
         declared: Whether a rank is past its limit. Ranks may be killed only then.
     """
-    return Hung(
+    return HangingRanks(
         generation=generation,
         ranks=tuple(culprit.look.rank for culprit in named),
         to_kill=tuple(culprit.look.rank for culprit in named if culprit.may_be_killed) if declared else (),
-        sentences=tuple(culprit.sentence for culprit in named),
+        sentences=tuple(culprit.message for culprit in named),
     )

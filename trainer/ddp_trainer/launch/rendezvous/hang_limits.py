@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Section
-from ddp_trainer.common.hanging.look import WARNING
+from ddp_trainer.common.hanging.rank_status import WARNING
 from ddp_trainer.launch.protocol.errors import LaunchError
 
 FACTOR: Final = 5.0
@@ -89,7 +89,7 @@ class HangPolicy:
         return max(known, self.floor) if section in PATIENT else self.floor
 
     @property
-    def look_seconds(self) -> float:
+    def poll_interval_seconds(self) -> float:
         """Interval between looks at the ranks, in seconds: a twentieth of the lowest limit, from 0.05 to 0.5."""
         shortest = min(FLOORS.values()) if self.floor is None else self.floor
         return min(0.5, max(0.05, shortest / 20))
@@ -137,7 +137,7 @@ class StepTimeHistory:
             self.longest_first = max(self.longest_first, seconds)
 
     @property
-    def is_past_first_steps(self) -> bool:
+    def is_warmup_done(self) -> bool:
         """True if the rank has finished its first steps, so that its stays are typical."""
         return self.moves >= WARM_UP_MOVES
 
@@ -155,7 +155,7 @@ class StepTimeHistory:
         is_known = longest and (section not in PATIENT or section in self.stays)
         return sum(longest) if is_known else None
 
-    def notice(self, section: str) -> float | None:
+    def report_after_seconds(self, section: str) -> float | None:
         """Return the seconds after which a rank in ``section`` is reported if others wait for it; None for never."""
         limit = self.limit(section)
         if limit is None or section in PATIENT:
@@ -174,7 +174,7 @@ class StepTimeHistory:
         floor = self.policy.floor_of(section)
         if floor is None:
             return None
-        if not self.is_past_first_steps and not is_stopped:
+        if not self.is_warmup_done and not is_stopped:
             known = FIRST_SECONDS if self.first is None else max(FIRST_FLOORS * floor, FIRST_FACTOR * self.first)
             return max(floor, min(FIRST_SECONDS, known))
         return max(floor, FACTOR * max(self.stays.get(section, ()), default=0.0))

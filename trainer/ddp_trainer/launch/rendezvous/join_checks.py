@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.launch.protocol.messages import MOST_MET, Generation, Meet, Met
-from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, NodeRegistry
+from ddp_trainer.launch.protocol.messages import MOST_MET, Generation, PreflightResult, RunPreflight
+from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, PreflightState
 
 MOST_ONLOOKERS: Final = MOST_MET // 2
 """Most members that take part, spread over the group. A fault of a node affects its connections to most members."""
@@ -41,19 +41,23 @@ class JoinChecks:
 
     def holds_up(self, agent: Agent, roster: NodeRegistry) -> bool:
         """Return whether a node that has joined must wait, and mark its preflight as due if it needs one."""
-        if agent.fitness is Fitness.UNKNOWN and not roster.is_member(agent.node.token) and _onlookers(agent, roster):
-            agent.fitness = Fitness.DUE
+        if (
+            agent.fitness is PreflightState.UNKNOWN
+            and not roster.is_member(agent.node.token)
+            and _preflight_peers(agent, roster)
+        ):
+            agent.fitness = PreflightState.DUE
         if agent.is_out:
             self._watched[agent.node.token] = None
         return agent.is_out
 
     def review(self, roster: NodeRegistry) -> None:
         """Check the newcomers again after a group has formed. Before, there may have been no member to meet."""
-        for agent in roster.newcomers():
+        for agent in roster.joining_agents():
             if agent.port is not None:
                 self.holds_up(agent, roster)
 
-    def begin(self, roster: NodeRegistry, now: float) -> Iterator[tuple[Agent, Meet | None]]:
+    def begin(self, roster: NodeRegistry, now: float) -> Iterator[tuple[Agent, RunPreflight | None]]:
         """Yield agents with their :class:`Meet`, for the preflights that start now.
 
         An agent with None needs no preflight, because no member can take part. The group may accept it.
@@ -64,20 +68,20 @@ class JoinChecks:
         self._under_way = {token: each for token, each in self._under_way.items() if token in known}
         self._again_at = {token: when for token, when in self._again_at.items() if token in known}
         for token, agent in known.items():
-            if agent.fitness is Fitness.UNFIT and self._again_at.get(token, now) <= now:
-                agent.fitness = Fitness.DUE
+            if agent.fitness is PreflightState.UNFIT and self._again_at.get(token, now) <= now:
+                agent.fitness = PreflightState.DUE
                 self._again_at.pop(token, None)
-            if agent.fitness is Fitness.DUE and agent.port is not None:
-                onlookers = _onlookers(agent, roster)
+            if agent.fitness is PreflightState.DUE and agent.port is not None:
+                onlookers = _preflight_peers(agent, roster)
                 if not onlookers:
-                    agent.fitness = Fitness.FIT
+                    agent.fitness = PreflightState.FIT
                     yield agent, None
                 elif len(self._under_way) < AT_ONCE:
-                    yield from self._meet(agent, onlookers)
+                    yield from self._start_preflight(agent, onlookers)
 
-    def _meet(self, newcomer: Agent, onlookers: list[Agent]) -> Iterator[tuple[Agent, Meet]]:
+    def _start_preflight(self, newcomer: Agent, onlookers: list[Agent]) -> Iterator[tuple[Agent, RunPreflight]]:
         self._number += 1
-        newcomer.fitness = Fitness.UNDER_WAY
+        newcomer.fitness = PreflightState.UNDER_WAY
         self._under_way[newcomer.node.token] = (self._number, frozenset(each.node.token for each in onlookers))
         everybody = [*onlookers, newcomer]
         group = Generation(
@@ -89,24 +93,24 @@ class JoinChecks:
         )
         names = tuple(agent.node.name for agent in everybody)
         for agent, (_, place) in zip(everybody, group.assignments(), strict=True):
-            yield agent, Meet(number=self._number, names=names, place=place)
+            yield agent, RunPreflight(number=self._number, names=names, place=place)
 
-    def met(self, newcomer: Agent, met: Met, roster: NodeRegistry, now: float) -> bool:
+    def record_result(self, newcomer: Agent, met: PreflightResult, roster: NodeRegistry, now: float) -> bool:
         """Record the result of a preflight, and return whether the group may accept the newcomer.
 
         A negative result counts only if all participating members are still connected. Otherwise the preflight is
         repeated.
         """
         number, onlookers = self._under_way.get(newcomer.node.token, (0, frozenset()))
-        if met.number != number or newcomer.fitness is not Fitness.UNDER_WAY:
+        if met.number != number or newcomer.fitness is not PreflightState.UNDER_WAY:
             return False
         del self._under_way[newcomer.node.token]
         if met.fit:
-            newcomer.fitness = Fitness.FIT
+            newcomer.fitness = PreflightState.FIT
         elif onlookers <= {agent.node.token for agent in roster.members() if agent.peer is not None}:
-            newcomer.fitness, self._again_at[newcomer.node.token] = Fitness.UNFIT, now + AGAIN_SECONDS
+            newcomer.fitness, self._again_at[newcomer.node.token] = PreflightState.UNFIT, now + AGAIN_SECONDS
         else:
-            newcomer.fitness = Fitness.DUE
+            newcomer.fitness = PreflightState.DUE
         return met.fit
 
     def deadline(self) -> float:
@@ -114,7 +118,7 @@ class JoinChecks:
         return min(self._again_at.values(), default=math.inf)
 
 
-def _onlookers(newcomer: Agent, roster: NodeRegistry) -> list[Agent]:
+def _preflight_peers(newcomer: Agent, roster: NodeRegistry) -> list[Agent]:
     """Return members that can take part, in the order of ranks; none if the newcomer holds no preflights."""
     if not newcomer.looks or roster.generation is None:
         return []

@@ -19,7 +19,7 @@ class JoinWindow:
     first_at: float = math.inf
     last_at: float = -math.inf
 
-    def came(self, now: float) -> None:
+    def record_arrival(self, now: float) -> None:
         """Record the arrival of a node."""
         self.last_at = now
         self.first_at = min(self.first_at, now)
@@ -42,11 +42,11 @@ class JoinWindow:
         if len(ready) >= policy.max_nodes:
             return -math.inf
         if roster.generation is None:
-            return max(self.settled_at(policy), not_before)
+            return max(self.closes_at(policy), not_before)
         # Surviving nodes do not wait, because the arrival of others is unknown. Later nodes join the running group.
-        return -math.inf if any(map(roster.is_member, ready)) else self.settled_at(policy)
+        return -math.inf if any(map(roster.is_member, ready)) else self.closes_at(policy)
 
-    def grow_at(self, roster: NodeRegistry, policy: Policy | None, room: int) -> float:
+    def scale_up_at(self, roster: NodeRegistry, policy: Policy | None, room: int) -> float:
         """Return the time at which a running group stops for new nodes; infinity for never, minus infinity for now.
 
         Args:
@@ -58,10 +58,10 @@ class JoinWindow:
         has_absent = any(agent.peer is None for agent in roster.members())
         if not ready or room <= 0 or has_absent:
             return math.inf
-        all_are_here = all(agent.is_prepared for agent in roster.newcomers())
-        return -math.inf if ready >= room or all_are_here else self.settled_at(policy)
+        all_are_here = all(agent.is_prepared for agent in roster.joining_agents())
+        return -math.inf if ready >= room or all_are_here else self.closes_at(policy)
 
-    def settled_at(self, policy: Policy | None) -> float:
+    def closes_at(self, policy: Policy | None) -> float:
         """Return the end of the wait, by the store's clock in seconds.
 
         It is ``settle_seconds`` after the last arrival, but at most ``last_call_seconds`` after the first.

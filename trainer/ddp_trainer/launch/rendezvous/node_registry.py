@@ -18,7 +18,7 @@ _PLACEHOLDER: Final = "unknown"
 """Prefix of the placeholder token of an unknown member, after a restart of the store. No agent has such a token."""
 
 
-class Fitness(Enum):
+class PreflightState(Enum):
     """Result of the preflight of a node that joins a running group."""
 
     UNKNOWN = auto()
@@ -49,7 +49,7 @@ class Agent:
     """Program that the agent has reported; None if it has reported none."""
     looks: bool = False
     """The agent takes part in preflights."""
-    fitness: Fitness = Fitness.UNKNOWN
+    fitness: PreflightState = PreflightState.UNKNOWN
     was_asked_to_prepare: bool = False
     lost_at: float = math.inf
     """Time at which the agent counts as lost. Set by :meth:`NodeRegistry.expire`."""
@@ -78,7 +78,7 @@ class Agent:
             identity=hello.identity,
             looks=hello.looks,
             # A node that was in a group has passed its preflight and needs no other one.
-            fitness=Fitness.FIT if hello.last else Fitness.UNKNOWN,
+            fitness=PreflightState.FIT if hello.last else PreflightState.UNKNOWN,
             leaving=known is not None and known.leaving,
             first_rank=known.first_rank if known else hello.last.first_rank if hello.last else 0,
             clock_offset=hello.clock - now,
@@ -99,7 +99,7 @@ class Agent:
         """True if a group may not accept the agent yet, although it has joined or will join."""
         # Called for each agent at each change, so it compares by identity, cheapest first.
         fitness = self.fitness
-        return (fitness is not Fitness.UNKNOWN and fitness is not Fitness.FIT) or self.waits_for_name
+        return (fitness is not PreflightState.UNKNOWN and fitness is not PreflightState.FIT) or self.waits_for_name
 
     def has_rank(self, rank: int) -> bool:
         """Return whether a global rank belongs to this node."""
@@ -169,13 +169,13 @@ class NodeRegistry:
         for token in list(self.agents):
             self.remove(token)
 
-    def disconnect(self, agent: Agent) -> None:
+    def mark_disconnected(self, agent: Agent) -> None:
         """Record that an agent has lost its connection, and with it the port that it held."""
         if agent.peer is not None and self._peers.get(agent.peer) is agent:
             del self._peers[agent.peer]
         agent.peer = agent.port = None
 
-    def expire(self, agent: Agent, when: float) -> None:
+    def set_deadline(self, agent: Agent, when: float) -> None:
         """Set the time at which an agent counts as lost, by the store's clock; infinity for never."""
         agent.lost_at = when
         (self._expiring.add if when < math.inf else self._expiring.discard)(agent.node.token)
@@ -203,7 +203,7 @@ class NodeRegistry:
         """Return the agents that can be in the next group, by token."""
         return {token: agent for token, agent in self.agents.items() if agent.is_ready}
 
-    def namesakes(self, node: Node) -> list[Agent]:
+    def agents_with_same_name(self, node: Node) -> list[Agent]:
         """Return other agents of the same name, such as the agent of a pod before its recreation."""
         tokens = self._names.get(node.name, set()) if node.name else set()
         return [self.agents[token] for token in tokens if token != node.token]
@@ -220,7 +220,7 @@ class NodeRegistry:
         self.generation = generation
         self._ranks = {node.token: rank for rank, node in enumerate(generation.nodes)}
 
-    def adopt(self, last: Assignment, node: Node, lost_at: float) -> None:
+    def restore_generation(self, last: Assignment, node: Node, lost_at: float) -> None:
         """Adopt a generation that one member has reported. The other members are unknown until they report.
 
         Args:
@@ -270,7 +270,7 @@ class NodeRegistry:
         """Return the members of the newest group that are not lost, in the order of ranks."""
         return [self.agents[token] for token in self._ranks if token in self.agents]
 
-    def newcomers(self) -> list[Agent]:
+    def joining_agents(self) -> list[Agent]:
         """Return connected agents that want to join a group and are not members, ready or not."""
         return [
             agent

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ddp_trainer.common.constants import RestartCause
-from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.messages import Failure, Policy
 
 UNEXPLAINED_STOPS: Final = 10
@@ -21,7 +21,7 @@ Without this limit, a script that always exits with 143 would restart forever.
 """
 
 
-class Ending(NamedTuple):
+class RestartDecision(NamedTuple):
     """Cause of a group's end."""
 
     cause: RestartCause
@@ -39,15 +39,17 @@ class Budget:
 
     def left(self, policy: Policy | None) -> int:
         """Return the number of restarts that failures may still use; 0 without a policy."""
-        spent = sum(self.restarts.get(cause, 0) for cause in exitcodes.CHARGED)
+        spent = sum(self.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
         return max(0, policy.max_restarts - spent) if policy else 0
 
-    def learn(self, restarts: Mapping[str, int]) -> None:
+    def merge_counts(self, restarts: Mapping[str, int]) -> None:
         """Merge the counts that another node has reported of the same run. The larger count wins."""
         causes = restarts.keys() | self.restarts.keys()
         self.restarts = {cause: max(restarts.get(cause, 0), self.restarts.get(cause, 0)) for cause in causes}
 
-    def judge(self, first: Failure | None, policy: Policy | None, *, membership_changed: bool) -> Ending:
+    def decide_restart(
+        self, first: Failure | None, policy: Policy | None, *, membership_changed: bool
+    ) -> RestartDecision:
         """Return why a group ended, and whether another one follows.
 
         Args:
@@ -57,18 +59,18 @@ class Budget:
         """
         cause = RestartCause.MEMBERSHIP if membership_changed or first is None else self._cause_of(first)
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
-        if first is None or cause not in exitcodes.CHARGED:
-            return Ending(cause, 0)
-        if first.exit_code not in exitcodes.HOPELESS and self.left(policy) > 0:
-            return Ending(cause, 0)
-        return Ending(cause, exitcodes.of_given_up_run(first.exit_code))
+        if first is None or cause not in exit_codes.CHARGED:
+            return RestartDecision(cause, 0)
+        if first.exit_code not in exit_codes.HOPELESS and self.left(policy) > 0:
+            return RestartDecision(cause, 0)
+        return RestartDecision(cause, exit_codes.of_given_up_run(first.exit_code))
 
     def count(self, cause: RestartCause) -> None:
         """Count a restart."""
         self.restarts[cause.value] = self.restarts.get(cause, 0) + 1
 
     def _cause_of(self, first: Failure) -> RestartCause:
-        cause = exitcodes.CAUSE_OF_CODE.get(first.exit_code, RestartCause.FAILURE)
+        cause = exit_codes.CAUSE_OF_CODE.get(first.exit_code, RestartCause.FAILURE)
         if cause is RestartCause.PREEMPTION and self._unexplained >= UNEXPLAINED_STOPS:
             return RestartCause.FAILURE
         return cause

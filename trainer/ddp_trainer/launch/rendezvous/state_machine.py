@@ -32,45 +32,51 @@ from enum import Enum, auto
 from typing import Final
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.failures.failure_reason import MESSAGE_CHARACTERS, earlier, shorten
+from ddp_trainer.launch.failures.failure_reason import MESSAGE_CHARACTERS, root_cause, shorten
 from ddp_trainer.launch.protocol.messages import (
-    Alarm,
-    Aside,
     Assignment,
     Failed,
     Failure,
     FromAgent,
     FromStore,
     Generation,
+    HangingRanks,
     Hello,
-    Hung,
     Join,
     Leave,
-    Looks,
-    Met,
-    Outlive,
     Over,
     Part,
     Policy,
+    PreflightResult,
     Prepare,
-    Refused,
-    Standing,
+    RankStates,
+    Rejected,
+    ReusableWorkers,
+    StandBy,
     Start,
     Stop,
     Succeeded,
+    SuspectHang,
     Verdict,
     Waiting,
+    WorkerState,
     encode,
 )
-from ddp_trainer.launch.protocol.timeouts import PATIENCE, Patience
-from ddp_trainer.launch.rendezvous.admission import MOST_AHEAD, intruders, is_newer_group, objection, should_prepare
-from ddp_trainer.launch.rendezvous.hang_decision import HangJudge
+from ddp_trainer.launch.protocol.timeouts import PATIENCE, Timeouts
+from ddp_trainer.launch.rendezvous.admission import (
+    MOST_AHEAD,
+    is_newer_group,
+    rejected_agents,
+    rejection_reason,
+    should_prepare,
+)
+from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
 from ddp_trainer.launch.rendezvous.join_checks import JoinChecks
 from ddp_trainer.launch.rendezvous.join_window import JoinWindow
-from ddp_trainer.launch.rendezvous.node_registry import Agent, Fitness, NodeRegistry
+from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, PreflightState
 from ddp_trainer.launch.rendezvous.ranks import choose
 from ddp_trainer.launch.rendezvous.restart_budget import Budget
-from ddp_trainer.launch.rendezvous.waiting_notices import MOST_TOLD, WaitingNotifier
+from ddp_trainer.launch.rendezvous.waiting_notifications import MOST_TOLD, WaitingNotifier
 
 _NAME_IS_TAKEN: Final = (
     "Another agent named {name} is connected, and this one takes its place when that one has gone; "
@@ -96,7 +102,7 @@ class Membership:
         clock: Callable[[], float],
         *,
         run_id: str = "",
-        patience: Patience = PATIENCE,
+        patience: Timeouts = PATIENCE,
     ) -> None:
         self.run_id = run_id
         """Id of the run; empty until the first agent has sent it."""
@@ -118,52 +124,54 @@ class Membership:
         self._may_form_at = clock() + patience.first
         self._candidates = JoinWindow()
         self._inspection = JoinChecks()
-        self._forget_the_group()
+        self._reset_group_state()
 
-    def _forget_the_group(self) -> None:
+    def _reset_group_state(self) -> None:
         """Reset the state of one group before the next one begins."""
         self._succeeded: set[str] = set()
         self._first: Failure | None = None
         self._membership_changed = False
         self._graceful = True
         self._candidates.first_at = math.inf
-        self._judge = HangJudge()
+        self._judge = HangAnalyzer()
 
     # ------------------------------------------------------------------ events
 
-    def receive(self, peer: int, message: FromAgent) -> None:
+    def handle_and_tick(self, peer: int, message: FromAgent) -> None:
         """Process a message, then do what is due. Messages before Hello are ignored."""
-        self.hear(peer, message)
+        self.handle_message(peer, message)
         self.tick()
 
-    def hear(self, peer: int, message: FromAgent) -> None:
+    def handle_message(self, peer: int, message: FromAgent) -> None:
         """Process a message without :meth:`tick`, so that one tick can serve many messages."""
         agent = self.roster.of_peer(peer)
         if isinstance(message, Hello):
-            self._hello(peer, message)
+            self._register_agent(peer, message)
         elif agent:
-            self._hear(agent, message)
-            if isinstance(message, Join | Met):
+            self._dispatch_message(agent, message)
+            if isinstance(message, Join | PreflightResult):
                 self._arrived.append(agent)
 
-    def _hear(self, agent: Agent, message: FromAgent) -> None:
+    def _dispatch_message(self, agent: Agent, message: FromAgent) -> None:
         match message:
             case Join():
-                self._joined(agent, message)
-            case Failed() if self._is_own(agent, message.failure):
+                self._on_join(agent, message)
+            case Failed() if self._is_valid_failure(agent, message.failure):
                 self._failed(replace(message.failure, node=agent.node.name), agreed=message.agreed)
             case Succeeded() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
                 self._succeeded.add(agent.node.token)
             case Leave():
                 self._leaves(agent, message)
-            case Aside() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
-                self._steps_aside(agent)
-            case Outlive():
+            case StandBy() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
+                self._on_standby(agent)
+            case ReusableWorkers():
                 agent.outlive = message.able
-            case Met() if self._inspection.met(agent, message, self.roster, self._clock()):
-                self._comes(agent)
-            case Alarm() | Looks() if self._is_busy(agent) and message.generation == self.roster.number:
-                self._hear_of_hang(agent, message)
+            case PreflightResult() if self._inspection.record_result(agent, message, self.roster, self._clock()):
+                self._add_candidate(agent)
+            case SuspectHang() | RankStates() if (
+                self._has_running_workers(agent) and message.generation == self.roster.number
+            ):
+                self._process_hang_message(agent, message)
             case _:
                 pass
 
@@ -176,39 +184,39 @@ class Membership:
         """Process the loss of a connection without :meth:`tick`."""
         if agent := self.roster.of_peer(peer):
             patience = 0 if agent.leaving else self._patience.reconnect
-            self.roster.disconnect(agent)
-            self.roster.expire(agent, self._clock() + patience)
+            self.roster.mark_disconnected(agent)
+            self.roster.set_deadline(agent, self._clock() + patience)
 
     def tick(self) -> None:
         """Do what is due at the current time."""
         steps = {
             Phase.FORMING: self._form_if_due,
-            Phase.RUNNING: self._complete_or_grow,
-            Phase.STOPPING: self._settle_if_stopped,
+            Phase.RUNNING: self._complete_or_scale_up,
+            Phase.STOPPING: self._finalize_if_stopped,
             Phase.OVER: self._part_if_all_may,
         }
         for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
-            self._tell(agent, meet) if meet else self._comes(agent)
+            self._send_to_agent(agent, meet) if meet else self._add_candidate(agent)
         phase = None
         while phase is not self.phase:
             phase = self.phase
-            self._forget_the_lost()
+            self._remove_lost_agents()
             steps.get(self.phase, lambda: None)()
-        self._answer_those_who_joined()
-        self._announce()
+        self._reply_to_joins()
+        self._notify_waiting()
 
     def deadline(self) -> float | None:
         """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
-        questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._grow_at}
+        questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._scale_up_at}
         due = questions.get(self.phase, lambda: math.inf)()
         soonest = min(self._inspection.deadline(), self.roster.next_loss(), due)
         return None if math.isinf(soonest) else soonest
 
     # ------------------------------------------------------------------ arrivals
 
-    def _hello(self, peer: int, hello: Hello) -> None:
-        if why := objection(hello, self.run_id, self.roster):
-            self._send(peer, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+    def _register_agent(self, peer: int, hello: Hello) -> None:
+        if why := rejection_reason(hello, self.run_id, self.roster):
+            self._send(peer, Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             return
         if self.over:
             code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
@@ -221,15 +229,17 @@ class Membership:
         self._claim_name(agent)
         self.roster.add(agent)
         if agent.waits_for_name:
-            self._tell(agent, Waiting(nodes=0, spare=False, namesake=_NAME_IS_TAKEN.format(name=agent.node.name)))
+            self._send_to_agent(
+                agent, Waiting(nodes=0, spare=False, namesake=_NAME_IS_TAKEN.format(name=agent.node.name))
+            )
         if hello.last:
             if hello.last.number <= self._highest_number + MOST_AHEAD:
                 self._highest_number = max(self._highest_number, hello.last.number)
             if is_newer_group(hello, self.roster, self._now_ms([agent])):
-                self._learn(hello, hello.last)
+                self._restore_generation(hello, hello.last)
             else:
                 self.roster.claim(hello.last, hello.node)
-        if hello.standing is not Standing.IDLE:
+        if hello.standing is not WorkerState.IDLE:
             self._resume(agent, hello)
 
     def _claim_name(self, agent: Agent) -> None:
@@ -237,33 +247,33 @@ class Membership:
         known = self.roster.agents.get(agent.node.token)
         if known and not known.waits_for_name:
             return  # it already has the name and reconnects
-        namesakes = self.roster.namesakes(agent.node)
+        namesakes = self.roster.agents_with_same_name(agent.node)
         if not all(namesake.leaving for namesake in namesakes):
             agent.waits_for_name = True
             return
         for namesake in namesakes:
             why = f"Another pod named {agent.node.name} has taken the place of this one."
-            self._tell(namesake, Refused(why=why, exit_code=Exit.STALE_GENERATION))
-            self.roster.disconnect(namesake)
-            self.roster.expire(namesake, -math.inf)
-        self._forget_the_lost()
+            self._send_to_agent(namesake, Rejected(why=why, exit_code=Exit.STALE_GENERATION))
+            self.roster.mark_disconnected(namesake)
+            self.roster.set_deadline(namesake, -math.inf)
+        self._remove_lost_agents()
 
-    def _learn(self, hello: Hello, last: Assignment) -> None:
+    def _restore_generation(self, hello: Hello, last: Assignment) -> None:
         """Adopt a generation that this store does not have, because the store is younger than the run."""
         for agent in self.roster.members():
             if agent.port is None:
                 # This group has a lower fence. It formed while the reported one had no connection.
-                self._tell(agent, Stop(graceful=False))
-        self._budget.learn(last.restarts)
-        has_ended = hello.standing is Standing.IDLE
+                self._send_to_agent(agent, Stop(graceful=False))
+        self._budget.merge_counts(last.restarts)
+        has_ended = hello.standing is WorkerState.IDLE
         patience = self._patience.ended if has_ended else self._patience.adopt
-        self.roster.adopt(last, hello.node, self._clock() + patience)
-        self._forget_the_group()
+        self.roster.restore_generation(last, hello.node, self._clock() + patience)
+        self._reset_group_state()
         self._inspection.review(self.roster)
         # An agent without workers has seen the group end. The others must still stop, or report that they have.
         self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
-        for intruder, why in intruders(hello, self.roster):
-            self._tell(intruder, Refused(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+        for intruder, why in rejected_agents(hello, self.roster):
+            self._send_to_agent(intruder, Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             self.roster.remove(intruder.node.token)
 
     def _resume(self, agent: Agent, hello: Hello) -> None:
@@ -271,44 +281,44 @@ class Membership:
         is_member = self.roster.is_member(agent.node.token)
         is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
         if not is_current or self.phase is not Phase.RUNNING:
-            self._tell(agent, Stop(graceful=is_current and self._graceful))
-        elif hello.standing is Standing.SUCCEEDED:
+            self._send_to_agent(agent, Stop(graceful=is_current and self._graceful))
+        elif hello.standing is WorkerState.SUCCEEDED:
             self._succeeded.add(agent.node.token)
 
-    def _joined(self, agent: Agent, join: Join) -> None:
+    def _on_join(self, agent: Agent, join: Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
-        if self._is_busy(agent):
+        if self._has_running_workers(agent):
             self._change(graceful=False)  # its workers ended without a report of the reason
         elif not self._inspection.holds_up(agent, self.roster):
-            self._comes(agent)
+            self._add_candidate(agent)
 
-    def _comes(self, agent: Agent) -> None:
+    def _add_candidate(self, agent: Agent) -> None:
         """Handle a node that a group may accept."""
         if self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
             agent.port, agent.was_asked_to_prepare = None, True
-            self._tell(agent, Prepare())
+            self._send_to_agent(agent, Prepare())
         elif not self.roster.is_member(agent.node.token):
-            self._candidates.came(self._clock())
+            self._candidates.record_arrival(self._clock())
 
     # ------------------------------------------------------------------ a group ends
 
     def _leaves(self, agent: Agent, leave: Leave) -> None:
-        was_busy = self._is_busy(agent)
+        was_busy = self._has_running_workers(agent)
         agent.leaving = True
         self._said_goodbye.add(agent.node.token)
         if leave.has_left:
-            self.roster.expire(agent, self._clock())
+            self.roster.set_deadline(agent, self._clock())
         if was_busy:
             self._change(graceful=True)
 
     def _failed(self, failure: Failure, *, agreed: bool) -> None:
         if failure.generation == self.roster.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
-            self._first = earlier(self._first, failure)
+            self._first = root_cause(self._first, failure)
             self._stop(graceful=agreed)
 
-    def _steps_aside(self, agent: Agent) -> None:
+    def _on_standby(self, agent: Agent) -> None:
         """Allow the next group to form without a node. The node joins when that needs no wait."""
-        if self._is_busy(agent):
+        if self._has_running_workers(agent):
             self._change(graceful=False)  # its workers ended without a report of the reason
         agent.is_prepared, agent.is_aside = False, True
 
@@ -324,33 +334,39 @@ class Membership:
         self._graceful = graceful
         for agent in self.roster.members():
             if agent.port is None:
-                self._tell(agent, Stop(graceful=graceful))
+                self._send_to_agent(agent, Stop(graceful=graceful))
 
-    def _forget_the_lost(self) -> None:
+    def _remove_lost_agents(self) -> None:
         for agent in self.roster.take_lost(self._clock()):
             self._pass_on_name(agent)
             if not self.roster.is_member(agent.node.token):
                 continue
             if self.phase is Phase.STOPPING:
                 self._membership_changed = True
-            elif self._is_busy(agent):
+            elif self._has_running_workers(agent):
                 self._change(graceful=False)
 
     def _pass_on_name(self, lost: Agent) -> None:
         """Give the name of a lost agent to the agent that has waited for it longest."""
         if lost.waits_for_name:
             return  # it had no name
-        heir = min((each for each in self.roster.namesakes(lost.node) if each.waits_for_name), key=_age, default=None)
+        heir = min(
+            (each for each in self.roster.agents_with_same_name(lost.node) if each.waits_for_name),
+            key=_connection_order,
+            default=None,
+        )
         if heir is not None:
             heir.waits_for_name = False
             if heir.port is not None and not self._inspection.holds_up(heir, self.roster):
-                self._comes(heir)
+                self._add_candidate(heir)
 
-    def _settle_if_stopped(self) -> None:
+    def _finalize_if_stopped(self) -> None:
         """After all workers of the group have stopped, end the run or start to form the next group."""
         if not all(agent.has_stopped for agent in self.roster.members()):
             return
-        cause, code = self._budget.judge(self._first, self._policy, membership_changed=self._membership_changed)
+        cause, code = self._budget.decide_restart(
+            self._first, self._policy, membership_changed=self._membership_changed
+        )
         if code:
             self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
             return
@@ -364,7 +380,7 @@ class Membership:
             short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
             over = replace(over, failure=replace(over.failure, stack=short))
         for agent in self.roster.agents.values():
-            self._tell(agent, over)
+            self._send_to_agent(agent, over)
         self.over = over
         self.phase = Phase.OVER
 
@@ -374,31 +390,35 @@ class Membership:
         if not self.has_parted and all(agent.leaving for agent in waited_for):
             self.has_parted = True
             for agent in self.roster.connected():
-                self._tell(agent, Part())
+                self._send_to_agent(agent, Part())
 
-    def _hear_of_hang(self, agent: Agent, message: Alarm | Looks) -> None:
+    def _process_hang_message(self, agent: Agent, message: SuspectHang | RankStates) -> None:
         """Process a report of a rank without progress. A worker that its agent kills for it fails like any other."""
-        if isinstance(message, Looks):
+        if isinstance(message, RankStates):
             own = tuple(replace(look, node=agent.node.name) for look in message.ranks if agent.has_rank(look.rank))
             message = replace(message, ranks=own)
-        busy = [member for member in self.roster.members() if self._is_busy(member)]
-        if told := self._judge.receive(agent.node.token, message, {each.node.token for each in busy}, self._clock()):
+        busy = [member for member in self.roster.members() if self._has_running_workers(member)]
+        if told := self._judge.update(agent.node.token, message, {each.node.token for each in busy}, self._clock()):
             for member in busy:
                 size = member.node.local_world_size
-                self._tell(member, told.told_to(member.first_rank, size) if isinstance(told, Hung) else told)
+                self._send_to_agent(
+                    member, told.for_node(member.first_rank, size) if isinstance(told, HangingRanks) else told
+                )
 
     # ------------------------------------------------------------------ a group begins, grows, completes
 
-    def _complete_or_grow(self) -> None:
+    def _complete_or_scale_up(self) -> None:
         nodes = self.roster.generation.nodes if self.roster.generation else ()
         if len(self._succeeded) == len(nodes):
             self._end(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
-        elif self._grow_at() <= self._clock():
+        elif self._scale_up_at() <= self._clock():
             self._change(graceful=True)
 
-    def _grow_at(self) -> float:
+    def _scale_up_at(self) -> float:
         """Return the time at which the group stops for newcomers; never while it completes."""
-        return math.inf if self._succeeded else self._candidates.grow_at(self.roster, self._policy, self._room())
+        return (
+            math.inf if self._succeeded else self._candidates.scale_up_at(self.roster, self._policy, self._free_slots())
+        )
 
     def _form_at(self) -> float:
         return self._candidates.form_at(self.roster, self._policy, self._may_form_at)
@@ -422,33 +442,35 @@ class Membership:
         encode(starts[nodes[0].token])  # an unsendable message must not become the state
         self._highest_number = generation.number
         self.roster.begin(generation)
-        self._forget_the_group()
+        self._reset_group_state()
         self.phase = Phase.RUNNING
         for token, agent in ready.items():
             if start := starts.get(token):
-                agent.port, agent.fitness = None, Fitness.FIT
+                agent.port, agent.fitness = None, PreflightState.FIT
                 agent.first_rank = start.assignment.first_rank
-                self._tell(agent, start)
+                self._send_to_agent(agent, start)
             else:
-                self._tell(agent, Waiting(nodes=len(nodes), spare=True))
+                self._send_to_agent(agent, Waiting(nodes=len(nodes), spare=True))
         self._inspection.review(self.roster)
 
-    def _answer_those_who_joined(self) -> None:
+    def _reply_to_joins(self) -> None:
         arrived, self._arrived = self._arrived, []
         waiting = [agent for agent in arrived if agent.is_ready and not self.roster.is_member(agent.node.token)]
         if waiting and not self._is_short():
-            told = Waiting(nodes=len(self.roster.ready()), spare=self._room() <= 0)
+            told = Waiting(nodes=len(self.roster.ready()), spare=self._free_slots() <= 0)
             for agent in waiting:
-                self._tell(agent, told)
+                self._send_to_agent(agent, told)
 
-    def _announce(self) -> None:
-        for agent, waiting in self._roll_call.news(self.roster.ready() if self._is_short() else {}, self._policy):
-            self._tell(agent, waiting)
+    def _notify_waiting(self) -> None:
+        for agent, waiting in self._roll_call.notifications(
+            self.roster.ready() if self._is_short() else {}, self._policy
+        ):
+            self._send_to_agent(agent, waiting)
 
     # ------------------------------------------------------------------ queries
 
     @property
-    def misses_a_member(self) -> bool:
+    def has_missing_member(self) -> bool:
         """True if the run has succeeded but a node left before it reported the end.
 
         The pod that replaces the node will connect.
@@ -457,7 +479,7 @@ class Membership:
         has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
         return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
 
-    def _is_own(self, agent: Agent, failure: Failure) -> bool:
+    def _is_valid_failure(self, agent: Agent, failure: Failure) -> bool:
         """Return whether a member of the newest group reports a failure of one of its ranks."""
         return self.roster.is_member(agent.node.token) and agent.has_rank(failure.rank)
 
@@ -470,21 +492,21 @@ class Membership:
         least = self._policy.min_nodes if self._policy else 1
         return self.phase is Phase.FORMING and len(self.roster.ready()) < least
 
-    def _tell(self, agent: Agent, message: FromStore) -> None:
+    def _send_to_agent(self, agent: Agent, message: FromStore) -> None:
         if agent.peer is not None:
             self._send(agent.peer, message)
 
-    def _is_busy(self, agent: Agent) -> bool:
+    def _has_running_workers(self, agent: Agent) -> bool:
         """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
         return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._succeeded
 
-    def _room(self) -> int:
+    def _free_slots(self) -> int:
         """Return the number of nodes that the group can still take."""
         group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
         return self._policy.max_nodes - len(group) if self._policy else 0
 
 
-def _age(agent: Agent) -> int:
+def _connection_order(agent: Agent) -> int:
     """Sort key. Connections are numbered in the order in which they came."""
     return agent.peer or 0

@@ -28,16 +28,16 @@ from ddp_trainer.launch.protocol.messages import (
     FromStore,
     Over,
     Ping,
-    Refused,
+    Rejected,
     encode,
 )
-from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, Heartbeat, Patience
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, Heartbeat, Timeouts
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
 from ddp_trainer.launch.rendezvous.state_machine import Membership
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
-from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, apply_fd_limit
 from ddp_trainer.net.run_secret import RunSecret
 
 LINGER_SECONDS: Final = 3.0
@@ -58,7 +58,7 @@ _TICK_FACTOR: Final = 2.0
 """Least pause after a tick, as a multiple of its duration. After a slow tick, messages are thus processed together."""
 
 
-class PortTaken(LaunchError):
+class PortInUseError(LaunchError):
     """Another process listens on the port."""
 
 
@@ -74,7 +74,7 @@ class Store:
         *,
         run_id: str = "",
         heartbeat: Heartbeat = HEARTBEAT,
-        patience: Patience = PATIENCE,
+        patience: Timeouts = PATIENCE,
         linger: float = LINGER_SECONDS,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -83,7 +83,7 @@ class Store:
         """Set some seconds after the run is over."""
         self.heartbeat = heartbeat
         self.key = secret.key(KEY_PURPOSE)
-        total = fit_connections(MOST_CONNECTIONS)
+        total = apply_fd_limit(MOST_CONNECTIONS)
         per_address = max(1, min(MOST_CONNECTIONS_PER_ADDRESS, total // 4))
         limits = ConnectionLimits(total=total, per_address=per_address)
         self.acceptor = Acceptor(limits, lambda address: AgentConnection(self, address), self.log)
@@ -99,20 +99,20 @@ class Store:
         self._tick_seconds = 0.0
         self._ticked_at = 0.0
         self._ending = False
-        self._sweep = loop.call_later(heartbeat.interval, self._drop_silent)
+        self._sweep = loop.call_later(heartbeat.interval, self._close_timed_out)
 
     def listen(self, host: str, port: int) -> int:
         """Listen on an address and return the port.
 
         Raises:
-            PortTaken: If another process uses the port.
+            PortInUseError: If another process uses the port.
             LaunchError: If the address or port cannot be used.
         """
         try:
             return self.acceptor.listen(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise PortTaken(
+                raise PortInUseError(
                     f"Port {port} of {host or 'this host'} is in use by another process; choose another with --port."
                 ) from error
             raise LaunchError(f"Port {port} of {host or 'this host'} cannot be used: {error}.") from error
@@ -129,34 +129,34 @@ class Store:
 
     # ------------------------------------------------------------------ called by connections
 
-    def authenticated(self, connection: AgentConnection) -> int:
+    def register_connection(self, connection: AgentConnection) -> int:
         """Register a connection that has authenticated, and return its number."""
         self._next_peer += 1
         self._connections[self._next_peer] = connection
         return self._next_peer
 
-    def refuse(self, address: str, why: str) -> None:
+    def record_rejection(self, address: str, why: str) -> None:
         """Count a connection that failed the handshake."""
         self.refused += 1
         self._log.write(f"refused a connection from {address}: {why}")
 
-    def hear(self, peer: int, message: FromAgent) -> None:
+    def handle_message(self, peer: int, message: FromAgent) -> None:
         """Process a message of an agent."""
         if isinstance(message, Ping):
             self._send(peer, Ping(refused=self.refused))
             return
         try:
-            self.membership.hear(peer, message)
+            self.membership.handle_message(peer, message)
         except Exception as error:  # noqa: BLE001 - one agent's message must not end the run of the others
             self._log.write(f"a message from {self._connections[peer].address} failed: {error!r}")
             self._connections[peer].close()
-        self._tick_soon()
+        self._schedule_tick()
 
     def lost(self, peer: int) -> None:
         """Forget a closed connection."""
         if self._connections.pop(peer, None):
             self.membership.drop(peer)
-            self._tick_soon()
+            self._schedule_tick()
 
     def log(self, line: str) -> None:
         """Write a line, at most :data:`LOG_LINES_PER_MINUTE`."""
@@ -167,12 +167,12 @@ class Store:
     def _send(self, peer: int, message: FromStore) -> None:
         if connection := self._connections.get(peer):
             connection.send(encode(message))
-            if connection.unsent_bytes > MOST_UNSENT_BYTES:
+            if connection.write_buffer_size > MOST_UNSENT_BYTES:
                 connection.abort()
-            elif isinstance(message, Refused):
+            elif isinstance(message, Rejected):
                 connection.close()
 
-    def _tick_soon(self) -> None:
+    def _schedule_tick(self) -> None:
         """Schedule a tick after all messages that have arrived; less often if ticks are slow."""
         if self._tick_due is None:
             pause = self._ticked_at + _TICK_FACTOR * self._tick_seconds - self._loop.time()
@@ -199,15 +199,15 @@ class Store:
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
         if self.membership.has_parted and not self._ending:
             self._ending = True
-            is_awaited = self.membership.misses_a_member
+            is_awaited = self.membership.has_missing_member
             self._loop.call_later(_LINGER_FACTOR * self._linger if is_awaited else self._linger, self.finished.set)
 
-    def _drop_silent(self) -> None:
+    def _close_timed_out(self) -> None:
         """Close connections that were silent for the heartbeat timeout, or did not authenticate in time."""
         now = self._loop.time()
         for connection in [*self._connections.values(), *self.acceptor.pending()]:
-            connection.drop_if_silent(now)
-        self._sweep = self._loop.call_later(self.heartbeat.interval / 2, self._drop_silent)
+            connection.close_if_timed_out(now)
+        self._sweep = self._loop.call_later(self.heartbeat.interval / 2, self._close_timed_out)
 
 
 def _print(line: str) -> None:
@@ -223,7 +223,7 @@ def main(argv: Sequence[str]) -> int:
     if_free = "--if-free" in argv
     try:
         over, signalled = asyncio_utils.run(_run(_parser().parse_args(argv)))
-    except PortTaken as error:
+    except PortInUseError as error:
         if not if_free:
             print(f"ddp-store: {error}", file=sys.stderr)
         return Exit.SUCCESS if if_free else error.exit_code
@@ -242,7 +242,7 @@ async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
         required_secret(arguments.secret_file, arguments.run_id),
         run_id=arguments.run_id,
         heartbeat=Heartbeat(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
-        patience=Patience(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
+        patience=Timeouts(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
         linger=arguments.linger_seconds,
     )
     signalled: list[int] = []

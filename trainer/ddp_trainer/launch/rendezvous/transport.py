@@ -14,24 +14,24 @@ from typing import Final, Protocol
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.host.endpoint import addresses_of
-from ddp_trainer.launch.protocol import exitcodes
+from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.messages import (
-    Alarm,
     Assignment,
     Failed,
     FromAgent,
     FromStore,
     Join,
     Leave,
-    Looks,
     Over,
     Part,
+    RankStates,
     Start,
     Succeeded,
+    SuspectHang,
     Verdict,
 )
-from ddp_trainer.launch.protocol.timeouts import Patience
-from ddp_trainer.launch.rendezvous.hang_decision import HangJudge
+from ddp_trainer.launch.protocol.timeouts import Timeouts
+from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
 from ddp_trainer.launch.rendezvous.state_machine import Membership
 from ddp_trainer.net.addresses import is_loopback
 
@@ -39,10 +39,10 @@ RESOLVER_SECONDS: Final = 5.0
 """Longest wait of a static group's workers for a name server. The result only improves defaults."""
 
 
-class Listener(Protocol):
+class LinkCallbacks(Protocol):
     """The agent, as seen by its link. The link calls it on the agent's event loop."""
 
-    def opening(self, address: str) -> list[FromAgent]:
+    def initial_messages(self, address: str) -> list[FromAgent]:
         """Return the first messages of a new connection.
 
         Args:
@@ -52,17 +52,17 @@ class Listener(Protocol):
     def link_down(self) -> None:
         """Handle a broken connection, which the link reopens."""
 
-    def link_trouble(self, why: str) -> None:
+    def link_failed(self, why: str) -> None:
         """Handle a failed attempt to connect, of which there may be many. ``why`` ends a sentence."""
 
-    def told(self, message: FromStore) -> None:
+    def on_message(self, message: FromStore) -> None:
         """Process a message of the store."""
 
 
 class Link(Protocol):
     """Connection of one agent to the store."""
 
-    def start(self, listener: Listener) -> None:
+    def start(self, listener: LinkCallbacks) -> None:
         """Start to connect. The listener receives all further events."""
 
     def send(self, message: FromAgent) -> None:
@@ -78,19 +78,19 @@ class HereLink:
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         self._loop = loop
         self._address = address
-        self._listener: Listener | None = None
+        self._listener: LinkCallbacks | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._membership = Membership(self._answer, loop.time, patience=Patience(first=0.0))
+        self._membership = Membership(self._notify_listener, loop.time, patience=Timeouts(first=0.0))
 
-    def start(self, listener: Listener) -> None:
+    def start(self, listener: LinkCallbacks) -> None:
         """See :class:`Link`."""
         self._listener = listener
-        for message in listener.opening(self._address):
+        for message in listener.initial_messages(self._address):
             self.send(message)
 
     def send(self, message: FromAgent) -> None:
         """See :class:`Link`."""
-        self._membership.receive(0, message)
+        self._membership.handle_and_tick(0, message)
         self._watch_deadline()
 
     async def close(self) -> None:
@@ -98,10 +98,10 @@ class HereLink:
         if self._timer:
             self._timer.cancel()
 
-    def _answer(self, _peer: int, message: FromStore) -> None:
+    def _notify_listener(self, _peer: int, message: FromStore) -> None:
         # Deferred, because neither side expects an answer before its own call has returned.
         if self._listener:
-            self._loop.call_soon(self._listener.told, message)
+            self._loop.call_soon(self._listener.on_message, message)
 
     def _watch_deadline(self) -> None:
         if self._timer:
@@ -121,14 +121,14 @@ class StaticLink:
         self._loop = loop
         self._place = place
         self._token = token
-        self._listener: Listener | None = None
-        self._judge = HangJudge()
+        self._listener: LinkCallbacks | None = None
+        self._judge = HangAnalyzer()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, listener: Listener) -> None:
+    def start(self, listener: LinkCallbacks) -> None:
         """See :class:`Link`."""
         self._listener = listener
-        for message in listener.opening(""):
+        for message in listener.initial_messages(""):
             self.send(message)
 
     def send(self, message: FromAgent) -> None:
@@ -137,15 +137,15 @@ class StaticLink:
             case Join():
                 self._task = self._loop.create_task(self._form())
             case Succeeded():
-                self._answer(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
+                self._notify_listener(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
             case Failed():
-                code = exitcodes.of_given_up_run(message.failure.exit_code)
-                self._answer(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
+                code = exit_codes.of_given_up_run(message.failure.exit_code)
+                self._notify_listener(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
             case Leave():
-                self._answer(Part())
-            case Alarm() | Looks() if self._place.node_count == 1:  # with more nodes, none has all looks
-                if told := self._judge.receive(self._token, message, {self._token}, self._loop.time()):
-                    self._answer(told)
+                self._notify_listener(Part())
+            case SuspectHang() | RankStates() if self._place.node_count == 1:  # with more nodes, none has all looks
+                if told := self._judge.update(self._token, message, {self._token}, self._loop.time()):
+                    self._notify_listener(told)
             case _:
                 pass
 
@@ -163,8 +163,8 @@ class StaticLink:
         if place.node_count > 1:
             found = await addresses_of(place.master_address, RESOLVER_SECONDS)
             place = replace(place, peer_addresses=tuple(each for each in found if not is_loopback(each))[:1])
-        self._answer(Start(assignment=place))
+        self._notify_listener(Start(assignment=place))
 
-    def _answer(self, message: FromStore) -> None:
+    def _notify_listener(self, message: FromStore) -> None:
         if self._listener:
-            self._loop.call_soon(self._listener.told, message)
+            self._loop.call_soon(self._listener.on_message, message)

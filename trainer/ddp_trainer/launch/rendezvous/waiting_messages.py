@@ -14,13 +14,13 @@ SILENT_SECONDS: Final = 5.0
 """Time before an unreachable store is reported, in seconds. Pods and their names start one by one."""
 
 
-def sentence(waiting: Waiting, least: int, patience: str) -> str:
+def waiting_message(waiting: Waiting, least: int, patience: str) -> str:
     """Return the message for a node that has joined while no group forms.
 
     Args:
         waiting: Message of the store.
         least: Smallest number of nodes of a group.
-        patience: Sentence with the end of the wait, such as the one of :func:`gives_up`.
+        patience: Sentence with the end of the wait, such as the one of :func:`deadline_message`.
     """
     if waiting.namesake:
         return waiting.namesake
@@ -31,13 +31,13 @@ def sentence(waiting: Waiting, least: int, patience: str) -> str:
         )
     if waiting.nodes >= least:
         return f"{_nodes(waiting.nodes)} ready, waiting for a group"
-    return f"{who_is_there(waiting)}, waiting for a group of at least {least}. {patience}"
+    return f"{describe_nodes(waiting)}, waiting for a group of at least {least}. {patience}"
 
 
-def who_is_there(waiting: Waiting) -> str:
+def describe_nodes(waiting: Waiting) -> str:
     """List the ready and the missing nodes.
 
-    >>> who_is_there(Waiting(nodes=1, spare=False, names=("w-0",), missing=("w-1", "w-2"), missing_count=3))
+    >>> describe_nodes(Waiting(nodes=1, spare=False, names=("w-0",), missing=("w-1", "w-2"), missing_count=3))
     '1 node ready (w-0), missing: w-1, w-2 and 1 more'
     """
     names = f" ({_some(waiting.names, waiting.nodes)})" if waiting.names else ""
@@ -45,7 +45,7 @@ def who_is_there(waiting: Waiting) -> str:
     return f"{_nodes(waiting.nodes)} ready{names}{missing}"
 
 
-def gives_up(seconds: float, now: float) -> str:
+def deadline_message(seconds: float, now: float) -> str:
     """Return the time at which a node gives up, as a sentence.
 
     Args:
@@ -56,15 +56,15 @@ def gives_up(seconds: float, now: float) -> str:
     return f"Gives up at {when}, in {max(0.0, seconds):.0f} s."
 
 
-def unreachable(endpoint: str, seconds: float, trouble: str) -> str:
+def connect_timeout_message(endpoint: str, seconds: float, trouble: str) -> str:
     """Return the reason why a node gives up that could not reach its store."""
     why = f": {trouble}" if trouble else ""
     return f"The store at {endpoint} could not be reached for {seconds:g} s{why}; is its pod running?"
 
 
-def too_few(endpoint: str, seconds: float, waiting: Waiting | None, least: int) -> str:
+def join_timeout_message(endpoint: str, seconds: float, waiting: Waiting | None, least: int) -> str:
     """Return the reason why a node gives up whose store forms no group."""
-    there = f", {who_is_there(waiting)}" if waiting else ""
+    there = f", {describe_nodes(waiting)}" if waiting else ""
     return (
         f"No group of at least {least} nodes was formed at {endpoint} within {seconds:g} s{there}; "
         "raise --rdzv-conf join_timeout if pods take longer to start."

@@ -72,14 +72,14 @@ class Children:
             start_new_session=True,
         )
         self._started[process.pid] = process
-        self.adopt(process.pid, ended)
+        self.add_child_handler(process.pid, ended)
         return process.pid
 
-    def adopt(self, pid: int, ended: Callable[[int], None]) -> None:
+    def add_child_handler(self, pid: int, ended: Callable[[int], None]) -> None:
         """Call ``ended`` with the return code when this descendant ends."""
         self._owners[pid] = ended
 
-    def kill_strays(self) -> None:
+    def kill_orphans(self) -> None:
         """Kill processes that workers left behind outside the groups of this launcher. A daemon that forked twice has
         become a child of the agent. It may hold a GPU or a port that the next workers need.
         """

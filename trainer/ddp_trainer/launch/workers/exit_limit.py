@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.launch.protocol.console import say
+from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.workers.children import kill
 
 EXIT_SECONDS: Final = 8.0
@@ -37,20 +37,20 @@ class ExitLimit:
         self._has_killed = False
         self._timer = asyncio.get_running_loop().call_later(EXIT_SECONDS, self._kill)
 
-    def exited(self, returncode: int) -> int:
+    def final_exit_code(self, returncode: int) -> int:
         """Stop the timer, and return the program's exit code if a signal ended its process, else ``returncode``."""
         self._timer.cancel()
         if returncode >= 0:
             return returncode
         if not self._has_killed and returncode != -signal.SIGTERM:  # which the launcher sends after a peer has failed
-            say(
+            log_line(
                 f"{self._who} died of signal {-returncode} while it exited. Its program had ended with code "
                 f"{self._exit_code}, which counts."
             )
         return self._exit_code
 
     def _kill(self) -> None:
-        say(
+        log_line(
             f"{self._who} ended with code {self._exit_code}, but its process did not exit within {EXIT_SECONDS:g} s. "
             f"The launcher kills it. Its threads:\n{threads_of(self._pid)}"
         )

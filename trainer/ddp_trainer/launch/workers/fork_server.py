@@ -90,12 +90,12 @@ class ForkServer:
                 return
         self._control = ours
 
-    def hurry(self, *, has_time: bool) -> None:
+    def stop_if_importing(self, *, has_time: bool) -> None:
         """Stop a process that is still importing, since workers start now and it would slow them down.
 
         It continues if it ``has_time``, and from the second time on: workers that start so often need it most.
         """
-        if self._control and not self._is_usable() and not has_time and not self._has_given_way:
+        if self._control and not self._poll_ready() and not has_time and not self._has_given_way:
             self._has_given_way = True
             self.stop()
             self._starts -= 1
@@ -116,7 +116,7 @@ class ForkServer:
             body = json.dumps(request).encode()
             socket.send_fds(self._control, [_LENGTH.pack(len(body))], [stdout, stderr, gate, channel])
             self._control.sendall(body)
-            (pid,) = _LENGTH.unpack(self._receive(self._control))
+            (pid,) = _LENGTH.unpack(self._recv_exact(self._control))
         except (OSError, struct.error):
             os.close(self._gate)
             self.stop()
@@ -134,9 +134,9 @@ class ForkServer:
         """Kill the fork server. Its forks continue."""
         if self._control:
             kill(self._pid, signal.SIGKILL)
-            self._forget(self._control)
+            self._close_control(self._control)
 
-    def _is_usable(self) -> bool:
+    def _poll_ready(self) -> bool:
         """Return, without waiting, whether the process has imported everything."""
         if self._control and not self._is_ready:
             self._control.setblocking(False)
@@ -148,7 +148,7 @@ class ForkServer:
                 self._control.settimeout(_REPLY_SECONDS)
         return self._is_ready
 
-    def _receive(self, control: socket.socket) -> bytes:
+    def _recv_exact(self, control: socket.socket) -> bytes:
         data = b""
         while len(data) < _LENGTH.size:
             part = control.recv(_LENGTH.size - len(data))
@@ -161,13 +161,13 @@ class ForkServer:
         """Start a process without the workers' imports if this one exited by itself: an import may have started
         threads.
         """
-        gave_up = control is self._control and not self._is_usable() and returncode >= 0
-        self._forget(control)
+        gave_up = control is self._control and not self._poll_ready() and returncode >= 0
+        self._close_control(control)
         if gave_up and has_learnt:
             self._learns = False
             self.start()
 
-    def _forget(self, control: socket.socket) -> None:
+    def _close_control(self, control: socket.socket) -> None:
         control.close()
         if control is self._control:
             self._control, self._is_ready = None, False

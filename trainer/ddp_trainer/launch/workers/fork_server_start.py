@@ -41,10 +41,10 @@ class ZygoteWatch:
 
     def begin(self, *, anew: bool) -> None:
         """Start the watch after a start of workers: of all of them if ``anew``, else of some beside surviving ones."""
-        if self._workers.can_be_forked and (anew or self._timer is None):
+        if self._workers.supports_fork_server and (anew or self._timer is None):
             self.end()
             self._begins += anew
-            self._again(self._pause if self._begins < 2 else SOON * self._pause)
+            self._reschedule(self._pause if self._begins < 2 else SOON * self._pause)
 
     def end(self) -> None:
         """Stop the watch: no fork server is needed, or workers are about to start."""
@@ -52,17 +52,17 @@ class ZygoteWatch:
             self._timer.cancel()
         self._timer, self._seen = None, 0
 
-    def _again(self, pause: float) -> None:
-        self._timer = self._loop.call_later(pause, self._look, pause)
+    def _reschedule(self, pause: float) -> None:
+        self._timer = self._loop.call_later(pause, self._poll, pause)
 
-    def _look(self, pause: float) -> None:
+    def _poll(self, pause: float) -> None:
         """Start the fork server at the second or a later look that finds torch, when workers have imported it
         completely.
 
         After a restart of the workers, the first such look starts it.
         """
         if not self._workers.have_torch():
-            self._again(2 * pause)
+            self._reschedule(2 * pause)
             return
         self._seen += 1
         imports = self._imports()
@@ -70,4 +70,4 @@ class ZygoteWatch:
             self._workers.prepare_restart(imports)
             self._timer = None
         else:
-            self._again(self._pause)
+            self._reschedule(self._pause)

@@ -1,7 +1,7 @@
 """Output of workers: to the console with a prefix, to files, or both, without mixing lines.
 
-:class:`LogSpec` holds the routes. :class:`LogPump` is a thread that reads the workers' pipes and writes the lines. The
-thread lets a console block without blocking the agent's connection to the store.
+:class:`LogSpec` holds the routes. :class:`LogForwarder` is a thread that reads the workers' pipes and writes the lines.
+The thread lets a console block without blocking the agent's connection to the store.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Stream:
             os.close(self.file)
 
 
-class LogPump:
+class LogForwarder:
     """Thread that copies the workers' output. Call :meth:`add` from one other thread."""
 
     def __init__(self) -> None:
@@ -223,22 +223,22 @@ class LogPump:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        while not (self._closing and not self._pump(timeout=0)):
-            self._pump(timeout=None)
-            self._report_caught_up()
+        while not (self._closing and not self._copy_available(timeout=0)):
+            self._copy_available(timeout=None)
+            self._drain_if_requested()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Stream):
                 key.data.close()
 
-    def _report_caught_up(self) -> None:
+    def _drain_if_requested(self) -> None:
         with self._lock:
             awaited, self._awaited = self._awaited, None
         if awaited:
-            while self._pump(timeout=0):
+            while self._copy_available(timeout=0):
                 pass
             awaited.set()
 
-    def _pump(self, timeout: float | None) -> bool:
+    def _copy_available(self, timeout: float | None) -> bool:
         """Copy the available output, and return whether there was any."""
         carried = False
         for key, _ in self._selector.select(timeout):

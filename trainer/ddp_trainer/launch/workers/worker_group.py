@@ -24,9 +24,9 @@ from ddp_trainer.launch.protocol.messages import Assignment
 from ddp_trainer.launch.workers.children import Children, kill, kill_group
 from ddp_trainer.launch.workers.exit_limit import ExitLimit
 from ddp_trainer.launch.workers.fork_server import ForkServer, has_torch
-from ddp_trainer.launch.workers.logs import LogPump, LogSpec, Prefix, Std, Tail
+from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, Tail
 from ddp_trainer.launch.workers.worker_channels import Channel
-from ddp_trainer.process.worker_protocol import Begin, Ended, Message, Regroup
+from ddp_trainer.process.worker_protocol import Begin, Ended, LeaveGroup, Message
 
 NOTHING: Final[Mapping[str, str]] = {}
 BOOTSTRAP = Path(__file__).parents[1] / "in_worker" / "bootstrap.py"
@@ -105,7 +105,7 @@ class Workers:
         self._exited = exited
         self._pulse_of = pulse_of
         self._said = said
-        self._pump: LogPump | None = None
+        self._pump: LogForwarder | None = None
         self._number = 0
         """Number of the last generation that was started here."""
         self._folders: set[Path] = set()
@@ -125,8 +125,8 @@ class Workers:
             LaunchError: Each worker must have a GPU, and this node has too few.
         """
         if self._zygote:
-            self._zygote.hurry(has_time=bool(self._living))
-        folder = self._made_folder(generation.number)
+            self._zygote.stop_if_importing(has_time=bool(self._living))
+        folder = self._create_folder(generation.number)
         self._number = generation.number
         for local_rank in range(self._launch.local_world_size):
             error_file = self.error_file(generation.number, local_rank)
@@ -146,18 +146,18 @@ class Workers:
             LaunchError: Each worker must have a GPU, and this node has too few.
         """
         if self._zygote:
-            self._zygote.hurry(has_time=bool(self._living))
-        folder = self._made_folder(self._number + 1)
+            self._zygote.stop_if_importing(has_time=bool(self._living))
+        folder = self._create_folder(self._number + 1)
         for local_rank in sorted(set(range(self._launch.local_world_size)) - self._living.keys()):
             environment = prepared_environment(self._environment, self._launch, local_rank)
             self._start_one(local_rank, None, environment, folder)
 
-    def regroup(self, local_ranks: Collection[int], generation: int, *, graceful: bool) -> None:
+    def request_leave_group(self, local_ranks: Collection[int], generation: int, *, graceful: bool) -> None:
         """Request workers to leave their group and keep their process."""
         for local_rank in local_ranks:
             worker = self._living.get(local_rank)
             if worker and worker.channel:
-                worker.channel.send(Regroup(generation=generation, graceful=graceful))
+                worker.channel.send(LeaveGroup(generation=generation, graceful=graceful))
 
     def signal(self, which: signal.Signals, local_ranks: Collection[int] | None = None) -> None:
         """Send a signal to workers.
@@ -202,13 +202,13 @@ class Workers:
             kill_group(worker.pid, signal.SIGKILL)
 
     @property
-    def can_be_forked(self) -> bool:
+    def supports_fork_server(self) -> bool:
         """Whether a fork server can start workers of this program."""
         return self._zygote is not None and self._program.kind != "command"
 
     def have_torch(self) -> bool:
         """Return whether a fork server would save time: it is enabled, and a worker has loaded torch."""
-        return self.can_be_forked and any(has_torch(worker.pid) for worker in self._living.values())
+        return self.supports_fork_server and any(has_torch(worker.pid) for worker in self._living.values())
 
     def prepare_restart(self, imports: Path | None) -> None:
         """Start the fork server; see :meth:`ForkServer.start`."""
@@ -229,7 +229,7 @@ class Workers:
         """
         return self._log_dir / f"attempt_{generation - 1}"
 
-    def _made_folder(self, generation: int) -> Path:
+    def _create_folder(self, generation: int) -> Path:
         """Create and return the folder of a generation. Workers that got ready for it may have written to it."""
         folder = self.folder(generation)
         if folder not in self._folders:
@@ -258,11 +258,11 @@ class Workers:
             out, err = (self._sink(worker, local_rank, rank, stream, folder, ours) for stream in (Std.OUT, Std.ERR))
             ended = partial(self._ended, local_rank)
             if self._program.kind != "command":
-                worker.channel = Channel(partial(self._heard, local_rank, worker))
+                worker.channel = Channel(partial(self._on_message, local_rank, worker))
                 ours.callback(worker.channel.started)
             forked = self._fork(worker, local_rank, environment, 1 if out is None else out, 2 if err is None else err)
             if forked and self._zygote:
-                self._children.adopt(forked, ended)
+                self._children.add_child_handler(forked, ended)
                 self._bind(forked, local_rank)
                 self._zygote.release()
             worker.pid = forked or self._execute(worker, local_rank, environment, out, err)
@@ -297,7 +297,7 @@ class Workers:
         }
         return self._zygote.fork(request, out, err, worker.channel.theirs.fileno())
 
-    def _heard(self, local_rank: int, worker: _Worker, message: Message) -> None:
+    def _on_message(self, local_rank: int, worker: _Worker, message: Message) -> None:
         if isinstance(message, Ended):
             worker.exit_limit = worker.exit_limit or ExitLimit(worker.pid, worker.rank, message.exit_code)
         elif self._living.get(local_rank) is worker:
@@ -308,7 +308,7 @@ class Workers:
         if worker and worker.channel:
             worker.channel.close()
         if worker and worker.exit_limit:
-            returncode = worker.exit_limit.exited(returncode)
+            returncode = worker.exit_limit.final_exit_code(returncode)
         self._exited(local_rank, returncode)
 
     def _sink(
@@ -320,10 +320,10 @@ class Workers:
         file = folder / str(local_rank) / ("stdout.log" if is_out else "stderr.log")
         filters = self._logs.stdout_filters if is_out else self._logs.stderr_filters
         if not to_file and not filters:
-            return None if to_console else _opened(os.open(os.devnull, os.O_WRONLY), ours)
+            return None if to_console else _close_on_exit(os.open(os.devnull, os.O_WRONLY), ours)
         if to_file and not to_console and not filters:
-            return _opened(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), ours)
-        self._pump = self._pump or LogPump()
+            return _close_on_exit(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), ours)
+        self._pump = self._pump or LogForwarder()
         template = Template(self._logs.prefix).safe_substitute(
             role_name=self._launch.role, local_rank=local_rank, hostname=socket.gethostname()
         )
@@ -339,9 +339,9 @@ class Workers:
             filtered=folder / ("filtered_stdout.log" if is_out else "filtered_stderr.log"),
             tail=None if is_out else self._tails[local_rank],
         )
-        return _opened(sink, ours)
+        return _close_on_exit(sink, ours)
 
 
-def _opened(descriptor: int, ours: ExitStack) -> int:
+def _close_on_exit(descriptor: int, ours: ExitStack) -> int:
     ours.callback(os.close, descriptor)
     return descriptor

@@ -17,7 +17,7 @@ from ddp_trainer.common.constants import Metric
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import PROCESS_GROUPS
 from ddp_trainer.process import flight_recorder, heartbeat_page
-from ddp_trainer.process.flight_recorder import DEFAULT, Record, Silent
+from ddp_trainer.process.flight_recorder import DEFAULT, FlightRecorderError, Record
 
 ASK_EVERY_SECONDS: Final = 15.0
 """Seconds between queries of one rank. A dump of 2000 collectives costs a rank about 30 ms of a C++ thread."""
@@ -42,9 +42,9 @@ class Collectives:
 
     def start(self) -> None:
         """Query all ranks repeatedly on a separate thread, so that a rank without an answer does not block a scrape."""
-        threading.Thread(target=self._ask_forever, name="collectives", daemon=True).start()
+        threading.Thread(target=self._query_loop, name="collectives", daemon=True).start()
 
-    def ask(self) -> None:
+    def query_due_ranks(self) -> None:
         """Query each rank that has a server and is due. The last record of a rank is kept when it stops answering."""
         for local_rank, path in self._servers():
             asked_at = self.clock()
@@ -52,13 +52,13 @@ class Collectives:
                 continue
             self._asked[local_rank] = asked_at
             try:
-                self._records[local_rank] = (asked_at, flight_recorder.ask(path, ANSWER_SECONDS))
-            except Silent:
+                self._records[local_rank] = (asked_at, flight_recorder.fetch_record(path, ANSWER_SECONDS))
+            except FlightRecorderError:
                 continue
 
     def values(self, local_rank: int) -> dict[str, float]:
         """Return the series of one rank; empty if it has no process group or its torch does not count collectives."""
-        cells = self._pulse(local_rank)
+        cells = self._heartbeat_cells(local_rank)
         if cells is None or not cells[heartbeat_page.HAS_GROUP]:
             return {}
         asked_at, record = self._records.get(local_rank, (float("-inf"), Record()))
@@ -75,16 +75,16 @@ class Collectives:
             if name in PROCESS_GROUPS and number <= begun.get(name, -1.0)
         }
 
-    def _ask_forever(self) -> None:
+    def _query_loop(self) -> None:
         while True:
-            self.ask()
+            self.query_due_ranks()
             time.sleep(LOOK_SECONDS)
 
     def _is_due(self, local_rank: int, now: float) -> bool:
         last = self._asked.get(local_rank, float("-inf"))
         if now >= last + ASK_EVERY_SECONDS:
             return True
-        cells = self._pulse(local_rank)
+        cells = self._heartbeat_cells(local_rank)
         if cells is None or not cells[heartbeat_page.HAS_GROUP]:
             return False
         return last < cells[heartbeat_page.BEAT] + SILENT_SECONDS <= now
@@ -95,8 +95,8 @@ class Collectives:
             if number.isdecimal():
                 yield int(number), path
 
-    def _pulse(self, local_rank: int) -> memoryview[float] | None:
+    def _heartbeat_cells(self, local_rank: int) -> memoryview[float] | None:
         try:
-            return heartbeat_page.open_cells(str(self.directory / f"rank-{local_rank}.pulse"))
+            return heartbeat_page.open_page(str(self.directory / f"rank-{local_rank}.pulse"))
         except (OSError, ValueError):
             return None

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-_watching: Final[list[Pauses]] = []
+_watching: Final[list[GcTimer]] = []
 
 
-class Pauses:
+class GcTimer:
     """Callback that reports the duration of each garbage collection.
 
     Collections are a known cause of stragglers, since each rank collects at a different time.
@@ -35,5 +35,5 @@ def watch(tell: Callable[[float], None]) -> None:
     for before in _watching:
         if before in gc.callbacks:
             gc.callbacks.remove(before)
-    _watching[:] = [Pauses(tell)]
+    _watching[:] = [GcTimer(tell)]
     gc.callbacks.extend(_watching)

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Final
 
 from ddp_trainer.common.constants import MetricLabel
-from ddp_trainer.common.gpu_figures import figures_of
+from ddp_trainer.common.gpu_specs import find_gpu_specs
 
 _NAME_LENGTH: Final = 64
 
@@ -21,7 +21,7 @@ def peak_flops(name: str) -> float | None:
     >>> peak_flops("NVIDIA L4"), peak_flops("NVIDIA L400")
     (121000000000000.0, None)
     """
-    figures = figures_of(name)
+    figures = find_gpu_specs(name)
     return None if figures is None else figures.bf16_flops
 
 

@@ -13,9 +13,9 @@ from typing import Final
 from ddp_trainer.common.constants import FailureReason, GroupState, JobTime, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.metrics.families.family import cell
-from ddp_trainer.metrics.record.suppress_errors import harmless
-from ddp_trainer.metrics.storage.mmap_directory import rank_board, rank_boards
-from ddp_trainer.metrics.storage.mmap_store import RANK, Board, StaleBoard, read
+from ddp_trainer.metrics.record.suppress_errors import suppress_errors
+from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, rank_board_paths
+from ddp_trainer.metrics.storage.mmap_store import RANK, Board, InvalidBoardError, read
 from ddp_trainer.process.recorder import AgentRecorder
 
 COLLECTIVE_FAILURES: Final = {
@@ -31,45 +31,49 @@ class BoardAgentRecorder(AgentRecorder):
     def __init__(self, board: Board, directory: Path) -> None:
         self._board, self._directory = board, directory
 
-    @harmless
+    @suppress_errors
     def state(self, state: GroupState) -> None:
         """Record the state that the worker group entered."""
-        with self._board.changing():
+        with self._board.atomic_update():
             self._board.put({cell(Metric.GROUP_STATE, each): float(each == state) for each in GroupState})
 
-    @harmless
-    def restarted(self, cause: RestartCause) -> None:
+    @suppress_errors
+    def count_restart(self, cause: RestartCause) -> None:
         """Count a restart of the worker group."""
         self._board.add({cell(Metric.RESTARTS, cause): 1.0})
 
-    @harmless
+    @suppress_errors
     def failed(self, reason: FailureReason) -> None:
         """Count a worker process of this pod that ended unexpectedly."""
         self._board.add({cell(Metric.FAILURES, reason): 1.0})
 
-    @harmless
+    @suppress_errors
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
         """Count a rank that ended, or left its group, because of a collective. Other reasons are ignored.
 
         The counter is on the rank's own board, because the rank may not write there again.
         """
-        board = Board.existing(rank_board(self._directory, local_rank), RANK) if reason in COLLECTIVE_FAILURES else None
+        board = (
+            Board.existing(rank_board_path(self._directory, local_rank), RANK)
+            if reason in COLLECTIVE_FAILURES
+            else None
+        )
         if board is not None:
             # No other process writes this cell. Only the rank changes the revision.
             board.add({COLLECTIVE_FAILURES[reason]: 1.0})
             board.close()
 
-    @harmless
+    @suppress_errors
     def rendezvous_failed(self) -> None:
         """Count a failed attempt to reach the store."""
         self._board.add({"ddp_rendezvous_failures_total": 1.0})
 
-    @harmless
-    def rendezvous_refused(self, count: int) -> None:
+    @suppress_errors
+    def rejected_connections(self, count: int) -> None:
         """Record the number of connections that the store has refused since it started."""
         self._board.put({"ddp_rendezvous_refused_connections_total": count})
 
-    @harmless
+    @suppress_errors
     def rendezvous(self, seconds: float, generation: int) -> None:
         """Record a completed rendezvous.
 
@@ -77,12 +81,12 @@ class BoardAgentRecorder(AgentRecorder):
             seconds: Duration of the rendezvous, in seconds.
             generation: Number of the rendezvous.
         """
-        with self._board.changing():
+        with self._board.atomic_update():
             total = "ddp_rendezvous_duration_seconds"
             self._board.add({f"{total}_sum": seconds, f"{total}_count": 1.0})
             self._board.put({"ddp_rendezvous_last_duration_seconds": seconds, Metric.RENDEZVOUS_ROUND: generation})
 
-    @harmless
+    @suppress_errors
     def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
         """Record the size of the new worker group.
 
@@ -92,19 +96,19 @@ class BoardAgentRecorder(AgentRecorder):
             nodes_desired: Most nodes that the group can have.
             first_rank: First rank of this pod.
         """
-        with self._board.changing():
+        with self._board.atomic_update():
             self._board.put({Metric.WORLD_SIZE: size, Metric.NODES: nodes})
             self._board.put({"ddp_nodes_desired": nodes_desired, Metric.FIRST_RANK: first_rank})
 
-    @harmless
+    @suppress_errors
     def restarts_remaining(self, count: int) -> None:
         """Record the remaining restart budget of the run."""
         self._board.put({"ddp_restarts_remaining": count})
 
-    @harmless
+    @suppress_errors
     def stalled(self, seconds: float, rank: int) -> None:
         """Record a wait of this pod's ranks; see :class:`~ddp_trainer.process.recorder.AgentRecorder`."""
-        with self._board.changing():
+        with self._board.atomic_update():
             self._board.put({Metric.STALLED: seconds, Metric.STALLED_BY: rank})
 
     def job_account(self) -> JobAccount | None:
@@ -116,14 +120,14 @@ class BoardAgentRecorder(AgentRecorder):
         """Return the highest step that a worker of this pod has reported; 0 if none has."""
         return int(max((values.get(Metric.STEP, 0.0) for values in self._ranks()), default=0.0))
 
-    def steps_planned(self) -> int:
+    def total_steps(self) -> int:
         """Return the planned number of steps of the run; 0 if no worker of this pod has reported it."""
         return int(max((values.get(Metric.STEPS_PLANNED, 0.0) for values in self._ranks()), default=0.0))
 
     def _ranks(self) -> Iterator[Mapping[str, float]]:
         """Yield the values of each rank's board, including ranks that have ended."""
-        for path in rank_boards(self._directory):
-            with contextlib.suppress(StaleBoard, OSError):
+        for path in rank_board_paths(self._directory):
+            with contextlib.suppress(InvalidBoardError, OSError):
                 yield read(path, RANK).values
 
 

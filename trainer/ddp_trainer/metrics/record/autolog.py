@@ -21,7 +21,7 @@ from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
 from ddp_trainer.metrics.record.monkeypatch import Patch
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.record.sample_counter import intake_of
+from ddp_trainer.metrics.record.sample_counter import get_sample_counter
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.step_detector import Timeline
 
@@ -36,13 +36,13 @@ def listen(torch: Any) -> None:
 
     It has no effect if metrics are off or the board cannot be opened.
     """
-    recorder = recorder_factory.opened(os.environ, waits_are_told=False)
+    recorder = recorder_factory.open_rank_recorder(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return
     hooks = Hooks(torch, Timeline(AutoRecorder(torch, recorder)))
-    recorder_factory.stand_ins.append(hooks.leave)
-    atexit.register(hooks.leave)
-    os.register_at_fork(after_in_child=hooks.leave)
+    recorder_factory.stand_ins.append(hooks.uninstall)
+    atexit.register(hooks.uninstall)
+    os.register_at_fork(after_in_child=hooks.uninstall)
     hooks.install()
 
 
@@ -56,19 +56,19 @@ class AutoRecorder:
         self._is_known = False
         self._looked_at = -LOOK_AT_RATE
 
-    def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
+    def record_steps(self, optimizer: Any, stride: StepBatchResult) -> None:
         """Record one step or a batch of short ones. ``optimizer`` is None if it no longer exists."""
         # Only some steps measure the wait for gradients. The next steps reuse that time.
-        self._recorder.strode(stride, min(self._watch.exposed_seconds * stride.steps, stride.backward))
+        self._recorder.record_steps(stride, min(self._watch.exposed_seconds * stride.steps, stride.backward))
         if optimizer is not None and self._recorder.steps >= self._looked_at + LOOK_AT_RATE:
-            self._look(optimizer)
+            self._inspect_optimizer(optimizer)
 
-    def outlook(self) -> StepBudget:
+    def step_budget(self) -> StepBudget:
         """Return the budget of the next stride."""
         recorder = self._recorder
-        return StepBudget(recorder.steps, recorder.unwatched_steps, recorder.reach)
+        return StepBudget(recorder.steps, recorder.steps_before_sample, recorder.reach)
 
-    def _look(self, optimizer: Any) -> None:
+    def _inspect_optimizer(self, optimizer: Any) -> None:
         self._looked_at = self._recorder.steps
         group = optimizer.param_groups[0]
         rate = group.get("lr")
@@ -76,9 +76,9 @@ class AutoRecorder:
             self._recorder.progress(learning_rate=rate)
         if not self._is_known:
             self._is_known = True
-            self._introduce(group["params"][0])
+            self._record_identity(group["params"][0])
 
-    def _introduce(self, weight: Any) -> None:
+    def _record_identity(self, weight: Any) -> None:
         """Record rank, device and parallelism, from the weights of the optimizer and the process group."""
         dist = self._torch.distributed
         has_group = dist.is_available() and dist.is_initialized()
@@ -107,13 +107,13 @@ class Hooks:
     def install(self) -> None:
         """Install the hooks. Functions that this torch lacks are skipped."""
         self.is_on = True
-        for part in (self._optimizers, self._loaders, self._backward_passes):
+        for part in (self._optimizers, self._dataloader, self._backward_passes):
             try:
                 part()
             except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
                 _log.warning("metrics: %s of this torch cannot be seen (%r)", part.__name__.strip("_"), error)
 
-    def leave(self) -> None:
+    def uninstall(self) -> None:
         """Remove all hooks that no other code has wrapped."""
         self.is_on = False
         self._pause()
@@ -135,12 +135,12 @@ class Hooks:
                 try:
                     hook(*args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - see the module
-                    self.leave()
+                    self.uninstall()
                     _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
 
         return guarded
 
-    def _detour(self, owner: Any, name: str) -> Patch:
+    def _patch(self, owner: Any, name: str) -> Patch:
         detour = Patch(owner, name)
         self._undo.append(detour.unset)
         return detour
@@ -156,43 +156,43 @@ class Hooks:
             if not self._is_compiling() and not stride.is_on:
                 move(optimizer)
 
-        stepped = stride.stepping(self._is_compiling, self._pause, self._guarded(self._timeline.moved))
+        stepped = stride.make_step_hook(self._is_compiling, self._pause, self._guarded(self._timeline.moved))
         self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
         self._undo.append(optimizers.register_optimizer_step_post_hook(stepped).remove)
 
-    def _loaders(self) -> None:
+    def _dataloader(self) -> None:
         dataloader = sys.modules["torch.utils.data.dataloader"]
         base = dataloader._BaseDataLoaderIter  # noqa: SLF001 - guarded by the caller
         streams = dataloader._DatasetKind.Iterable  # noqa: SLF001
-        indices, batches = self._detour(base, "_next_index"), self._detour(base, "__next__")
+        indices, batches = self._patch(base, "_next_index"), self._patch(base, "__next__")
         timeline, gradients_are_on = self._timeline, self._torch.is_grad_enabled
 
         @self._guarded
-        def drew(iterator: Any, index: Any) -> None:
-            intake_of(iterator).drew(iterator._sampler_iter, index)  # noqa: SLF001
+        def record_indices(iterator: Any, index: Any) -> None:
+            get_sample_counter(iterator).record_indices(iterator._sampler_iter, index)  # noqa: SLF001
 
         @self._guarded
-        def got(iterator: Any, batch: Any, begun: float) -> None:
-            intake = intake_of(iterator)
-            intake.handed_out(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
-            timeline.fetched(begun, intake, is_training=gradients_are_on())
+        def on_batch(iterator: Any, batch: Any, begun: float) -> None:
+            intake = get_sample_counter(iterator)
+            intake.record_batch(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
+            timeline.record_fetch(begun, intake, is_training=gradients_are_on())
 
-        def fetching(iterator: Any) -> Any:
+        def fetch_batch(iterator: Any) -> Any:
             begun = timeline.clock()
             try:
                 batch = batches.inner(iterator)
             except StopIteration:
                 if self.is_on:
-                    intake_of(iterator).ended()
+                    get_sample_counter(iterator).ended()
                 raise
-            got(iterator, batch, begun)
+            on_batch(iterator, batch, begun)
             return batch
 
-        indices.by(timeline.stride.drawing(indices.inner, drew))
-        batches.by(timeline.stride.fetching(batches.inner, gradients_are_on, fetching, got))
+        indices.by(timeline.stride.wrap_draw(indices.inner, record_indices))
+        batches.by(timeline.stride.wrap_fetch(batches.inner, gradients_are_on, fetch_batch, on_batch))
 
     def _backward_passes(self) -> None:
-        passes = self._detour(self._torch.autograd, "backward")
+        passes = self._patch(self._torch.autograd, "backward")
         timeline = self._timeline
 
         def backward(*args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
-from ddp_trainer.metrics.record.sample_counter import INTAKE, Intake
+from ddp_trainer.metrics.record.sample_counter import INTAKE, SampleCounter
 
 SHORT_SECONDS: Final = STEP_SECONDS[0]
 """Longest duration of a short step in seconds, the first bucket of the histogram. The first longer step ends a
@@ -74,7 +74,7 @@ class StepBatch:
         self.is_on = False
         self.is_fetched = False
         """True after the first batch of a step."""
-        self.intake = Intake()
+        self.intake = SampleCounter()
         """Intake of the training loader."""
         self.leader: Callable[[], Any] = lambda: None
         """Returns the optimizer whose steps count; None if it no longer exists."""
@@ -86,7 +86,7 @@ class StepBatch:
     def begin(
         self,
         leader: Callable[[], Any],
-        intake: Intake,
+        intake: SampleCounter,
         shares: tuple[float, float, float],
         now: float,
         outlook: StepBudget,
@@ -126,14 +126,14 @@ class StepBatch:
             rest=self.rest,
         )
 
-    def takes(self, intake: Intake) -> bool:
+    def takes(self, intake: SampleCounter) -> bool:
         """Return True if the stride continues with ``intake``, the next pass over the data."""
         if not self.intake.is_over or self.intake.samples or not intake.is_plain:
             return False
         self.intake = intake
         return True
 
-    def fetched(self, begun: float, now: float) -> None:
+    def record_fetch(self, begun: float, now: float) -> None:
         """Record a batch for training.
 
         Args:
@@ -149,10 +149,10 @@ class StepBatch:
         self.waited += now - begun
         self.mark = now
 
-    def drawing(self, draw: Draw, otherwise: Callable[[Any, Any], None]) -> Draw:
+    def wrap_draw(self, draw: Draw, otherwise: Callable[[Any, Any], None]) -> Draw:
         """Return a wrapper of ``draw``, the loader iterator's method that draws the indices of a batch."""
 
-        def drawing(iterator: Any) -> Any:
+        def draw_indices(iterator: Any) -> Any:
             index = draw(iterator)
             intake = self.intake
             is_own = self.is_on and getattr(iterator, INTAKE, None) is intake and index.__class__ is list
@@ -162,9 +162,9 @@ class StepBatch:
                 otherwise(iterator, index)
             return index
 
-        return drawing
+        return draw_indices
 
-    def fetching(
+    def wrap_fetch(
         self,
         fetch: Draw,
         gradients_are_on: Callable[[], bool],
@@ -178,7 +178,7 @@ class StepBatch:
         """
         clock = self.clock
 
-        def fetching(iterator: Any) -> Any:
+        def fetch_batch(iterator: Any) -> Any:
             intake = getattr(iterator, INTAKE, None)
             if not self.is_on or intake is not self.intake or not gradients_are_on():
                 return otherwise(iterator)
@@ -191,20 +191,20 @@ class StepBatch:
             if not self.is_on:
                 got(iterator, batch, begun)
                 return batch
-            self.fetched(begun, clock())
+            self.record_fetch(begun, clock())
             if drawn := intake.drawn:
                 intake.samples += drawn.popleft()
             return batch
 
-        return fetching
+        return fetch_batch
 
-    def stepping(
+    def make_step_hook(
         self, is_compiling: Callable[[], bool], pause: Callable[[], None], otherwise: Callable[[Any], None]
     ) -> Callable[[Any, Any, Any], None]:
         """Return the hook that runs after an optimizer step. It calls ``pause`` to end the stride."""
         clock = self.clock
 
-        def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        def on_optimizer_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             # Compiled code must not contain the hook. There, this condition is a constant.
             if is_compiling():
                 return
@@ -226,4 +226,4 @@ class StepBatch:
             if now >= self.until or number >= self.final or lasted > SHORT_SECONDS:
                 pause()
 
-        return stepped
+        return on_optimizer_step

@@ -39,7 +39,7 @@ Readings = dict[int, tuple[int, float]]
 """Identity of a model → number of its last iteration, and seconds of waiting in it."""
 
 
-def follow(torch: ModuleType | None) -> None:
+def track_ddp_models(torch: ModuleType | None) -> None:
     """Register every DDP model created from now on. Further calls have no effect."""
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if torch is None or parallel is None:
@@ -77,7 +77,7 @@ class Sample:
     """Seconds of the step in which the rank only waited for others."""
 
 
-class Exposure:
+class CommSampler:
     """Sampler of the steps of one process. Call :meth:`stepped` only at the steps that :attr:`wait` announces."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Exposure:
         self._before: Readings | None = None
         self._timed = (0.0, 0.0)
 
-    def stepped(self, seconds: float, waited: float) -> Sample | None:
+    def end_step(self, seconds: float, waited: float) -> Sample | None:
         """Record the end of a step.
 
         Args:
@@ -106,9 +106,9 @@ class Exposure:
             self._is_timing, self._before, self.wait = True, None, 1
             return None
         if self._before is None:
-            self._before, self._timed, self.wait = _readings(), (seconds, waited), 1
+            self._before, self._timed, self.wait = _read_timers(), (seconds, waited), 1
             return None
-        sample = self._sample(_readings(), self._before, (seconds, waited))
+        sample = self._sample(_read_timers(), self._before, (seconds, waited))
         _set_rate(STOCK_RATE)
         self._is_timing = False
         self._rest(seconds)
@@ -142,7 +142,7 @@ def _set_rate(rate: int) -> None:
             models.discard(model)
 
 
-def _readings() -> Readings:
+def _read_timers() -> Readings:
     """Return the timer of each model that has one."""
     found: Readings = {}
     for model in list(models):

@@ -25,24 +25,24 @@ from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
 from ddp_trainer.metrics.record.batched_steps import StepBatchResult
 from ddp_trainer.metrics.record.sampler import Watch
-from ddp_trainer.metrics.record.suppress_errors import harmless, warn_once
+from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board
 from ddp_trainer.process.recorder import Marks, RankRecorder
 
-STEPS: Final = RANK.cells[Metric.STEPS]
-SAMPLES: Final = RANK.cells[Metric.SAMPLES]
-DATA_WAIT: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.DATA_WAIT)]
-H2D: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.HOST_TO_DEVICE)]
-FORWARD: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.FORWARD)]
-BACKWARD: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.BACKWARD)]
-COMM_EXPOSED: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED)]
-OPTIMIZER: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.OPTIMIZER)]
-CHECKPOINT: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.CHECKPOINT)]
-OTHER: Final = RANK.cells[cell(Metric.PHASE_SECONDS, Phase.OTHER)]
-STEP: Final = RANK.cells[Metric.STEP]
-EPOCH: Final = RANK.cells[Metric.EPOCH]
-LAST_STEP_TIMESTAMP: Final = RANK.cells[Metric.LAST_STEP_TIMESTAMP]
-FIRST_BUCKET: Final = RANK.cells[cell(Metric.STEP_DURATION, str(STEP_SECONDS[0]))]
+STEPS: Final = RANK.cell_index[Metric.STEPS]
+SAMPLES: Final = RANK.cell_index[Metric.SAMPLES]
+DATA_WAIT: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.DATA_WAIT)]
+H2D: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.HOST_TO_DEVICE)]
+FORWARD: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.FORWARD)]
+BACKWARD: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.BACKWARD)]
+COMM_EXPOSED: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED)]
+OPTIMIZER: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.OPTIMIZER)]
+CHECKPOINT: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.CHECKPOINT)]
+OTHER: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.OTHER)]
+STEP: Final = RANK.cell_index[Metric.STEP]
+EPOCH: Final = RANK.cell_index[Metric.EPOCH]
+LAST_STEP_TIMESTAMP: Final = RANK.cell_index[Metric.LAST_STEP_TIMESTAMP]
+FIRST_BUCKET: Final = RANK.cell_index[cell(Metric.STEP_DURATION, str(STEP_SECONDS[0]))]
 """The other buckets follow, in order of their bounds."""
 
 _WORD_BYTES: Final = 128
@@ -86,21 +86,21 @@ class BoardRankRecorder(RankRecorder):
         self._look_at = self._looked_at + watch.first
 
     @property
-    def unwatched_steps(self) -> int:
+    def steps_before_sample(self) -> int:
         """Steps left before the one at which the sampler runs."""
         return int(min(self._look_at - self._cells[STEPS], sys.maxsize)) - 1
 
-    def _look(self, count: float, seconds: float, waited: float) -> None:
+    def _update_sampler(self, count: float, seconds: float, waited: float) -> None:
         if self.watched_by is not None:
-            self._look_at = count + self.watched_by.look(seconds, waited, int(count - self._looked_at))
+            self._look_at = count + self.watched_by.sample_if_due(seconds, waited, int(count - self._looked_at))
             self._looked_at = count
 
-    def forsake(self) -> None:
+    def detach(self) -> None:
         """Stop writing to the file after a fork: only the parent process writes there."""
-        self._board.forsake()
+        self._board.detach()
         self._cells, self._revision = self._board.cells, self._board.revision
 
-    @harmless
+    @suppress_errors
     def identity(
         self,
         *,
@@ -127,7 +127,7 @@ class BoardRankRecorder(RankRecorder):
         self._board.describe(known | words | gpu | _place(parallel, rank, world_size) | {"world_size": world_size})
         self._board.put({Metric.PEAK_FLOPS: peak_flops(gpu[MetricLabel.DEVICE_NAME])})
 
-    @harmless
+    @suppress_errors
     def job(self, *, precision: str, parallelism: str) -> None:
         """Record precision and parallelism of the job."""
         torch = sys.modules.get("torch")
@@ -139,8 +139,8 @@ class BoardRankRecorder(RankRecorder):
         }
         self._board.describe(self._board.identity | words)
 
-    @harmless
-    def planned(self, steps: int) -> None:
+    @suppress_errors
+    def planned_steps(self, steps: int) -> None:
         """Record the number of global steps of the run."""
         self._board.put({Metric.STEPS_PLANNED: steps})
 
@@ -200,7 +200,7 @@ class BoardRankRecorder(RankRecorder):
             cells[LAST_STEP_TIMESTAMP] = self._clock()
             revision[0] = odd + 1
             if count >= self._look_at:
-                self._look(count, seconds, comm_exposed)
+                self._update_sampler(count, seconds, comm_exposed)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("step", error)
 
@@ -209,8 +209,8 @@ class BoardRankRecorder(RankRecorder):
         """Function that stores the number of a step that :meth:`strode` records later. It costs one store."""
         return functools.partial(self._cells.__setitem__, STEP)
 
-    @harmless
-    def strode(self, stride: StepBatchResult, exposed: float) -> None:
+    @suppress_errors
+    def record_steps(self, stride: StepBatchResult, exposed: float) -> None:
         """Record one or several steps, the last of which has just ended. Each other one fits into the first bucket.
 
         Args:
@@ -218,7 +218,7 @@ class BoardRankRecorder(RankRecorder):
             exposed: Seconds of their backward passes in which the rank waited for gradients.
         """
         cells = self._cells
-        with self._board.changing():
+        with self._board.atomic_update():
             cells[STEPS] += stride.steps
             cells[STEP] = cells[STEPS]
             cells[SAMPLES] += stride.samples
@@ -232,48 +232,48 @@ class BoardRankRecorder(RankRecorder):
             cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, stride.last)] += 1.0
             cells[LAST_STEP_TIMESTAMP] = self._clock()
         if cells[STEPS] >= self._look_at:
-            self._look(cells[STEPS], stride.last, exposed)
+            self._update_sampler(cells[STEPS], stride.last, exposed)
 
-    @harmless
+    @suppress_errors
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
         """Record the mean loss of the last step over all ranks, and its learning rate."""
         self._board.put({Metric.LOSS: loss, Metric.LEARNING_RATE: learning_rate})
 
-    @harmless
+    @suppress_errors
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
         """Record the norm of the last step's whole gradient, and the loss scale."""
         self._board.put({Metric.GRADIENT_NORM: norm, Metric.LOSS_SCALE: loss_scale})
 
-    @harmless
+    @suppress_errors
     def work(self, tokens: float, flops: float) -> None:
         """Add tokens and floating-point operations of this rank."""
         self._board.add({Metric.TOKENS: tokens, Metric.MODEL_FLOPS: flops})
 
-    @harmless
-    def recomputed(self, ratio: float) -> None:
+    @suppress_errors
+    def recompute_ratio(self, ratio: float) -> None:
         """Record the operations that the backward pass repeats, as a share of the model's."""
         self._board.put({Metric.RECOMPUTED: ratio})
 
-    @harmless
-    def waited(self, seconds: Mapping[Wait, float]) -> None:
+    @suppress_errors
+    def record_wait(self, seconds: Mapping[Wait, float]) -> None:
         """Add seconds that this rank waited for others."""
         self._board.add({cell(Metric.WAIT_SECONDS, wait): more for wait, more in seconds.items()})
         if Wait.STAGE in seconds and self.watched_by is not None:
-            self.watched_by.stop_comparing()
+            self.watched_by.ignore_loop_waits()
 
-    @harmless
+    @suppress_errors
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """Record a sampled step, by seconds of work and of waiting for gradients."""
-        with self._board.changing():
+        with self._board.atomic_update():
             self._board.add({Metric.SAMPLED_STEPS: 1.0, Metric.SAMPLED_BUSY: busy_seconds})
             self._board.add({Metric.SAMPLED_COMM_EXPOSED: comm_exposed_seconds})
 
-    @harmless
-    def collected(self, seconds: float) -> None:
+    @suppress_errors
+    def record_gc_time(self, seconds: float) -> None:
         """Add the seconds of a garbage collection."""
         self._board.add({"ddp_gc_pause_seconds_total": seconds})
 
-    @harmless
+    @suppress_errors
     def gpu_memory(self, memory: Mapping[str, float], before: Mapping[str, float]) -> None:
         """Record the GPU's memory, and add what its counters have grown since ``before``; see :func:`gpu.memory`."""
         for name, value in memory.items():
@@ -282,12 +282,12 @@ class BoardRankRecorder(RankRecorder):
             else:
                 self._board.put({name: value})
 
-    @harmless
-    def evaluated(self, loss: float, accuracy: float) -> None:
+    @suppress_errors
+    def record_evaluation(self, loss: float, accuracy: float) -> None:
         """Record the result of an evaluation over all ranks."""
         self._board.put({"ddp_eval_loss": loss, "ddp_eval_accuracy_ratio": accuracy})
 
-    @harmless
+    @suppress_errors
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         """Record a checkpoint that became durable."""
         self._board.add({cell("ddp_checkpoint_saves_total", "success"): 1.0})
@@ -296,36 +296,36 @@ class BoardRankRecorder(RankRecorder):
         self._board.put({"ddp_checkpoint_last_step": step, "ddp_checkpoint_size_bytes": size_bytes})
         self._board.put({"ddp_checkpoint_last_success_timestamp_seconds": self._clock()})
 
-    @harmless
+    @suppress_errors
     def checkpoint_failed(self) -> None:
         """Count a checkpoint that could not be written. Training continues."""
         self._board.add({cell("ddp_checkpoint_saves_total", "failure"): 1.0})
 
-    @harmless
+    @suppress_errors
     def checkpoint_skipped(self) -> None:
         """Count a checkpoint that was skipped because the previous one was still being written."""
         self._board.add({cell("ddp_checkpoint_saves_total", "skipped"): 1.0})
 
-    @harmless
+    @suppress_errors
     def checkpoint_loaded(self, seconds: float) -> None:
         """Add the seconds of restoring state."""
         self._board.add({"ddp_checkpoint_load_seconds_total": seconds})
 
-    @harmless
+    @suppress_errors
     def checkpoint_interval(self, seconds: float) -> None:
         """Record the time between checkpoints, in seconds."""
         self._board.put({"ddp_checkpoint_interval_seconds": seconds})
 
-    @harmless
+    @suppress_errors
     def skipped_step(self) -> None:
         """Count a step that consumed its samples without changing a weight."""
         self._board.add({"ddp_skipped_steps_total": 1.0})
 
-    @harmless
+    @suppress_errors
     def account(self, account: JobAccount) -> None:
         """Record the time account of the whole job."""
         states = (cell(Metric.JOB_TIME, state) for state in JobTime)
-        with self._board.changing():
+        with self._board.atomic_update():
             self._board.put(dict(zip(states, account.seconds, strict=True)))
             self._board.put({Metric.JOB_START: account.started})
             self._board.put({Metric.LOST_STEPS: account.lost_steps, Metric.LOST_PROGRESS: account.lost_seconds})
@@ -334,10 +334,10 @@ class BoardRankRecorder(RankRecorder):
 _living: Final[weakref.WeakSet[BoardRankRecorder]] = weakref.WeakSet()
 
 
-def _forsake() -> None:
+def _detach_all() -> None:
     for recorder in list(_living):
-        recorder.forsake()
+        recorder.detach()
 
 
 # A forked process, such as a data loader worker, must not write to its parent's board.
-os.register_at_fork(after_in_child=_forsake)
+os.register_at_fork(after_in_child=_detach_all)

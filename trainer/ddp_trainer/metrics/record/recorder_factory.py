@@ -19,13 +19,13 @@ from ddp_trainer.metrics.record import ddp_comm_sampler
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.sampler import Watch
-from ddp_trainer.metrics.record.step_meter import Meter
+from ddp_trainer.metrics.record.step_meter import StepMeter
 from ddp_trainer.metrics.record.user_metrics import Log
-from ddp_trainer.metrics.storage.mmap_directory import LOCAL_WORLD_SIZE, agent_board, rank_board
+from ddp_trainer.metrics.storage.mmap_directory import LOCAL_WORLD_SIZE, agent_board_path, rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
-from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, vitals
+from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, read_process_stats
 from ddp_trainer.process.heartbeat_page import marks
-from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, SilentAgentRecorder, SilentRankRecorder
+from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder, NoopRankRecorder, RankRecorder
 
 _log: Final = logging.getLogger(__name__)
 
@@ -43,10 +43,10 @@ def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
     for leave in stand_ins:
         leave()
     stand_ins.clear()
-    return opened(environment)
+    return open_rank_recorder(environment)
 
 
-def opened(environment: Mapping[str, str], *, waits_are_told: bool = True) -> RankRecorder:
+def open_rank_recorder(environment: Mapping[str, str], *, waits_are_told: bool = True) -> RankRecorder:
     """Return the recorder of this rank, and keep the hooks of a script that does not report.
 
     Args:
@@ -55,12 +55,12 @@ def opened(environment: Mapping[str, str], *, waits_are_told: bool = True) -> Ra
     """
     directory = environment.get(Env.METRICS_DIR)
     if not directory:
-        return SilentRankRecorder(marks(environment))
+        return NoopRankRecorder(marks(environment))
     try:
         return _rank_recorder(Path(directory), environment, waits_are_told=waits_are_told)
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for this rank: no board in %s (%s); training goes on", directory, error)
-        return SilentRankRecorder(marks(environment))
+        return NoopRankRecorder(marks(environment))
 
 
 def agent_recorder(directory: Path | None = None, environment: Mapping[str, str] = os.environ) -> AgentRecorder:
@@ -70,22 +70,22 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
     """
     told = directory or environment.get(Env.METRICS_DIR)
     if not told:
-        return SilentAgentRecorder()
+        return NoopAgentRecorder()
     try:
         Path(told).mkdir(mode=0o700, parents=True, exist_ok=True)
-        board = Board.open(agent_board(Path(told)), AGENT)
+        board = Board.open(agent_board_path(Path(told)), AGENT)
         _claim(board, ProcessId.current())
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for the launcher: no board in %s (%s); training goes on", told, error)
-        return SilentAgentRecorder()
+        return NoopAgentRecorder()
     recorder = BoardAgentRecorder(board, Path(told))
     recorder.state(GroupState.PENDING)
     return recorder
 
 
-def meter(environment: Mapping[str, str] = os.environ) -> Meter:
+def meter(environment: Mapping[str, str] = os.environ) -> StepMeter:
     """Return a stopwatch for the loop of any script, see :class:`~ddp_trainer.metrics.record.step_meter.Meter`."""
-    return Meter(rank_recorder(environment))
+    return StepMeter(rank_recorder(environment))
 
 
 def log(environment: Mapping[str, str] = os.environ) -> Log:
@@ -93,7 +93,7 @@ def log(environment: Mapping[str, str] = os.environ) -> Log:
 
     See :class:`~ddp_trainer.metrics.record.user_metrics.Log`.
     """
-    return Log(opened(environment))
+    return Log(open_rank_recorder(environment))
 
 
 def _claim(board: Board, process: ProcessId) -> None:
@@ -102,7 +102,7 @@ def _claim(board: Board, process: ProcessId) -> None:
     Raises OSError if a living process owns it, since both would write there.
     """
     owner = board.owner
-    if owner != process and vitals(owner) is not None:
+    if owner != process and read_process_stats(owner) is not None:
         board.close()
         raise OSError(f"the one that is there belongs to process {owner.pid}, which runs")
     board.claim(process)
@@ -118,11 +118,11 @@ def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int
 def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are_told: bool) -> RankRecorder:
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     process = ProcessId.current()
-    board = Board.open(rank_board(directory, local_rank), RANK)
+    board = Board.open(rank_board_path(directory, local_rank), RANK)
     owner = board.owner
     if owner != process and is_ancestor(owner):
         board.close()
-        return SilentRankRecorder()
+        return NoopRankRecorder()
     _claim(board, process)
     known = board.identity
     board.describe(
@@ -138,6 +138,6 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
     )
     recorder = BoardRankRecorder(board, marks=marks(environment))
     recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
-    ddp_comm_sampler.follow(sys.modules.get("torch"))
-    gc_time.watch(recorder.collected)
+    ddp_comm_sampler.track_ddp_models(sys.modules.get("torch"))
+    gc_time.watch(recorder.record_gc_time)
     return recorder

@@ -35,7 +35,7 @@ INTAKE: Final = "_ddp_intake"
 """Name of the attribute of a loader's iterator that holds its intake."""
 
 
-class Intake:
+class SampleCounter:
     """Counters of the samples that one loader iterator has drawn and returned."""
 
     __slots__ = ("drawn", "is_over", "is_plain", "is_training", "sampler", "samples")
@@ -54,7 +54,7 @@ class Intake:
         self.sampler: Any = None
         """Iterator over the sampler from which the indices were drawn."""
 
-    def drew(self, sampler: Any, index: Any) -> None:
+    def record_indices(self, sampler: Any, index: Any) -> None:
         """Record the indices of a batch. A persistent iterator has a new ``sampler`` in each pass."""
         if sampler is not self.sampler:
             self.sampler = sampler
@@ -62,7 +62,7 @@ class Intake:
             self.is_over = False
         self.drawn.append(len(index) if isinstance(index, list | tuple) else 0)
 
-    def handed_out(self, batch: Any, *, is_stream: bool) -> None:
+    def record_batch(self, batch: Any, *, is_stream: bool) -> None:
         """Record a batch that the script receives."""
         drawn = self.drawn.popleft() if self.drawn else 0
         self.is_plain = drawn > 0 and not is_stream
@@ -85,11 +85,11 @@ class Intake:
         return samples
 
 
-def intake_of(iterator: Any) -> Intake:
+def get_sample_counter(iterator: Any) -> SampleCounter:
     """Return the intake of a loader's iterator, stored as its attribute so that both end together."""
     # Access to ``__dict__`` would create it, which slows every access of torch to the iterator.
-    intake: Intake | None = getattr(iterator, INTAKE, None)
+    intake: SampleCounter | None = getattr(iterator, INTAKE, None)
     if intake is None:
-        intake = Intake()
+        intake = SampleCounter()
         setattr(iterator, INTAKE, intake)
     return intake

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from ddp_trainer.metrics.collect import gpu
-from ddp_trainer.metrics.record.ddp_comm_sampler import Exposure
+from ddp_trainer.metrics.record.ddp_comm_sampler import CommSampler
 
 GPU_SECONDS: Final = 5.0
 """Seconds between two readings of a GPU's memory."""
@@ -45,7 +45,7 @@ class Watch:
         self._sink = sink
         self._waits_are_told = waits_are_told
         self._clock = clock
-        self._exposure = Exposure()
+        self._exposure = CommSampler()
         self._memory: dict[str, float] = {}
         self._memory_at = float("-inf")
         self._due = self._exposure.wait
@@ -55,11 +55,11 @@ class Watch:
         """First step at whose end to call :meth:`look`."""
         return self._due
 
-    def stop_comparing(self) -> None:
+    def ignore_loop_waits(self) -> None:
         """Ignore the loop's waiting times. Ranks with different work, such as pipeline stages, are not comparable."""
         self._waits_are_told = False
 
-    def look(self, seconds: float, waited: float, steps: int) -> int:
+    def sample_if_due(self, seconds: float, waited: float, steps: int) -> int:
         """Sample at the end of a step, if due.
 
         Args:
@@ -70,19 +70,19 @@ class Watch:
         Returns:
             Number of steps until the next call.
         """
-        self._look_at_gpu()
+        self._sample_gpu_memory()
         self._due -= steps
         if self._due <= 0:
             # On a GPU, the host's clock measures waiting for the device, which may be computing.
             is_measured = self._waits_are_told and not _has_gpu()
-            sample = self._exposure.stepped(seconds, waited if is_measured else 0.0)
+            sample = self._exposure.end_step(seconds, waited if is_measured else 0.0)
             self._due = self._exposure.wait
             if sample is not None:
                 self.exposed_seconds = sample.exposed
                 self._sink.sampled(sample.seconds - sample.exposed, sample.exposed)
         return max(1, min(self._due, MOST_STEPS) if _has_gpu() else self._due)
 
-    def _look_at_gpu(self) -> None:
+    def _sample_gpu_memory(self) -> None:
         if not _has_gpu() or self._clock() - self._memory_at < GPU_SECONDS:
             return
         memory = gpu.memory()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from ddp_trainer.metrics.record.batched_steps import SHORT_SECONDS, TIMED_STEPS, StepBatch, StepBatchResult, StepBudget
-from ddp_trainer.metrics.record.sample_counter import Intake
+from ddp_trainer.metrics.record.sample_counter import SampleCounter
 
 RIVAL_STEPS: Final = 16
 """Steps of another optimizer, without one of the counted optimizer, after which the other one counts."""
@@ -26,20 +26,20 @@ COMPUTED: Final = "computed"
 """Last event: none yet, the end of a step, a batch, a backward pass."""
 
 
-class Listener(Protocol):
+class StepObserver(Protocol):
     """Receiver of every step."""
 
-    def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
+    def record_steps(self, optimizer: Any, stride: StepBatchResult) -> None:
         """Receive a step or a stride of ``optimizer``, which is None if it no longer exists."""
 
-    def outlook(self) -> StepBudget:
+    def step_budget(self) -> StepBudget:
         """Return the limits of a stride that begins now."""
 
 
 class Timeline:
     """Timeline of one process: takes the beginning and end of each event, and passes steps to the listener."""
 
-    def __init__(self, listener: Listener, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, listener: StepObserver, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self.stride = StepBatch(clock)
         """Stride in progress. It receives the batches of its loader and the steps of its optimizer instead of the
@@ -53,7 +53,7 @@ class Timeline:
         self._mark = 0.0
         self._seen = START
         self._waited = self._forward = self._backward = self._moved = self._rest = 0.0
-        self._intakes: list[Intake] = []
+        self._intakes: list[SampleCounter] = []
         self._leader: Callable[[], Any] = lambda: None
         self._rival: Callable[[], Any] = lambda: None
         self._rival_steps = 0
@@ -66,11 +66,11 @@ class Timeline:
         self._mark = now
         self._seen = IDLE
 
-    def fetched(self, begun: float, intake: Intake, *, is_training: bool) -> None:
+    def record_fetch(self, begun: float, intake: SampleCounter, *, is_training: bool) -> None:
         """Record a batch that the script requested at ``begun``. With gradients off it is not for training."""
         if self.stride.is_on:
             if is_training and self.stride.takes(intake):
-                self.stride.fetched(begun, self.clock())
+                self.stride.record_fetch(begun, self.clock())
                 return
             self.pause()
         now = self.clock()
@@ -126,7 +126,7 @@ class Timeline:
         if leader is optimizer:
             self._is_moving = True
         else:
-            self._note_rival(optimizer)
+            self._track_other_optimizer(optimizer)
 
     def moved(self, optimizer: object) -> None:
         """Record the end of an optimizer step. A step that calls the step of its base class counts once."""
@@ -153,7 +153,7 @@ class Timeline:
                 self._intakes.append(stride.intake)
             self._is_plain = not stride.is_fetched
             if strode.steps:
-                self._listener.strode(self._leader(), strode)
+                self._listener.record_steps(self._leader(), strode)
             else:
                 self._waited += strode.waited
                 self._forward += strode.forward
@@ -161,7 +161,7 @@ class Timeline:
                 self._moved += strode.moved
                 self._rest += strode.rest
 
-    def _note_rival(self, optimizer: object) -> None:
+    def _track_other_optimizer(self, optimizer: object) -> None:
         self._is_plain = False
         if self._rival() is not optimizer:
             if self._rival_steps:
@@ -177,7 +177,9 @@ class Timeline:
             samples += intake.take()
         computed = (self._forward, self._backward, self._moved)
         seconds = self._waited + sum(computed) + self._rest
-        self._listener.strode(optimizer, StepBatchResult(1, seconds, samples, self._waited, *computed, self._rest))
+        self._listener.record_steps(
+            optimizer, StepBatchResult(1, seconds, samples, self._waited, *computed, self._rest)
+        )
         if self._is_plain and seconds <= SHORT_SECONDS and len(self._intakes) == 1 and self._intakes[0].is_plain:
             self._plain.append(computed)
             self._set_out(self._intakes[0])
@@ -188,12 +190,12 @@ class Timeline:
         self._seen = IDLE
         self._is_plain = True
 
-    def _set_out(self, intake: Intake) -> None:
+    def _set_out(self, intake: SampleCounter) -> None:
         """Start a stride if enough steps were timed."""
         forward, backward, moved = (sum(seconds) for seconds in zip(*self._plain, strict=True))
         if len(self._plain) < TIMED_STEPS or forward + backward + moved <= 0:
             return
-        outlook = self._listener.outlook()
+        outlook = self._listener.step_budget()
         if outlook.unwatched >= TIMED_STEPS:
             self.stride.begin(self._leader, intake, (forward, backward, moved), self._mark, outlook)
             self.looks_away()

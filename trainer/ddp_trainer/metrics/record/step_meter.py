@@ -12,7 +12,7 @@ from ddp_trainer.process.recorder import RankRecorder
 _PHASES: Final = tuple(Phase)
 
 
-class Meter:
+class StepMeter:
     """Stopwatch of one loop, made by :func:`ddp_trainer.metrics.attach.meter`.
 
     ::

@@ -22,7 +22,7 @@ def warn_once(what: str, error: Exception) -> None:
         _log.warning("metrics: %s is not recorded (%s); training goes on", what, error)
 
 
-def harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Concatenate[Recorder, P], None]:
+def suppress_errors(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Concatenate[Recorder, P], None]:
     """Decorate ``method`` so that its errors become one warning."""
 
     @functools.wraps(method)

@@ -13,16 +13,16 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.common.constants import Metric, MetricLabel, Phase
 from ddp_trainer.metrics.collect.collectives import Collectives
-from ddp_trainer.metrics.collect.gpu_readings import GpuReadings
-from ddp_trainer.metrics.collect.pod_totals import PodSums
+from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
+from ddp_trainer.metrics.collect.pod_counters import PodCounters
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, cell
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.storage import container
-from ddp_trainer.metrics.storage.mmap_directory import Slot, Survey, survey
+from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, read_pod_snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class MetricSource:
     """Source of numbers for an exposition: a rank, the launcher, or the aggregator itself."""
 
     scopes: frozenset[Scope]
@@ -56,7 +56,7 @@ class Exposition(Collector):
         job: str,
         cgroup: Path = container.CGROUP,
         collectives: Collectives | None = None,
-        gpus: GpuReadings | None = None,
+        gpus: GpuSampler | None = None,
     ) -> None:
         """Create the collector.
 
@@ -68,10 +68,10 @@ class Exposition(Collector):
             gpus: Source of GPU readings (the GPUs named by the boards in ``directory``).
         """
         self._directory = directory
-        self._gpus = gpus or GpuReadings(directory)
+        self._gpus = gpus or GpuSampler(directory)
         self._collectives = collectives or Collectives(directory)
         self._cgroup = cgroup
-        self._sums = PodSums()
+        self._sums = PodCounters()
         self._job = job
         self._version = importlib.metadata.version("kubectl-ddp")
         self._scrapes = 0
@@ -80,7 +80,7 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Exposed]:
         """Yield every family that has a sample, in the order of the catalogue."""
         begun = time.perf_counter()
-        seen = survey(self._directory)
+        seen = read_pod_snapshot(self._directory)
         speakers = [*map(self._rank, seen.ranks), *map(_agent, filter(None, [seen.agent])), self._self(seen)]
         for family in FAMILIES:
             exposed = _empty(family)
@@ -91,13 +91,13 @@ class Exposition(Collector):
         self._scrapes += 1
         self._seconds += time.perf_counter() - begun
 
-    def _rank(self, slot: Slot) -> Speaker:
+    def _rank(self, slot: Slot) -> MetricSource:
         scopes = {Scope.RANK}
         if slot.rank == 0:
             scopes.add(Scope.JOB)
         if slot.local_rank == 0:
             scopes.add(Scope.POD)
-        return Speaker(
+        return MetricSource(
             scopes=frozenset(scopes),
             values={
                 **_cumulative(slot.board.values),
@@ -105,12 +105,14 @@ class Exposition(Collector):
                 **self._collectives.values(slot.local_rank),
                 **self._gpus.values(slot),
             },
-            words={family.name: words for family, known_by in _INFOS if (words := _words(slot, family))[known_by]},
+            words={
+                family.name: words for family, known_by in _INFOS if (words := _slot_labels(slot, family))[known_by]
+            },
             rank=str(slot.rank),
         )
 
-    def _self(self, seen: Survey) -> Speaker:
-        return Speaker(
+    def _self(self, seen: PodSnapshot) -> MetricSource:
+        return MetricSource(
             scopes=frozenset({Scope.POD}),
             values={
                 "ddp_exporter_scrapes_total": float(self._scrapes),
@@ -129,7 +131,7 @@ def _empty(family: Family) -> Exposed:
     return Exposed(stem, family.help, family.kind.value, family.unit)
 
 
-def _words(slot: Slot, family: Family) -> dict[str, str]:
+def _slot_labels(slot: Slot, family: Family) -> dict[str, str]:
     return {str(label): str(slot.board.identity.get(label, "")) for label in family.labels}
 
 
@@ -165,9 +167,9 @@ def _process(slot: Slot) -> dict[str, float]:
     }
 
 
-def _agent(slot: Slot) -> Speaker:
+def _agent(slot: Slot) -> MetricSource:
     up = {"ddp_agent_up": float(slot.vitals is not None)}
-    return Speaker(scopes=frozenset({Scope.POD}), values=slot.board.values | up)
+    return MetricSource(scopes=frozenset({Scope.POD}), values=slot.board.values | up)
 
 
 _HISTOGRAMS = [family for family in FAMILIES if family.kind is Kind.HISTOGRAM]

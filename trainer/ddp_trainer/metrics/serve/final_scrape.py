@@ -22,7 +22,7 @@ SENT_SECONDS: Final = 0.5
 """Seconds for a response to leave."""
 
 
-class Scrapes:
+class ScrapeTracker:
     """Times of Prometheus' scrapes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,7 +63,7 @@ class Scrapes:
         return has_come or now >= self._deadline
 
 
-def most_seconds(environ: Mapping[str, str]) -> float:
+def max_wait_seconds(environ: Mapping[str, str]) -> float:
     """Return the seconds in ``$DDP_LAST_SCRAPE``; 20 if it is unset or not a number from 0 to 600."""
     try:
         seconds = float(environ.get(Env.LAST_SCRAPE, ""))

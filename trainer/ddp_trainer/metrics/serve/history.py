@@ -23,7 +23,7 @@ from ddp_trainer.metrics.families.family import Family, cell
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.serve import history_format
 from ddp_trainer.metrics.serve.history_format import Key
-from ddp_trainer.metrics.storage.mmap_directory import Slot, Survey, survey
+from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, read_pod_snapshot
 from ddp_trainer.process.atomic_files import draft_of
 
 MOST_READINGS: Final = 240
@@ -55,36 +55,36 @@ class History:
     _written: float = 0.0
 
     @classmethod
-    def resumed(cls, directory: Path, clock: Callable[[], float] = time.time) -> History:
+    def load(cls, directory: Path, clock: Callable[[], float] = time.time) -> History:
         """Return the history that a previous aggregator saved in the directory; an empty one if there is none."""
         history = cls(directory, clock)
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             history._load(json.loads((directory / FILE).read_text(encoding="utf-8")))
         return history
 
-    def look(self) -> None:
+    def sample_if_due(self) -> None:
         """Read the boards if a reading is due."""
         now = self.clock()
         if self.times and 0 <= now - self.times[-1] < self.interval:
             return
-        self._add(now, _values(survey(self.directory)))
+        self._add(now, _values(read_pod_snapshot(self.directory)))
         if not 0 <= now - self._written < KEPT_SECONDS:
             self.keep()
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the whole history, with a reading of this moment."""
         now = self.clock()
         times = [*self.times, now]
-        current = _values(survey(self.directory))
+        current = _values(read_pod_snapshot(self.directory))
         told = {key: [*values, current.get(key)] for key, values in self.series.items()}
         told |= {key: [*[None] * len(self.times), value] for key, value in current.items() if key not in told}
-        return history_format.document(times, told)
+        return history_format.history_to_dict(times, told)
 
     def keep(self) -> None:
         """Write the history beside the boards. If that fails, it ends with this process."""
         self._written = self.clock()
         with suppress(OSError), draft_of(self.directory / FILE) as draft:
-            draft.write_text(json.dumps(history_format.document(self.times, self.series)), encoding="utf-8")
+            draft.write_text(json.dumps(history_format.history_to_dict(self.times, self.series)), encoding="utf-8")
 
     def _add(self, now: float, values: Mapping[Key, float]) -> None:
         for key in values:
@@ -104,7 +104,7 @@ class History:
             self.interval *= 2
 
 
-def _values(seen: Survey) -> dict[Key, float]:
+def _values(seen: PodSnapshot) -> dict[Key, float]:
     """Return the recorded series of all boards at one moment."""
     found: dict[Key, float] = {}
     for slot in seen.ranks:

@@ -30,7 +30,7 @@ Key = tuple[str, Labels]
 """Name and labels of a series."""
 
 
-def document(times: Sequence[float], series: Mapping[Key, Sequence[float | None]]) -> dict[str, Any]:
+def history_to_dict(times: Sequence[float], series: Mapping[Key, Sequence[float | None]]) -> dict[str, Any]:
     """Build a document from times and series.
 
     Args:
@@ -63,14 +63,14 @@ def read(told: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | N
     return times, {_key(each): _read(each, len(times)) for each in told["series"]}
 
 
-def thinned(told: Mapping[str, Any], most: int = LEFT_READINGS) -> dict[str, Any]:
+def downsample(told: Mapping[str, Any], most: int = LEFT_READINGS) -> dict[str, Any]:
     """Return the document with at most ``most`` readings, among them the first and the last."""
     times, series = read(told)
     if len(times) <= most:
         return dict(told)
     chosen = sorted({round(index * (len(times) - 1) / (most - 1)) for index in range(most)})
     kept = {key: [values[index] for index in chosen] for key, values in series.items()}
-    return document([times[index] for index in chosen], kept)
+    return history_to_dict([times[index] for index in chosen], kept)
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, fit_connections
+from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, apply_fd_limit
 from ddp_trainer.net.limited_server import Connection, LimitedServer
 
 DEADLINE_SECONDS: Final = 5.0
@@ -43,7 +43,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """HTTP response."""
 
     body: bytes
@@ -61,9 +61,9 @@ class Answer:
         return head.encode("ascii") + (self.body if with_body else b"")
 
 
-def refusal(status: HTTPStatus, sentence: str) -> Answer:
+def error_response(status: HTTPStatus, sentence: str) -> Response:
     """Return an error response with one sentence."""
-    return Answer(f"{sentence}\n".encode(), status)
+    return Response(f"{sentence}\n".encode(), status)
 
 
 def parse(head: bytes) -> Request | None:
@@ -82,7 +82,7 @@ def parse(head: bytes) -> Request | None:
     return Request(words[0], path, headers.get("accept", ""), headers.get("user-agent", ""), query)
 
 
-Respond = Callable[[Request], Answer | Awaitable[Answer]]
+Respond = Callable[[Request], Response | Awaitable[Response]]
 """Returns the response to a request, immediately or as an awaitable."""
 
 
@@ -105,7 +105,7 @@ class Server:
 
     def start(self, listener: socket.socket) -> LimitedServer:
         """Accept connections from ``listener`` until the returned server is closed."""
-        total = fit_connections(MOST_CONNECTIONS)
+        total = apply_fd_limit(MOST_CONNECTIONS)
         limits = ConnectionLimits(total=total, per_address=min(total, MOST_PER_ADDRESS))
         server = LimitedServer(listener, self._serve, limits=limits, log=self._log, buffer_bytes=MOST_REQUEST_BYTES)
         server.start()
@@ -115,19 +115,19 @@ class Server:
         # 0: drain waits until the last byte has left, so the deadline also covers slow readers.
         connection.writer.transport.set_write_buffer_limits(0)
         async with asyncio.timeout(self._deadline_seconds):
-            connection.writer.write(await self._answer(connection.reader))
+            connection.writer.write(await self._process_request(connection.reader))
             await connection.writer.drain()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    async def _process_request(self, reader: asyncio.StreamReader) -> bytes:
         try:
             request = parse(await reader.readuntil(b"\r\n\r\n"))
         except asyncio.LimitOverrunError:
             sentence = f"A request has at most {MOST_REQUEST_BYTES} bytes here."
-            return refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, sentence).encoded()
+            return error_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, sentence).encoded()
         if request is None:
-            return refusal(HTTPStatus.BAD_REQUEST, "This is not an HTTP/1 request.").encoded()
+            return error_response(HTTPStatus.BAD_REQUEST, "This is not an HTTP/1 request.").encoded()
         if request.method not in {"GET", "HEAD"}:
-            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.").encoded()
+            return error_response(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.").encoded()
         answer = self._respond(request)
         if isinstance(answer, Awaitable):
             answer = await answer

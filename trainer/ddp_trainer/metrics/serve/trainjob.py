@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Metric
-from ddp_trainer.metrics.storage.mmap_directory import survey
+from ddp_trainer.metrics.storage.mmap_directory import read_pod_snapshot
 
 SERVER_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 CA_CERT: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
@@ -140,20 +140,20 @@ class Reporter:
     def stop(self) -> None:
         """Send a last report, and wait at most :data:`FAREWELL_SECONDS` for it."""
         self._ended.set()
-        last = threading.Thread(target=self._look, args=(FAREWELL_SECONDS,), daemon=True)
+        last = threading.Thread(target=self._post_if_changed, args=(FAREWELL_SECONDS,), daemon=True)
         last.start()
         last.join(FAREWELL_SECONDS)
 
     def _run(self) -> None:
         pause = self._every
         while not self._ended.wait(pause):
-            is_well = self._look(TIMEOUT_SECONDS)
+            is_well = self._post_if_changed(TIMEOUT_SECONDS)
             pause = self._every if is_well else min(2 * pause, max(self._every, LONGEST_PAUSE_SECONDS))
 
-    def _look(self, timeout: float) -> bool:
+    def _post_if_changed(self, timeout: float) -> bool:
         """Send the status if it has changed. Returns False if that failed."""
         try:
-            slot = next((slot for slot in survey(self._directory).ranks if slot.rank == 0), None)
+            slot = next((slot for slot in read_pod_snapshot(self._directory).ranks if slot.rank == 0), None)
             status = self._progress.status(slot.board.values, time.monotonic()) if slot is not None else None
             if status is None or _without_time(status) == self._posted:
                 return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.metrics.storage.mmap_directory import survey
+from ddp_trainer.metrics.storage.mmap_directory import read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import OtherVersion
 
 LOOK_SECONDS: Final = 1.0
@@ -25,12 +25,12 @@ class UnreadableFiles:
     _looked_at: float = float("-inf")
     _told: set[tuple[Path, str]] = field(default_factory=set)
 
-    def look(self) -> None:
+    def check_if_due(self) -> None:
         """Check the boards if a check is due, and report new unreadable ones."""
         if self.clock() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = self.clock()
-        for path, why in survey(self.directory).stale:
+        for path, why in read_pod_snapshot(self.directory).stale:
             if (path, str(why)) not in self._told:
                 self._told.add((path, str(why)))
                 self.say(f"{path} is left out, as ddp_exporter_stale_boards counts: {_reason(why)}.")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import MetricLabel
-from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Snapshot, StaleBoard, read
-from ddp_trainer.metrics.storage.process import Vitals, vitals
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, InvalidBoardError, Snapshot, read
+from ddp_trainer.metrics.storage.process import ProcessStats, read_process_stats
 
 LOCAL_WORLD_SIZE: Final = "local_world_size"
 """Key in a rank's identity: number of ranks of its pod."""
@@ -21,12 +21,12 @@ LOCAL_WORLD_SIZE: Final = "local_world_size"
 _RANK_BOARD: Final = re.compile(r"rank-\d{1,6}\.board")
 
 
-def rank_board(directory: Path, local_rank: int) -> Path:
+def rank_board_path(directory: Path, local_rank: int) -> Path:
     """Return the path of a local rank's board."""
     return directory / f"rank-{local_rank}.board"
 
 
-def agent_board(directory: Path) -> Path:
+def agent_board_path(directory: Path) -> Path:
     """Return the path of the launcher's board."""
     return directory / "agent.board"
 
@@ -36,7 +36,7 @@ class Slot:
     """A board with the state of its process from ``/proc``."""
 
     board: Snapshot
-    vitals: Vitals | None
+    vitals: ProcessStats | None
     """State of the process; None if it has ended."""
 
     @property
@@ -56,7 +56,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class PodSnapshot:
     """All boards of a pod at one moment."""
 
     agent: Slot | None
@@ -66,27 +66,27 @@ class Survey:
     """Boards that cannot be read, and the errors."""
 
 
-def survey(directory: Path) -> Survey:
+def read_pod_snapshot(directory: Path) -> PodSnapshot:
     """Read every board of a directory. A missing or unreadable directory has no boards."""
     stale: list[tuple[Path, Exception]] = []
     agent: Slot | None = None
     slots: list[Slot] = []
-    for path in _boards(directory):
-        is_agent = path == agent_board(directory)
+    for path in _board_paths(directory):
+        is_agent = path == agent_board_path(directory)
         try:
             board = read(path, AGENT if is_agent else RANK)
-            slot = Slot(board, vitals(board.owner))
+            slot = Slot(board, read_process_stats(board.owner))
             known = is_agent or (slot.rank >= 0 and slot.local_rank >= 0 and slot.local_world_size > 0)
         except FileNotFoundError:
             continue
-        except (StaleBoard, OSError, ValueError, TypeError) as error:
+        except (InvalidBoardError, OSError, ValueError, TypeError) as error:
             stale.append((path, error))
             continue
         if is_agent:
             agent = slot
         elif known:
             slots.append(slot)
-    return Survey(agent, current(slots), tuple(stale))
+    return PodSnapshot(agent, current(slots), tuple(stale))
 
 
 def current(slots: Iterable[Slot]) -> tuple[Slot, ...]:
@@ -103,14 +103,14 @@ def current(slots: Iterable[Slot]) -> tuple[Slot, ...]:
     return tuple(sorted(taken.values(), key=lambda slot: slot.local_rank))
 
 
-def rank_boards(directory: Path) -> Iterator[Path]:
+def rank_board_paths(directory: Path) -> Iterator[Path]:
     """Return the paths of all boards of ranks; empty if the directory is missing or unreadable."""
-    return (path for path in _boards(directory) if path != agent_board(directory))
+    return (path for path in _board_paths(directory) if path != agent_board_path(directory))
 
 
-def _boards(directory: Path) -> Iterator[Path]:
+def _board_paths(directory: Path) -> Iterator[Path]:
     try:
         paths = sorted(directory.iterdir())
     except OSError:
         return
-    yield from (path for path in paths if _RANK_BOARD.fullmatch(path.name) or path == agent_board(directory))
+    yield from (path for path in paths if _RANK_BOARD.fullmatch(path.name) or path == agent_board_path(directory))

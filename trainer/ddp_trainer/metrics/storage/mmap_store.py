@@ -52,11 +52,11 @@ succeeds.
 """
 
 
-class StaleBoard(Exception):
+class InvalidBoardError(Exception):
     """The file is not a board of this version: it is damaged, or from another version (:class:`OtherVersion`)."""
 
 
-class OtherVersion(StaleBoard):
+class OtherVersion(InvalidBoardError):
     """The board is intact, but another version of this package with other cells has written it."""
 
 
@@ -84,11 +84,11 @@ class Layout:
         return hashlib.sha256("\n".join(self.initial).encode()).digest()[:8]
 
     @functools.cached_property
-    def cells(self) -> dict[str, int]:
+    def cell_index(self) -> dict[str, int]:
         """Series key → number of its cell."""
         return {key: number for number, key in enumerate(self.initial)}
 
-    def blank(self) -> bytes:
+    def initial_bytes(self) -> bytes:
         """Return the content of a new file."""
         cells = b"".join(ABSENT if value is None else struct.pack("d", value) for value in self.initial.values())
         return HEADER.pack(MAGIC, self.schema, 0, 0, 0).ljust(CELLS_AT, b"\0") + cells
@@ -130,8 +130,8 @@ class Board:
         Raises:
             OSError: The board cannot be made: missing directory, no space, read-only.
         """
-        descriptor = _open_sound(path, layout)
-        return cls(_open_blank(path, layout) if descriptor is None else descriptor, layout)
+        descriptor = _open_board_file(path, layout)
+        return cls(_create_board_file(path, layout) if descriptor is None else descriptor, layout)
 
     @classmethod
     def existing(cls, path: Path, layout: Layout) -> Board | None:
@@ -143,20 +143,20 @@ class Board:
         Raises:
             OSError: The file cannot be mapped.
         """
-        descriptor = _open_sound(path, layout)
+        descriptor = _open_board_file(path, layout)
         return None if descriptor is None else cls(descriptor, layout)
 
     def put(self, values: Mapping[str, float | None]) -> None:
         """Store values by series key. A series whose value is None keeps its own."""
         for key, value in values.items():
             if value is not None:
-                self.cells[self._layout.cells[key]] = value
+                self.cells[self._layout.cell_index[key]] = value
 
     def add(self, amounts: Mapping[str, float]) -> None:
         """Add to values by series key. An absent series counts from 0."""
         for key, amount in amounts.items():
-            before = self.cells[self._layout.cells[key]]
-            self.cells[self._layout.cells[key]] = amount if math.isnan(before) else before + amount
+            before = self.cells[self._layout.cell_index[key]]
+            self.cells[self._layout.cell_index[key]] = amount if math.isnan(before) else before + amount
 
     @property
     def owner(self) -> ProcessId:
@@ -166,7 +166,7 @@ class Board:
 
     def claim(self, process: ProcessId) -> None:
         """Make ``process`` the owner. The numbers continue from their current values."""
-        with self.changing():
+        with self.atomic_update():
             struct.pack_into("QQ", self._map, 16, process.pid, process.start)
 
     @property
@@ -184,11 +184,11 @@ class Board:
         room = IDENTITY.stop - IDENTITY.start
         if len(text) > room:
             raise ValueError(f"An identity of {len(text)} bytes does not fit the {room} bytes of a board.")
-        with self.changing():
+        with self.atomic_update():
             self._map[IDENTITY] = text.ljust(room, b"\0")
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
+    def atomic_update(self) -> Iterator[None]:
         """Mark the cells written in this context as belonging together, for readers."""
         # `| 1`: a writer that was killed within this context leaves an odd number.
         odd = self.revision[0] | 1
@@ -198,7 +198,7 @@ class Board:
         finally:
             self.revision[0] = odd + 1
 
-    def forsake(self) -> None:
+    def detach(self) -> None:
         """Write into private memory from now on. A forked child must do so, because the file belongs to its parent."""
         copy = mmap.mmap(-1, len(self._map))
         copy[:] = self._map[:]
@@ -211,7 +211,7 @@ class Board:
         self._map.close()
 
 
-def _open_sound(path: Path, layout: Layout) -> int | None:
+def _open_board_file(path: Path, layout: Layout) -> int | None:
     """Return a descriptor of the board at ``path``; None if it is missing or invalid."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -219,18 +219,18 @@ def _open_sound(path: Path, layout: Layout) -> int | None:
         return None
     try:
         _check(os.pread(descriptor, layout.size + 1, 0), layout)
-    except (StaleBoard, OSError):
+    except (InvalidBoardError, OSError):
         os.close(descriptor)
         return None
     return descriptor
 
 
-def _open_blank(path: Path, layout: Layout) -> int:
+def _create_board_file(path: Path, layout: Layout) -> int:
     """Return a descriptor of a new blank board, which appears at ``path`` atomically. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         os.posix_fallocate(descriptor, 0, layout.size)
-        os.pwrite(descriptor, layout.blank(), 0)
+        os.pwrite(descriptor, layout.initial_bytes(), 0)
         Path(temporary).replace(path)
     except BaseException:
         os.close(descriptor)
@@ -256,7 +256,7 @@ def read(path: Path, layout: Layout) -> Snapshot:
     then returned as read: each is correct, but some may belong to a later step than others.
 
     Raises:
-        StaleBoard: The file is not a board of this layout.
+        InvalidBoardError: The file is not a board of this layout.
         OSError: There is no such file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -279,21 +279,21 @@ def read(path: Path, layout: Layout) -> Snapshot:
 
 
 def _check(content: bytes, layout: Layout) -> None:
-    """Raise StaleBoard unless ``content`` is a complete board of this layout."""
+    """Raise InvalidBoardError unless ``content`` is a complete board of this layout."""
     if content[:6] == MAGIC[:6] and content[:16] != MAGIC + layout.schema:
         raise OtherVersion("Its cells are those of another version.")
     if len(content) != layout.size:
-        raise StaleBoard(f"A board has {layout.size} bytes, not {len(content)}.")
+        raise InvalidBoardError(f"A board has {layout.size} bytes, not {len(content)}.")
     if content[:16] != MAGIC + layout.schema:
-        raise StaleBoard(f"A board of this version begins with {MAGIC + layout.schema!r}, not {content[:16]!r}.")
+        raise InvalidBoardError(f"A board of this version begins with {MAGIC + layout.schema!r}, not {content[:16]!r}.")
 
 
 def _identity(text: bytes) -> dict[str, str | int]:
-    """Parse the identity. Raises StaleBoard if it is not a JSON object."""
+    """Parse the identity. Raises InvalidBoardError if it is not a JSON object."""
     try:
         identity = json.loads(text.rstrip(b"\0") or b"{}")
     except ValueError:
-        raise StaleBoard("The identity on the board is not JSON.") from None
+        raise InvalidBoardError("The identity on the board is not JSON.") from None
     if not isinstance(identity, dict):
-        raise StaleBoard("The identity on the board is not a JSON object.")
+        raise InvalidBoardError("The identity on the board is not a JSON object.")
     return identity

@@ -39,7 +39,7 @@ class ProcessId:
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class ProcessStats:
     """State and resource use of a living process."""
 
     standing_still: bool
@@ -58,7 +58,7 @@ class _Stat:
     resident_pages: int
 
 
-def vitals(process: ProcessId) -> Vitals | None:
+def read_process_stats(process: ProcessId) -> ProcessStats | None:
     """Return the state of ``process``; None if it has ended, even if its pid is in use again or it is not reaped
     yet.
     """
@@ -70,7 +70,7 @@ def vitals(process: ProcessId) -> Vitals | None:
     if stat.start != process.start or stat.state in GONE:
         return None
     resident = float(stat.resident_pages * PAGE_BYTES)
-    return Vitals(
+    return ProcessStats(
         standing_still=stat.state in STANDING_STILL,
         cpu_seconds=stat.cpu_ticks / TICKS_PER_SECOND,
         resident_bytes=resident,

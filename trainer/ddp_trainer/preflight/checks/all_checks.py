@@ -32,7 +32,7 @@ class Check:
 
 
 CHECKS: Final = (
-    Check("meeting", name_checks.meeting, takes_two=False),
+    Check("meeting", name_checks.node_count, takes_two=False),
     Check("ranks", name_checks.ranks),
     Check("endpoint-name", name_checks.endpoint, takes_two=False),
     Check("reverse-name", name_checks.reverse, takes_two=False),
@@ -55,7 +55,7 @@ CHECKS: Final = (
 )
 
 
-def judge(facts: Facts) -> tuple[Finding, ...]:
+def run_all_checks(facts: Facts) -> tuple[Finding, ...]:
     """Return all findings. The function is pure, so every node gets the same result.
 
     For a node that joins a running group, findings that exist without it are left out: the others already train with

@@ -46,7 +46,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
             hint = "lower --nproc-per-node, or look for the missing GPU in the kernel's log (Xid)"
             yield Finding(Status.FAIL, report.name, message, hint)
         yield from _old_driver(report)
-        yield from _unlike(facts, report.name, {gpu.name for gpu in report.gpus})
+        yield from _gpu_model_mismatch(facts, report.name, {gpu.name for gpu in report.gpus})
 
 
 def health(facts: Facts) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def health(facts: Facts) -> Iterator[Finding]:
 def health_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     """Yield the findings of :func:`health` for the GPUs of one node."""
     for gpu in gpus:
-        yield from _of_gpu(node, gpu, _illnesses(gpu))
+        yield from _of_gpu(node, gpu, _health_problems(gpu))
 
 
 def links(facts: Facts) -> Iterator[Finding]:
@@ -67,9 +67,9 @@ def links(facts: Facts) -> Iterator[Finding]:
 
 def links_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     """Yield the findings of :func:`links` for the GPUs of one node."""
-    usual = _most_links(gpus)
+    usual = _max_nvlink_counts(gpus)
     for gpu in gpus:
-        yield from _of_gpu(node, gpu, (*_fabric(gpu), *_nvlinks(gpu, usual[gpu.name]), *_pcie(gpu)))
+        yield from _of_gpu(node, gpu, (*_nvswitch_problems(gpu), *_nvlink_problems(gpu, usual[gpu.name]), *_pcie(gpu)))
 
 
 def use(facts: Facts) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def _of_gpu(node: str, gpu: Gpu, troubles: Iterable[_Trouble]) -> Iterator[Findi
         yield Finding(status, node, f"GPU {gpu.index} ({gpu.name}) {trouble}", hint)
 
 
-def _illnesses(gpu: Gpu) -> Iterator[_Trouble]:
+def _health_problems(gpu: Gpu) -> Iterator[_Trouble]:
     if gpu.is_lost:
         reason = "; ".join(dict.fromkeys(gpu.unread.values()))
         yield Status.FAIL, f"cannot be reached ({reason})", _RESET_IT
@@ -130,7 +130,7 @@ def _uses(gpu: Gpu) -> Iterator[_Trouble]:
         yield Status.WARN, trouble, hint
 
 
-def _fabric(gpu: Gpu) -> Iterator[_Trouble]:
+def _nvswitch_problems(gpu: Gpu) -> Iterator[_Trouble]:
     if gpu.fabric_state not in {"", "completed", "not supported"}:
         trouble = f"has not joined the fabric of its NVSwitches ({gpu.fabric_state}), and CUDA does not start there"
         yield Status.FAIL, trouble, "look at the fabric manager: systemctl status nvidia-fabricmanager"
@@ -139,7 +139,7 @@ def _fabric(gpu: Gpu) -> Iterator[_Trouble]:
         yield Status.FAIL, f"has a fabric with {told}", "drain the node, and look at the fabric manager's log"
 
 
-def _nvlinks(gpu: Gpu, usual: int) -> Iterator[_Trouble]:
+def _nvlink_problems(gpu: Gpu, usual: int) -> Iterator[_Trouble]:
     if gpu.nvlinks_up is not None and gpu.nvlinks_up < usual:
         trouble = f"has {gpu.nvlinks_up} NVLinks up, others of this node {usual}"
         yield Status.FAIL, trouble, "drain the node; nvidia-smi nvlink --status names the link"
@@ -159,7 +159,7 @@ def _pcie(gpu: Gpu) -> Iterator[_Trouble]:
         yield Status.WARN, f"is at PCI generation {now}, and could be at {most}", hint
 
 
-def _most_links(gpus: Sequence[Gpu]) -> Counter[str]:
+def _max_nvlink_counts(gpus: Sequence[Gpu]) -> Counter[str]:
     """Return the most NVLinks that are up on one GPU of this node, by kind of GPU."""
     most: Counter[str] = Counter()
     for gpu in gpus:
@@ -184,7 +184,7 @@ def _without_gpus(report: Report, *, others_have: bool) -> Finding:
     return Finding(Status.FAIL if others_have else Status.WARN, report.name, report.gpu_note, hint)
 
 
-def _unlike(facts: Facts, node: str, kinds: set[str]) -> Iterator[Finding]:
+def _gpu_model_mismatch(facts: Facts, node: str, kinds: set[str]) -> Iterator[Finding]:
     first = next(report for report in facts.reports if report.gpus)
     others = {gpu.name for gpu in first.gpus}
     if kinds != others:

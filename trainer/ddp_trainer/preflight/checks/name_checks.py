@@ -10,7 +10,7 @@ from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import Facts
 
 
-def meeting(facts: Facts) -> Iterator[Finding]:
+def node_count(facts: Facts) -> Iterator[Finding]:
     """Check that all nodes met."""
     if facts.trouble:
         yield Finding(Status.FAIL, facts.reports[0].name, facts.trouble, facts.trouble_hint)
@@ -56,7 +56,7 @@ def ranks(facts: Facts) -> Iterator[Finding]:
 
 def endpoint(facts: Facts) -> Iterator[Finding]:
     """Check that the endpoint's name resolves to the same place on all nodes."""
-    truth = _truth(facts)
+    truth = _expected_addresses(facts)
     has_many_machines = len({report.machine for report in facts.reports}) > 1 or len(facts.reports) < facts.expected
     for report in facts.reports:
         found = report.endpoint
@@ -77,7 +77,7 @@ def endpoint(facts: Facts) -> Iterator[Finding]:
         yield Finding(Status.FAIL, report.name, message, hint)
 
 
-def _truth(facts: Facts) -> set[str]:
+def _expected_addresses(facts: Facts) -> set[str]:
     """Return the host's own addresses if the name resolves to them on some node, else the most frequent address."""
     said = [address for report in facts.reports for address in report.endpoint.addresses]
     said = [address for address in said if not is_loopback(address)]

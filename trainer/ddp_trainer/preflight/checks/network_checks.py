@@ -9,7 +9,7 @@ from typing import Final
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.preflight.interface_selection import GLOO_VARIABLE, NCCL_VARIABLE
 from ddp_trainer.preflight.result import Finding, Status
-from ddp_trainer.preflight.schema import Choice, Facts, Outcome, Probe, Purpose, Report
+from ddp_trainer.preflight.schema import Choice, Facts, Outcome, Probe, ProbeKind, Report
 
 _FIX: Final = {
     Outcome.REFUSED: "a firewall rejects it, or the address is another machine's: allow TCP between all nodes",
@@ -23,18 +23,18 @@ def interface(facts: Facts) -> Iterator[Finding]:
     """Check that gloo and NCCL would listen where the other nodes can reach them."""
     for report in facts.reports:
         for library, variable, chosen, purpose in (
-            ("gloo", GLOO_VARIABLE, report.gloo, Purpose.GLOO),
-            ("NCCL", NCCL_VARIABLE, report.nccl, Purpose.NCCL),
+            ("gloo", GLOO_VARIABLE, report.gloo, ProbeKind.GLOO),
+            ("NCCL", NCCL_VARIABLE, report.nccl, ProbeKind.NCCL),
         ):
             failed = _failed(facts, report, purpose)
-            if trouble := _trouble(facts, report, chosen, failed):
+            if trouble := _interface_problem(facts, report, chosen, failed):
                 # Without a GPU, NCCL is not used, so only an explicit setting of it can be wrong.
-                matters = purpose is Purpose.GLOO or report.gpus or chosen.why.startswith(variable) or chosen.error
+                matters = purpose is ProbeKind.GLOO or report.gpus or chosen.why.startswith(variable) or chosen.error
                 status = Status.FAIL if matters else Status.WARN
                 yield Finding(status, report.name, f"{library} {trouble}", _interface_hint(report, variable))
 
 
-def _trouble(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Probe]) -> str:
+def _interface_problem(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Probe]) -> str:
     if chosen.error:
         return f"has no interface: {chosen.error}"
     is_alone = all(each.machine == report.machine for each in facts.reports)
@@ -63,7 +63,8 @@ def families(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Status.FAIL,
                 report.name,
-                f"the endpoint {report.endpoint.name} has {_listed(wanted)} only, this node has {_listed(own)} only",
+                f"the endpoint {report.endpoint.name} has {_join_names(wanted)} "
+                f"only, this node has {_join_names(own)} only",
                 "give both the same family; a pod network is single-stack or dual-stack as a whole",
             )
         elif missing := everybody - own:
@@ -71,7 +72,7 @@ def families(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Status.FAIL if len(choices) > 1 else Status.WARN,
                 report.name,
-                f"no {_listed(missing)} here, while {', '.join(others[:3])} has it{_gloo_families(facts, choices)}",
+                f"no {_join_names(missing)} here, while {', '.join(others[:3])} has it{_gloo_families(facts, choices)}",
                 "give all nodes both families, or keep the ranks to one: NCCL_SOCKET_FAMILY, and GLOO_SOCKET_IFNAME or "
                 "host names that lead to that family first",
             )
@@ -79,7 +80,7 @@ def families(facts: Facts) -> Iterator[Finding]:
 
 def mtu(facts: Facts) -> Iterator[Finding]:
     """Check that all nodes have the same MTU. Otherwise long packets may be lost while short ones arrive."""
-    sizes = {report.token: _mtu(report) for report in facts.reports}
+    sizes = {report.token: _route_mtu(report) for report in facts.reports}
     usual = Counter(size for size in sizes.values() if size).most_common(1)
     for report in facts.reports:
         own = sizes[report.token]
@@ -90,7 +91,7 @@ def mtu(facts: Facts) -> Iterator[Finding]:
             yield Finding(Status.WARN, report.name, message, hint)
 
 
-def _mtu(report: Report) -> int:
+def _route_mtu(report: Report) -> int:
     return next((each.mtu for each in report.interfaces if report.route in each.addresses), 0)
 
 
@@ -109,7 +110,7 @@ def _family(address: str) -> str:
     return "IPv6" if ":" in address else "IPv4"
 
 
-def _listed(families_: set[str]) -> str:
+def _join_names(families_: set[str]) -> str:
     return " and ".join(sorted(families_))
 
 
@@ -122,13 +123,13 @@ def _gloo_families(facts: Facts, choices: set[str]) -> str:
 
 def rendezvous_port(facts: Facts) -> Iterator[Finding]:
     """Check that the rendezvous port is free on each node and reachable from each other node."""
-    yield from _ports(facts, Purpose.RENDEZVOUS)
+    yield from _ports(facts, ProbeKind.RENDEZVOUS)
     for report in facts.reports:
         if report.listening.taken and report.is_host:
             hint = "end what listens there, or choose another port; two jobs on one machine need a port each"
             yield Finding(Status.FAIL, report.name, report.listening.taken, hint)
     for report in facts.reports:
-        knocks = [each for each in facts.probes if each.source == report.token and each.purpose is Purpose.ENDPOINT]
+        knocks = [each for each in facts.probes if each.source == report.token and each.purpose is ProbeKind.ENDPOINT]
         if knocks and all(each.outcome is not Outcome.OK for each in knocks):
             tried = ", ".join(f"{each.address}:{each.port} {each.outcome}" for each in knocks)
             message = f"the endpoint {report.endpoint.name} cannot be reached: {tried}"
@@ -137,17 +138,17 @@ def rendezvous_port(facts: Facts) -> Iterator[Finding]:
 
 def random_port(facts: Facts) -> Iterator[Finding]:
     """Check that ports chosen by the kernel, which ranks use, are reachable between each pair of nodes."""
-    yield from _ports(facts, Purpose.RANDOM)
+    yield from _ports(facts, ProbeKind.RANDOM)
 
 
-def _ports(facts: Facts, purpose: Purpose) -> Iterator[Finding]:
+def _ports(facts: Facts, purpose: ProbeKind) -> Iterator[Finding]:
     for report in facts.reports:
         if failed := _failed(facts, report, purpose):
             where = f"{failed[0].address}:{failed[0].port}"
             yield Finding(Status.FAIL, report.name, f"{where} {_sources(facts, failed)}", _FIX[failed[0].outcome])
 
 
-def _failed(facts: Facts, target: Report, purpose: Purpose) -> list[Probe]:
+def _failed(facts: Facts, target: Report, purpose: ProbeKind) -> list[Probe]:
     return [
         each
         for each in facts.probes

@@ -41,7 +41,7 @@ def versions(facts: Facts) -> Iterator[Finding]:
         status = Status.FAIL if name in _MUST_AGREE else Status.WARN
         hint = "run the same image on all nodes" if name in _MUST_AGREE else "update the older driver"
         values = [report.software.versions.get(name, "") for report in facts.reports]
-        yield from _unlike(facts, status, name, values, hint)
+        yield from _report_mismatches(facts, status, name, values, hint)
 
 
 def script(facts: Facts) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def script(facts: Facts) -> Iterator[Finding]:
     if not any(values):
         yield Finding(Status.SKIP, "", "no script was named, so it was not compared")
     hint = "copy the script to all nodes, or mount it from one place"
-    yield from _unlike(facts, Status.FAIL, "script", values, hint)
+    yield from _report_mismatches(facts, Status.FAIL, "script", values, hint)
 
 
 def environment(facts: Facts) -> Iterator[Finding]:
@@ -59,13 +59,13 @@ def environment(facts: Facts) -> Iterator[Finding]:
     hint = "set it on all nodes or on none"
     for name in sorted(known.difference(_MAY_DIFFER)):
         values = [report.software.environment.get(name, "") for report in facts.reports]
-        yield from _unlike(facts, Status.WARN, name, values, hint)
+        yield from _report_mismatches(facts, Status.WARN, name, values, hint)
     hint = "compare `python -m pip freeze` of both nodes, or run the same image"
     values = [report.software.packages for report in facts.reports]
-    yield from _unlike(facts, Status.WARN, "the digest of installed packages", values, hint)
+    yield from _report_mismatches(facts, Status.WARN, "the digest of installed packages", values, hint)
 
 
-def _unlike(facts: Facts, status: Status, what: str, values: Sequence[str], hint: str) -> Iterator[Finding]:
+def _report_mismatches(facts: Facts, status: Status, what: str, values: Sequence[str], hint: str) -> Iterator[Finding]:
     """Yield the nodes whose value differs from that of most nodes, or from the first if all differ."""
     usual = Counter(values).most_common(1)[0][0]
     example = next(report.name for report, value in zip(facts.reports, values, strict=True) if value == usual)

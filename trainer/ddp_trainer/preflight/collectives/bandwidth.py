@@ -14,24 +14,24 @@ there for operations that the document omits.
 from __future__ import annotations
 
 
-def twice_but_own(world: int) -> float:
+def all_reduce_factor(world: int) -> float:
     """Return 2(n-1)/n: every element crosses once for the sum, and once for the distribution of the result.
 
-    >>> twice_but_own(4)
+    >>> all_reduce_factor(4)
     1.5
     """
     return 2 * (world - 1) / world
 
 
-def all_but_own(world: int) -> float:
+def all_gather_factor(world: int) -> float:
     """Return (n-1)/n: a rank's own part does not travel.
 
-    >>> all_but_own(4)
+    >>> all_gather_factor(4)
     0.75
     """
     return (world - 1) / world
 
 
-def whole(_world: int) -> float:
+def full_size(_world: int) -> float:
     """Return 1: the whole message leaves or reaches one rank."""
     return 1.0

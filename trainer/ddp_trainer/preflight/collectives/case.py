@@ -49,7 +49,7 @@ class Cell:
         """True on the root of broadcast, scatter, gather and reduce: rank 0."""
         return self.rank == 0
 
-    def filled(self, expectation: Expectation, pieces: int = 1) -> Tensor:
+    def create_buffer(self, expectation: Expectation, pieces: int = 1) -> Tensor:
         """Return a buffer filled with the pattern, shape ``(pieces * count,)``."""
         buffer = torch.empty(self.count * pieces, dtype=self.dtype, device=self.device)
         for start in range(0, len(buffer), _CHUNK):
@@ -64,9 +64,9 @@ class Cell:
         """
         return torch.full((self.count * pieces,), UNTOUCHED, dtype=self.dtype, device=self.device)
 
-    def own(self, start: int, stop: int) -> Tensor:
+    def local_input(self, start: int, stop: int) -> Tensor:
         """Return this rank's addends of a sum, int64."""
-        return self.pattern.addend(self.rank, start, stop)
+        return self.pattern.reduce_input(self.rank, start, stop)
 
     def sent(self, source: int, destination: int = 0) -> Expectation:
         """Return the expectation of the message from one rank to another."""

@@ -27,7 +27,7 @@ def main(argv: Sequence[str], *, launch: Launch, unclaimed: Unclaimed) -> int:
     try:
         ours, torchruns = split(argv)
         parse(ours)
-        _refuse(unclaimed(torchruns))
+        _reject_unknown_args(unclaimed(torchruns))
     except BadRequest as error:
         print(f"ddp-launch collectives: {error}", file=sys.stderr)
         return error.exit_code
@@ -35,7 +35,7 @@ def main(argv: Sequence[str], *, launch: Launch, unclaimed: Unclaimed) -> int:
     return launch([*torchruns, "--max-restarts=0", "--no-zygote", "--module", WORKER, *ours])
 
 
-def _refuse(words: Sequence[str]) -> None:
+def _reject_unknown_args(words: Sequence[str]) -> None:
     """Raise BadRequest for the first unknown word."""
     if not words:
         return

@@ -33,7 +33,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class BaselineRun:
     """Saved output of an earlier run."""
 
     file: str
@@ -41,7 +41,7 @@ class Earlier:
     results: Mapping[tuple[str, str, int], Result]
 
     @classmethod
-    def read(cls, file: str) -> Earlier:
+    def read(cls, file: str) -> BaselineRun:
         """Read the file of an earlier run.
 
         Raises:
@@ -64,7 +64,7 @@ class Earlier:
             raise BadRequest(f"--compare {file} is damaged: {error}.") from None
         return cls(file, document, {result.identity: result for result in results})
 
-    def refuse_other(self, about: Mapping[str, Any]) -> None:
+    def check_comparable(self, about: Mapping[str, Any]) -> None:
         """Check that the earlier run has the backend and size of this one.
 
         Raises:

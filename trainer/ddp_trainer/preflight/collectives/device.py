@@ -65,7 +65,7 @@ def choose(backend: str, local_rank: int, local_world: int) -> tuple[str, torch.
     return backend, torch.device("cuda", local_rank), on_gpu
 
 
-def refuse_what_does_not_fit(largest_bytes: int, device: torch.device, local_world: int) -> None:
+def check_free_memory(largest_bytes: int, device: torch.device, local_world: int) -> None:
     """Check the free memory before anything is allocated, because the kernel overcommits.
 
     No operation needs more than twice the size: one buffer to send and one to receive.

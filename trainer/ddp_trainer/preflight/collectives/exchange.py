@@ -40,7 +40,7 @@ class Exchange:
             return value
         return json.loads(self._store.get(topic))
 
-    def meet(self, topic: str) -> None:
+    def barrier(self, topic: str) -> None:
         """Block until all ranks have called it."""
         self._store.set(f"{topic}/here/{self.rank}", "")
         self._store.wait([f"{topic}/here/{rank}" for rank in range(self.world)])
@@ -53,6 +53,6 @@ class Exchange:
         self._store.add(f"{topic}/entered", 1)
         self._store.set(f"{topic}/at-the-door/{self.rank}", "")
 
-    def entered(self, topic: str) -> int:
+    def num_entered(self, topic: str) -> int:
         """Return the number of counted ranks."""
         return int(self._store.add(f"{topic}/entered", 0))

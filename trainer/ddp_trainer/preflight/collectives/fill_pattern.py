@@ -54,21 +54,21 @@ class Pattern:
         """Return the elements that one rank sends to another, int64, shape ``(stop - start,)``."""
         return self._mixed(start, stop, 1 + source * self.world + destination) % VALUES
 
-    def addend(self, rank: int, start: int, stop: int) -> Tensor:
+    def reduce_input(self, rank: int, start: int, stop: int) -> Tensor:
         """Return a rank's addends of a sum, int64, shape ``(stop - start,)``."""
-        return self._worth()[(self._mixed(start, stop, 0) + rank) % self._residues]
+        return self._value_table()[(self._mixed(start, stop, 0) + rank) % self._modulus]
 
     def total(self, start: int, stop: int) -> Tensor:
         """Return the sum of :meth:`addend` over all ranks, int64, shape ``(stop - start,)``.
 
         It uses a table of residues, so the cost per element does not depend on the number of ranks.
         """
-        worth, ranks = self._worth(), torch.arange(self.world)
-        sums = torch.stack([worth[(ranks + residue) % self._residues].sum() for residue in range(self._residues)])
-        return sums[self._mixed(start, stop, 0) % self._residues]
+        worth, ranks = self._value_table(), torch.arange(self.world)
+        sums = torch.stack([worth[(ranks + residue) % self._modulus].sum() for residue in range(self._modulus)])
+        return sums[self._mixed(start, stop, 0) % self._modulus]
 
     @property
-    def _residues(self) -> int:
+    def _modulus(self) -> int:
         """Number of residues.
 
         With few ranks each is an addend, as far as the sum has room; with many, only residue 0 adds 1.
@@ -76,10 +76,10 @@ class Pattern:
         share = self.largest_sum // self.world
         return min(share + 1, VALUES) if share else -(-self.world // self.largest_sum)
 
-    def _worth(self) -> Tensor:
+    def _value_table(self) -> Tensor:
         if self.largest_sum >= self.world:
-            return torch.arange(self._residues)
-        return (torch.arange(self._residues) == 0).to(torch.int64)
+            return torch.arange(self._modulus)
+        return (torch.arange(self._modulus) == 0).to(torch.int64)
 
     def _mixed(self, start: int, stop: int, stream: int) -> Tensor:
         """Return pseudo-random whole numbers below 2**31; no intermediate result exceeds 2**63."""

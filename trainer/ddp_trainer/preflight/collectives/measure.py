@@ -69,13 +69,13 @@ def measure(
         return None
     moved = cell.count * cell.dtype.itemsize * (cell.world if operation.in_pieces else 1) if operation.has_size else 0
     wrongs = [each["wrong"] for each in told if each["wrong"]]
-    return Result.of((name, shown_dtype, moved), slowest(told), operation.bus_factor(cell.world), wrongs)
+    return Result.of((name, shown_dtype, moved), max_rank_times(told), operation.bus_factor(cell.world), wrongs)
 
 
-def slowest(told: Iterable[Mapping[str, Any]]) -> list[float]:
+def max_rank_times(told: Iterable[Mapping[str, Any]]) -> list[float]:
     """Return the time of the slowest rank for each repeat, when the collective was complete on all ranks.
 
-    >>> slowest([{"times": [1.0, 5.0]}, {"times": [2.0, 4.0]}])
+    >>> max_rank_times([{"times": [1.0, 5.0]}, {"times": [2.0, 4.0]}])
     [2.0, 5.0]
     """
     return [max(repeat) for repeat in zip(*(each["times"] for each in told), strict=True)]

@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from ddp_trainer.preflight.collectives import bandwidth
 from ddp_trainer.preflight.collectives.errors import CommunicationFailed, first_line
-from ddp_trainer.preflight.collectives.measure import slowest
-from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, rounds
+from ddp_trainer.preflight.collectives.measure import max_rank_times
+from ddp_trainer.preflight.collectives.pair_analysis import ALONE, PairResult, round_robin_pairs
 from ddp_trainer.preflight.collectives.rank import Rank
 from ddp_trainer.process.group_names import restart_group_names
 
@@ -38,7 +38,7 @@ def message_bytes(own: Rank) -> int:
     return max(own.request.sizes_of(own.backend)) if own.request.sizes else MESSAGE_BYTES[own.backend]
 
 
-def introduce(own: Rank) -> Mapping[int, Mapping[str, Any]]:
+def exchange_rank_info(own: Rank) -> Mapping[int, Mapping[str, Any]]:
     """Return node and host of all ranks, by rank.
 
     Raises:
@@ -56,7 +56,7 @@ def introduce(own: Rank) -> Mapping[int, Mapping[str, Any]]:
     return {rank: each for rank, each in found.items() if each is not None}
 
 
-def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[Pairing] | None:
+def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[PairResult] | None:
     """Measure all pairings. Returns them on rank 0, and None on the other ranks.
 
     Raises:
@@ -65,26 +65,26 @@ def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[Pa
     nodes = sorted({int(place["node"]) for place in places.values()})
     ranks_of = {node: [rank for rank, place in places.items() if place["node"] == node] for node in nodes}
     several: list[tuple[int, ...]] = [(node,) for node in nodes if len(ranks_of[node]) > 1]
-    found: list[Pairing] = []
-    for number, pairs in enumerate([several, *rounds(nodes, own.request.pairs)], start=ALONE):
+    found: list[PairResult] = []
+    for number, pairs in enumerate([several, *round_robin_pairs(nodes, own.request.pairs)], start=ALONE):
         mine = next((pair for pair in pairs if own.node in pair), None)
         if mine is not None:
-            told = _measured(own, number, [rank for node in mine for rank in ranks_of[node]])
+            told = _measure_pair(own, number, [rank for node in mine for rank in ranks_of[node]])
             own.store.set(f"pairs/{number}/{own.rank}", json.dumps(told))
         if own.rank == 0:
-            found += _collected(own, number, pairs, ranks_of)
+            found += _collect_results(own, number, pairs, ranks_of)
             own.store.set(f"pairs/{number}/over", "")
-        elif _read(own.store, f"pairs/{number}/over", time.monotonic() + 4 * _patience(own)) is None:
+        elif _read(own.store, f"pairs/{number}/over", time.monotonic() + 4 * _pair_timeout(own)) is None:
             raise CommunicationFailed("Rank 0, which collects the results, says nothing any more.")
     return found if own.rank == 0 else None
 
 
-def _patience(own: Rank) -> float:
+def _pair_timeout(own: Rank) -> float:
     """Return the seconds that a pair may take to meet and to fail in a collective."""
     return 2 * own.request.pair_timeout_seconds + _MARGIN_SECONDS
 
 
-def _measured(own: Rank, number: int, members: Sequence[int]) -> Mapping[str, Any]:
+def _measure_pair(own: Rank, number: int, members: Sequence[int]) -> Mapping[str, Any]:
     """Return the times of all repeats, or the error."""
     if absent := _absent(own, number, members):
         return {"error": f"rank {absent[0]} did not come within {own.request.pair_timeout_seconds:g} s"}
@@ -128,18 +128,20 @@ def _times(own: Rank, world: int) -> list[float]:
     return times
 
 
-def _collected(
+def _collect_results(
     own: Rank, number: int, pairs: Sequence[tuple[int, ...]], ranks_of: Mapping[int, Sequence[int]]
-) -> list[Pairing]:
-    until = time.monotonic() + _patience(own)
+) -> list[PairResult]:
+    until = time.monotonic() + _pair_timeout(own)
     found = []
     for pair in pairs:
         members = [rank for node in pair for rank in ranks_of[node]]
-        found.append(_pairing(own, number, pair, _heard(own, number, members, until)))
+        found.append(_pair_result(own, number, pair, _receive_results(own, number, members, until)))
     return found
 
 
-def _heard(own: Rank, number: int, members: Sequence[int], until: float) -> dict[int, Mapping[str, Any] | None]:
+def _receive_results(
+    own: Rank, number: int, members: Sequence[int], until: float
+) -> dict[int, Mapping[str, Any] | None]:
     """Return each member's result until the deadline. After one failure, the others have a few more seconds."""
     told: dict[int, Mapping[str, Any] | None] = dict.fromkeys(members)
     while missing := [rank for rank, each in told.items() if each is None]:
@@ -153,14 +155,16 @@ def _heard(own: Rank, number: int, members: Sequence[int], until: float) -> dict
     return told
 
 
-def _pairing(own: Rank, number: int, pair: tuple[int, ...], told: Mapping[int, Mapping[str, Any] | None]) -> Pairing:
+def _pair_result(
+    own: Rank, number: int, pair: tuple[int, ...], told: Mapping[int, Mapping[str, Any] | None]
+) -> PairResult:
     errors = [f"rank {rank} says nothing" for rank, each in told.items() if each is None]
     errors += [f"rank {rank}: {each['error']}" for rank, each in told.items() if each and "error" in each]
     if errors:
-        return Pairing(round=number, nodes=pair, error=errors[0])
-    seconds = statistics.median(slowest(each for each in told.values() if each))
-    speed = message_bytes(own) / seconds * bandwidth.twice_but_own(len(told))
-    return Pairing(round=number, nodes=pair, bus_bytes_per_second=speed)
+        return PairResult(round=number, nodes=pair, error=errors[0])
+    seconds = statistics.median(max_rank_times(each for each in told.values() if each))
+    speed = message_bytes(own) / seconds * bandwidth.all_reduce_factor(len(told))
+    return PairResult(round=number, nodes=pair, bus_bytes_per_second=speed)
 
 
 def _read(store: Any, key: str, until: float) -> Mapping[str, Any] | None:

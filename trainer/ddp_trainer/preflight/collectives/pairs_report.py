@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ddp_trainer.preflight.collectives.errors import SLOWER
-from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, Suspicion, suspicions, verdicts
-from ddp_trainer.preflight.collectives.report import speed
+from ddp_trainer.preflight.collectives.pair_analysis import ALONE, PairResult, Suspect, classify_pairs, find_suspects
+from ddp_trainer.preflight.collectives.report import format_bandwidth
 from ddp_trainer.preflight.collectives.result import API_VERSION
 from ddp_trainer.preflight.collectives.sizes import show
 
@@ -22,28 +22,30 @@ def header(names: Mapping[int, str], backend: str, size_bytes: int) -> str:
     return f"{what}\nROUND  {'NODES':<{_width(names)}}      BUSBW  RESULT"
 
 
-def rows(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> list[str]:
+def rows(pairings: Sequence[PairResult], names: Mapping[int, str], slow_share: float) -> list[str]:
     """Return one line per pairing."""
-    found, width = verdicts(pairings, slow_share), _width(names)
+    found, width = classify_pairs(pairings, slow_share), _width(names)
     return [
         f"{'alone' if each.round == ALONE else each.round:<5}  {_names(each.nodes, names):<{width}}  "
-        f"{_speed(each):>9}  {found[each]}{': ' + each.error if each.error else ''}"
+        f"{_bandwidth_text(each):>9}  {found[each]}{': ' + each.error if each.error else ''}"
         for each in pairings
     ]
 
 
-def outcome(pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> tuple[int, str]:
+def outcome(pairings: Sequence[PairResult], names: Mapping[int, str], slow_share: float) -> tuple[int, str]:
     """Return the exit code and a sentence that names the bad nodes; 0 and an empty text if there are none."""
-    found = suspicions(pairings, slow_share)
+    found = find_suspects(pairings, slow_share)
     if not found:
         return 0, ""
     code = 1 if any(each.has_failed for each in found) else SLOWER
-    return code, " ".join(_sentence(each, names) for each in found)
+    return code, " ".join(_suspicion_message(each, names) for each in found)
 
 
-def document(about: Mapping[str, Any], pairings: Sequence[Pairing], names: Mapping[int, str], slow_share: float) -> str:
+def pairings_to_json(
+    about: Mapping[str, Any], pairings: Sequence[PairResult], names: Mapping[int, str], slow_share: float
+) -> str:
     """Return the whole run as JSON."""
-    found = verdicts(pairings, slow_share)
+    found = classify_pairs(pairings, slow_share)
     return json.dumps(
         {
             "apiVersion": API_VERSION,
@@ -51,13 +53,13 @@ def document(about: Mapping[str, Any], pairings: Sequence[Pairing], names: Mappi
             **about,
             "nodes": [{"node": node, "name": name} for node, name in sorted(names.items())],
             "pairings": [{**asdict(each), "verdict": found[each]} for each in pairings],
-            "suspicions": [asdict(each) for each in suspicions(pairings, slow_share)],
+            "suspicions": [asdict(each) for each in find_suspects(pairings, slow_share)],
         },
         indent=2,
     )
 
 
-def _sentence(suspicion: Suspicion, names: Mapping[int, str]) -> str:
+def _suspicion_message(suspicion: Suspect, names: Mapping[int, str]) -> str:
     how = "fails" if suspicion.has_failed else "is slow"
     told = " and ".join(names[node] for node in suspicion.nodes)
     if len(suspicion.nodes) == 1 and suspicion.is_sure:
@@ -76,5 +78,5 @@ def _names(nodes: Sequence[int], names: Mapping[int, str]) -> str:
     return ", ".join(names[node] for node in nodes)
 
 
-def _speed(pairing: Pairing) -> str:
-    return "-" if pairing.bus_bytes_per_second is None else speed(pairing.bus_bytes_per_second)
+def _bandwidth_text(pairing: PairResult) -> str:
+    return "-" if pairing.bus_bytes_per_second is None else format_bandwidth(pairing.bus_bytes_per_second)

@@ -33,8 +33,8 @@ def row(result: Result, change: Change | None = None) -> str:
             result.dtype or "-",
             show(result.size_bytes) if has_size else "-",
             *map(duration, (seconds.median, seconds.minimum, seconds.maximum)),
-            speed(result.algorithm_bytes_per_second) if has_size else "-",
-            speed(result.bus_bytes_per_second) if has_size else "-",
+            format_bandwidth(result.algorithm_bytes_per_second) if has_size else "-",
+            format_bandwidth(result.bus_bytes_per_second) if has_size else "-",
             "WRONG" if result.wrong else "right",
         ],
         "" if change is None else f"  {_change(change)}",
@@ -46,7 +46,7 @@ def unsupported_row(missing: Unsupported) -> str:
     return _line([missing.operation, missing.dtype or "-"], f"  not supported: {missing.reason}")
 
 
-def sentences(result: Result) -> list[str]:
+def error_messages(result: Result) -> list[str]:
     """Return one sentence per wrong result, with rank and element."""
     return [
         f"{title(result)}: rank {wrong['rank']} got {wrong['got']:g} for "
@@ -61,7 +61,7 @@ def title(result: Result) -> str:
     return f"{result.operation} {result.dtype} of {show(result.size_bytes)}" if result.size_bytes else result.operation
 
 
-def document(
+def results_to_json(
     about: Mapping[str, Any],
     results: Sequence[tuple[Result, Change | None]],
     unsupported: Sequence[Unsupported],
@@ -86,10 +86,10 @@ def duration(seconds: float) -> str:
     return f"{float(f'{seconds:.3g}'):g} s"
 
 
-def speed(bytes_per_second: float) -> str:
+def format_bandwidth(bytes_per_second: float) -> str:
     """Return a bandwidth in decimal units, as nccl-tests and network vendors use.
 
-    >>> [speed(each) for each in (1.234e9, 45e6)]
+    >>> [format_bandwidth(each) for each in (1.234e9, 45e6)]
     ['1.23 GB/s', '45 MB/s']
     """
     unit, name = (1e9, "GB/s") if bytes_per_second >= 1e9 else (1e6, "MB/s")

@@ -8,11 +8,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ddp_trainer.preflight.collectives import report
-from ddp_trainer.preflight.collectives.comparison import Change, Earlier, Verdict
+from ddp_trainer.preflight.collectives.comparison import BaselineRun, Change, Verdict
 from ddp_trainer.preflight.collectives.errors import SLOWER
-from ddp_trainer.preflight.collectives.floors import Floors, Speeds, below, floors_of, slow_buses
 from ddp_trainer.preflight.collectives.request import OFF, Request
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
+from ddp_trainer.preflight.collectives.thresholds import (
+    DeviceThroughput,
+    Thresholds,
+    slow_all_reduces,
+    threshold_violations,
+    thresholds_for,
+)
 
 
 @dataclass(slots=True)
@@ -20,10 +26,10 @@ class Outcome:
     """Results of the run so far, on rank 0."""
 
     request: Request
-    earlier: Earlier | None
+    earlier: BaselineRun | None
     devices: Sequence[Mapping[str, Any]] = ()
     """Name, node and speeds of each rank's device."""
-    own_floors: Mapping[str, Floors] = field(default_factory=dict)
+    own_floors: Mapping[str, Thresholds] = field(default_factory=dict)
     results: list[tuple[Result, Change | None]] = field(default_factory=list)
     """Results, each with its change since the earlier run."""
     unsupported: list[Unsupported] = field(default_factory=list)
@@ -35,7 +41,7 @@ class Outcome:
             BadRequest: The run is not comparable with the earlier one.
         """
         if self.earlier:
-            self.earlier.refuse_other(about)
+            self.earlier.check_comparable(about)
         if self._is_table:
             hosts = len({rank["host"] for rank in about["ranks"]})
             print(
@@ -61,12 +67,12 @@ class Outcome:
         """Return the exit code, and a sentence if it is not 0."""
         if not self._is_table:
             devices = [
-                {"name": each["name"], "speeds": each["speeds"], "floors": asdict(self._floors(each))}
+                {"name": each["name"], "speeds": each["speeds"], "floors": asdict(self._thresholds(each))}
                 for each in self.devices
             ]
-            print(report.document({**about, "devices": devices}, self.results, self.unsupported), flush=True)
-        wrong = [sentence for result, _ in self.results for sentence in report.sentences(result)]
-        low = [] if wrong else list(self._below(about))
+            print(report.results_to_json({**about, "devices": devices}, self.results, self.unsupported), flush=True)
+        wrong = [sentence for result, _ in self.results for sentence in report.error_messages(result)]
+        low = [] if wrong else list(self._threshold_messages(about))
         for sentence in wrong or low:
             print(f"ddp-launch collectives: {sentence}", file=sys.stderr)
         if wrong:
@@ -86,20 +92,24 @@ class Outcome:
             )
         return 0, ""
 
-    def _below(self, about: Mapping[str, Any]) -> Iterator[str]:
+    def _threshold_messages(self, about: Mapping[str, Any]) -> Iterator[str]:
         """Yield a sentence for each speed below a floor, with rank and node."""
         for rank, each in enumerate(self.devices):
-            for told in below(Speeds(**each["speeds"]), self._floors(each)) if each["speeds"] else ():
+            for told in (
+                threshold_violations(DeviceThroughput(**each["speeds"]), self._thresholds(each))
+                if each["speeds"]
+                else ()
+            ):
                 yield f"Rank {rank} on {each['node']} ({each['name']}) {told}."
         names = {each["name"] for each in self.devices}
         if len(names) == 1 and self.request.floors != OFF:
             hosts = {rank["host"] for rank in about["ranks"]}
-            floors = self._floors(self.devices[0])
-            for told in slow_buses([result for result, _ in self.results], floors, len(self.devices), len(hosts)):
+            floors = self._thresholds(self.devices[0])
+            for told in slow_all_reduces([result for result, _ in self.results], floors, len(self.devices), len(hosts)):
                 yield f"{', '.join(hosts)}: {told}."
 
-    def _floors(self, device: Mapping[str, Any]) -> Floors:
-        return floors_of(device["name"], self.own_floors)
+    def _thresholds(self, device: Mapping[str, Any]) -> Thresholds:
+        return thresholds_for(device["name"], self.own_floors)
 
     @property
     def _is_table(self) -> bool:

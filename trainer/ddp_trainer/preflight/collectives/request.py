@@ -56,7 +56,7 @@ class Request:
     """Share of the bandwidth of other pairs below which a pair is slow."""
 
     @property
-    def has_own_floors(self) -> bool:
+    def has_threshold_file(self) -> bool:
         """True if the floors come from a file."""
         return self.floors not in {AUTO, OFF}
 
@@ -123,28 +123,28 @@ def parse(argv: Sequence[str]) -> Request:
     """
     told = parser().parse_args(list(argv))
     request = Request(
-        operations=NAMES if told.operations == "all" else _words("--operations", told.operations, NAMES),
-        dtypes=_words("--dtype", told.dtype, DTYPES),
-        backend=_words("--backend", told.backend, BACKENDS)[0],
+        operations=NAMES if told.operations == "all" else _parse_names("--operations", told.operations, NAMES),
+        dtypes=_parse_names("--dtype", told.dtype, DTYPES),
+        backend=_parse_names("--backend", told.backend, BACKENDS)[0],
         sizes=told.sizes,
-        factor=_whole("--factor", told.factor, 2),
-        repeats=_whole("--repeats", told.repeats, LEAST_REPEATS),
-        warmup=_whole("--warmup", told.warmup, 0),
-        seed=_whole("--seed", told.seed, 0),
-        timeout_seconds=float(_whole("--timeout", told.timeout, 1)),
-        output=_words("--output", told.output, ("table", "json"))[0],
+        factor=_parse_int("--factor", told.factor, 2),
+        repeats=_parse_int("--repeats", told.repeats, LEAST_REPEATS),
+        warmup=_parse_int("--warmup", told.warmup, 0),
+        seed=_parse_int("--seed", told.seed, 0),
+        timeout_seconds=float(_parse_int("--timeout", told.timeout, 1)),
+        output=_parse_names("--output", told.output, ("table", "json"))[0],
         compare=told.compare,
-        tolerance=_whole("--tolerance", told.tolerance.removesuffix("%"), 0) / 100,
+        tolerance=_parse_int("--tolerance", told.tolerance.removesuffix("%"), 0) / 100,
         floors=told.floors,
-        pairs=_whole("--pairs", told.pairs, 0),
-        pair_timeout_seconds=float(_whole("--pair-timeout", told.pair_timeout, 1)),
-        slow_share=_whole("--slow-below", told.slow_below.removesuffix("%"), 1) / 100,
+        pairs=_parse_int("--pairs", told.pairs, 0),
+        pair_timeout_seconds=float(_parse_int("--pair-timeout", told.pair_timeout, 1)),
+        slow_share=_parse_int("--slow-below", told.slow_below.removesuffix("%"), 1) / 100,
     )
     request.sizes_of("gloo")
     return request
 
 
-def _words(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+def _parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     words = [word.strip().replace("-", "_") for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
@@ -156,7 +156,7 @@ def _words(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def _whole(flag: str, text: str, least: int) -> int:
+def _parse_int(flag: str, text: str, least: int) -> int:
     if not text.isdecimal() or not least <= int(text) < 10**9:
         raise BadRequest(f"{flag} {text!r} is no whole number from {least}.")
     return int(text)

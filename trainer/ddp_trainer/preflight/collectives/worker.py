@@ -22,8 +22,9 @@ import torch.distributed as dist
 from torch.cuda import nccl
 
 from ddp_trainer.preflight.collectives import pairs_report
-from ddp_trainer.preflight.collectives.comparison import Earlier
-from ddp_trainer.preflight.collectives.device import refuse_what_does_not_fit
+from ddp_trainer.preflight.collectives.comparison import BaselineRun
+from ddp_trainer.preflight.collectives.device import check_free_memory
+from ddp_trainer.preflight.collectives.device_benchmark import device_name, measure_throughput
 from ddp_trainer.preflight.collectives.errors import (
     INTERRUPTED,
     BadRequest,
@@ -32,15 +33,19 @@ from ddp_trainer.preflight.collectives.errors import (
     first_line,
 )
 from ddp_trainer.preflight.collectives.exchange import Exchange
-from ddp_trainer.preflight.collectives.floors import read_floors
 from ddp_trainer.preflight.collectives.measure import measure
 from ddp_trainer.preflight.collectives.operations import OPERATIONS, Operation
-from ddp_trainer.preflight.collectives.pairs import introduce, make_failures_raise, measure_pairs, message_bytes
+from ddp_trainer.preflight.collectives.pairs import (
+    exchange_rank_info,
+    make_failures_raise,
+    measure_pairs,
+    message_bytes,
+)
 from ddp_trainer.preflight.collectives.rank import Rank, join
 from ddp_trainer.preflight.collectives.reporter import Outcome
 from ddp_trainer.preflight.collectives.request import OFF, parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
-from ddp_trainer.preflight.collectives.speeds import device_name, device_speeds
+from ddp_trainer.preflight.collectives.thresholds import read_thresholds
 
 
 def main(argv: Sequence[str], operations: Mapping[str, Operation] = OPERATIONS) -> int:
@@ -52,7 +57,7 @@ def main(argv: Sequence[str], operations: Mapping[str, Operation] = OPERATIONS) 
     """
     try:
         request = parse(argv)
-        earlier = Earlier.read(request.compare) if request.compare and os.environ.get("RANK") == "0" else None
+        earlier = BaselineRun.read(request.compare) if request.compare and os.environ.get("RANK") == "0" else None
         own = join(request, os.environ)
         code, sentence = _pair(own) if request.pairs else _measure(own, earlier, operations)
     except CollectivesError as error:
@@ -64,33 +69,33 @@ def main(argv: Sequence[str], operations: Mapping[str, Operation] = OPERATIONS) 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, sentence = 1, "The reader of the results is gone."
     if sentence:
-        _leave_word(sentence)
+        _record_error(sentence)
     return code
 
 
-def _measure(own: Rank, earlier: Earlier | None, operations: Mapping[str, Operation]) -> tuple[int, str]:
+def _measure(own: Rank, earlier: BaselineRun | None, operations: Mapping[str, Operation]) -> tuple[int, str]:
     """Return exit code and sentence, the same on all ranks."""
-    refuse_what_does_not_fit(max(own.request.sizes_of(own.backend)), own.device, own.local_world)
-    own_floors = read_floors(own.request.floors) if own.request.has_own_floors else {}
+    check_free_memory(max(own.request.sizes_of(own.backend)), own.device, own.local_world)
+    own_floors = read_thresholds(own.request.floors) if own.request.has_threshold_file else {}
     with _group(own) as exchange:
         places = exchange.gather("place", {"host": platform.node(), "device": str(own.device)})
         devices = exchange.gather("devices", _device(own))
         outcome = Outcome(own.request, earlier, devices or (), own_floors)
-        about = _about(own, places or [])
+        about = _run_metadata(own, places or [])
         if places:
             outcome.begin(about)
         for result in _results(own, exchange, operations):
             if places:
                 outcome.take(result)
         code, sentence = exchange.publish("outcome", outcome.finish(about) if places else None)
-        exchange.meet("end")
+        exchange.barrier("end")
     return code, sentence
 
 
 def _device(own: Rank) -> Mapping[str, Any]:
     """Return name and speeds of this rank's device; no speeds if no floor applies."""
-    is_measured = own.request.has_own_floors or (own.device.type == "cuda" and own.request.floors != OFF)
-    speeds = asdict(device_speeds(own.device, own.timer)) if is_measured else None
+    is_measured = own.request.has_threshold_file or (own.device.type == "cuda" and own.request.floors != OFF)
+    speeds = asdict(measure_throughput(own.device, own.timer)) if is_measured else None
     return {"name": device_name(own.device), "node": platform.node(), "speeds": speeds}
 
 
@@ -98,8 +103,8 @@ def _pair(own: Rank) -> tuple[int, str]:
     """Return exit code and sentence of ``--pairs``. Ranks that receive the outcome in time return the same code."""
     make_failures_raise()
     request, size_bytes = own.request, message_bytes(own)
-    refuse_what_does_not_fit(size_bytes, own.device, own.local_world)
-    places = introduce(own)
+    check_free_memory(size_bytes, own.device, own.local_world)
+    places = exchange_rank_info(own)
     names = {int(each["node"]): f"{each['node']} ({each['host']})" for each in places.values()}
     if len(names) < 2:
         raise BadRequest("--pairs needs two nodes or more, and all ranks are on one; leave it out.")
@@ -112,16 +117,16 @@ def _pair(own: Rank) -> tuple[int, str]:
         return code, ""
     code, sentence = pairs_report.outcome(found, names, request.slow_share)
     if request.output == "json":
-        about = _about(own, [places[rank] for rank in sorted(places)])
-        print(pairs_report.document(about, found, names, request.slow_share), flush=True)
+        about = _run_metadata(own, [places[rank] for rank in sorted(places)])
+        print(pairs_report.pairings_to_json(about, found, names, request.slow_share), flush=True)
     else:
         print("\n".join(pairs_report.rows(found, names, request.slow_share)), flush=True)
     own.store.set("pairs/outcome", str(code))
-    _wait_for_others(own.store, own.world)
+    _wait_for_ranks(own.store, own.world)
     return code, sentence
 
 
-def _wait_for_others(store: Any, world: int) -> None:
+def _wait_for_ranks(store: Any, world: int) -> None:
     """Wait for all ranks to read the outcome, for at most two seconds: this rank may host the store."""
     until = time.monotonic() + 2
     with suppress(RuntimeError):
@@ -172,7 +177,7 @@ def _group(own: Rank) -> Iterator[Exchange]:
         ) from error
 
 
-def _about(own: Rank, places: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _run_metadata(own: Rank, places: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "backend": own.backend,
         "torch": torch.__version__,
@@ -186,7 +191,7 @@ def _about(own: Rank, places: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _leave_word(sentence: str) -> None:
+def _record_error(sentence: str) -> None:
     """Write the error to the launcher's error file of this worker, or to stderr without one."""
     reason = {"message": sentence.rstrip("."), "extraInfo": {"py_callstack": "", "timestamp": str(int(time.time()))}}
     try:

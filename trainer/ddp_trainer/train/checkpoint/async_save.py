@@ -59,12 +59,12 @@ class Writing:
 
     def start(self) -> None:
         """Write in a background thread."""
-        self._thread = threading.Thread(target=self._run_behind, name="ddp-checkpoint", daemon=True)
+        self._thread = threading.Thread(target=self._run_low_priority, name="ddp-checkpoint", daemon=True)
         self._thread.start()
 
-    def _run_behind(self) -> None:
+    def _run_low_priority(self) -> None:
         """Write at a lower priority."""
-        give_way()
+        lower_thread_priority()
         self.run()
 
     def run(self) -> None:
@@ -84,7 +84,7 @@ class Writing:
             self._thread.join(timeout_seconds)
 
 
-def give_way() -> None:
+def lower_thread_priority() -> None:
     """Lower this thread's priority for good; does nothing except on Linux, which has one per thread."""
     if sys.platform == "linux":
         own = threading.get_native_id()

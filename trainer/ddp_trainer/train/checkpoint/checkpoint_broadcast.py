@@ -1,7 +1,8 @@
 """Distribute the newest checkpoint of any rank to all ranks.
 
-:func:`newest_of_all` finds the rank with the newest checkpoint, :func:`from_rank` broadcasts one, and :func:`agreed`
-merges the progress files. All use the collectives of :class:`~ddp_trainer.train.distributed.group.Group`.
+:func:`broadcast_latest_checkpoint` finds the rank with the newest checkpoint, :func:`from_rank` broadcasts one, and
+:func:`agreed` merges the progress files. All use the collectives of
+:class:`~ddp_trainer.train.distributed.group.Group`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import cast
 
 import torch
 
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, looks_whole, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, manifest_if_complete, pack_checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.progress_file import Reading
+from ddp_trainer.train.checkpoint.progress_file import RunProgress
 from ddp_trainer.train.config.goodput_account import Account
 from ddp_trainer.train.distributed.group import Group
 
@@ -31,7 +32,9 @@ class Found:
     rank: int
 
 
-def newest_of_all(own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None]) -> Found | None:
+def broadcast_latest_checkpoint(
+    own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None]
+) -> Found | None:
     """Broadcast the newest checkpoint that any rank has; None without one. Every rank must call it.
 
     Pods with separate volumes may hold different steps, and a new pod may hold none.
@@ -66,13 +69,13 @@ def _in_pieces(mine: Checkpoint | None, manifest: Manifest, holder: int, group: 
     """Return the sharded checkpoint if every rank sees it; else the holder sends the complete state."""
     place = group.broadcast(None if mine is None else bytes(cast("Path", mine.directory)), holder)
     directory = Path(os.fsdecode(place))
-    if not sum(group.gather(int(looks_whole(directory) != manifest))):
+    if not sum(group.gather(int(manifest_if_complete(directory) != manifest))):
         return Checkpoint(manifest, b"", directory)
-    whole = None if mine is None else copied(unpack(mine), manifest)
+    whole = None if mine is None else pack_checkpoint(unpack(mine), manifest)
     return Checkpoint(manifest, group.broadcast(None if whole is None else whole.payload, holder))
 
 
-def agreed(own: Reading, group: Group, now: float) -> Reading:
+def sync_progress(own: RunProgress, group: Group, now: float) -> RunProgress:
     """Return the furthest progress of all ranks' progress files; every rank must call it.
 
     The account is the one with the latest time; accounts of several ranks cannot be added.
@@ -87,4 +90,4 @@ def agreed(own: Reading, group: Group, now: float) -> Reading:
     highest, lost, first = group.read(group.max(numbers))
     known = group.gather(int(own.account.until * 1e6))
     account = group.broadcast(own.account.pack(), known.index(max(known)))
-    return Reading(int(highest), int(lost), -first, Account.unpack(account))
+    return RunProgress(int(highest), int(lost), -first, Account.unpack(account))

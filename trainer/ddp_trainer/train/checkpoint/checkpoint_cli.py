@@ -21,10 +21,10 @@ from torch import Tensor
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.checkpoint_files import (
     Checkpoint,
-    Damaged,
+    CorruptCheckpoint,
     best_of,
     directories,
-    looks_whole,
+    manifest_if_complete,
     parse_name,
     read,
     reason_of,
@@ -33,7 +33,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import (
 )
 from ddp_trainer.train.checkpoint.manifest import FORMAT, PAYLOAD, Manifest
 from ddp_trainer.train.checkpoint.weights_io import export_weights
-from ddp_trainer.train.config.metric_goal import Goal
+from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.utils.errors import BadConfig, TrainError
 
 
@@ -82,7 +82,9 @@ def main(argv: Sequence[str]) -> int:
         arguments = _parser().parse_args(list(argv))
         if not arguments.directory.is_dir():
             raise BadConfig(f"There is no directory {arguments.directory}.", hint="Give a --checkpoint-dir of a run.")
-        return {"inspect": _listed, "verify": _listed, "export": _export}[arguments.command](arguments)
+        return {"inspect": _list_checkpoints, "verify": _list_checkpoints, "export": _export}[arguments.command](
+            arguments
+        )
     except TrainError as err:
         print(f"error: {err}", file=sys.stderr)
         return err.exit_code
@@ -108,7 +110,7 @@ def _parser() -> _Parser:
     return parser
 
 
-def _listed(arguments: argparse.Namespace) -> int:
+def _list_checkpoints(arguments: argparse.Namespace) -> int:
     with_contents = arguments.command == "inspect"
     entries = [_entry(directory, with_contents=with_contents) for directory in directories(arguments.directory)]
     _show(entries, arguments)
@@ -137,17 +139,19 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> Checkpoint:
-    whole = {path: each for path in directories(arguments.directory) if (each := looks_whole(path)) is not None}
+    whole = {
+        path: each for path in directories(arguments.directory) if (each := manifest_if_complete(path)) is not None
+    }
     wanted = list(whole)
     if arguments.step is not None:
         wanted = [path for path, manifest in whole.items() if manifest.step == arguments.step]
     elif arguments.best is not None:
-        best = best_of(whole, Goal(arguments.best))
+        best = best_of(whole, TargetMetric(arguments.best))
         wanted = [] if best is None else [best]
     for path in wanted:
         try:
             checkpoint = read(path)
-        except (Damaged, OSError) as err:
+        except (CorruptCheckpoint, OSError) as err:
             print(f"Skipped {path}: {err}.", file=sys.stderr)
             continue
         if checkpoint.manifest.format > FORMAT:
@@ -166,7 +170,7 @@ def _chosen(arguments: argparse.Namespace) -> Checkpoint:
 
 
 def _entry(directory: Path, *, with_contents: bool) -> Entry:
-    manifest = looks_whole(directory)
+    manifest = manifest_if_complete(directory)
     try:
         checkpoint = read(directory)
         if checkpoint.manifest.format > FORMAT:
@@ -174,7 +178,7 @@ def _entry(directory: Path, *, with_contents: bool) -> Entry:
         contents = ", ".join(_described(unpack(checkpoint))) if with_contents else ""
     except TrainError as err:
         return Entry(directory, manifest, err.message.rstrip("."))
-    except (Damaged, OSError) as err:
+    except (CorruptCheckpoint, OSError) as err:
         return Entry(directory, manifest, reason_of(err))
     return Entry(directory, checkpoint.manifest, "", contents)
 

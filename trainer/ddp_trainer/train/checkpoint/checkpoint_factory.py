@@ -18,14 +18,19 @@ from ddp_trainer.train.checkpoint.manifest import Identity
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.metric_goal import Goal
+from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.console import Progress
 
 
 def make_saver(
-    config: Config, env: Environment, group: Group, recorder: RankRecorder, progress: Progress, best: Goal | None = None
+    config: Config,
+    env: Environment,
+    group: Group,
+    recorder: RankRecorder,
+    progress: Progress,
+    best: TargetMetric | None = None,
 ) -> CheckpointManager:
     """Return this rank's checkpoint manager; ``best`` is the metric of the best checkpoint to keep, if any."""
     directory = None
@@ -39,8 +44,8 @@ def make_saver(
         directory,
         keeps_time=group.rank == 0,
         recorder=recorder,
-        alarm=progress.alarm,
-        note=progress.note,
+        alarm=progress.warn_rank,
+        note=progress.log_message,
         device=group.device,
     )
 
@@ -52,7 +57,7 @@ def next_saver(
     group: Group,
     recorder: RankRecorder,
     progress: Progress,
-    best: Goal | None,
+    best: TargetMetric | None,
 ) -> CheckpointManager:
     """Return this rank's checkpoint manager for the next group: ``former``, if its part in saving is the same there.
 
@@ -64,11 +69,11 @@ def next_saver(
         return former
     saver = make_saver(config, env, group, recorder, progress, best)
     if former is not None:
-        saver.follow(former)
+        saver.chain_after(former)
     return saver
 
 
-def make_odometer(
+def make_progress_file(
     config: Config, env: Environment, identity: Identity, alarm: Callable[[str], None]
 ) -> ProgressFile | None:
     """Return the progress file of the run with this identity; None if this rank writes none."""

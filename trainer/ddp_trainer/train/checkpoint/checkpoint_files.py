@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import torch
 
-from ddp_trainer.train.checkpoint.manifest import FORMAT, IN_PIECES, MANIFEST, PAYLOAD, Manifest, Piece
+from ddp_trainer.train.checkpoint.manifest import FORMAT, IN_PIECES, MANIFEST, PAYLOAD, CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from ddp_trainer.train.config.metric_goal import Goal
-from ddp_trainer.train.utils.durable_files import SyncedStream, sync_directory, write_synced
+from ddp_trainer.train.config.metric_goal import TargetMetric
+from ddp_trainer.train.utils.durable_files import FsyncStream, sync_directory, write_fsync
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
 _NAME: Final = re.compile(r"step-(\d{8,})(\.old)?")
@@ -48,14 +48,14 @@ class Checkpoint:
     """Directory of a sharded checkpoint; None if the payload is the complete state."""
 
 
-class Damaged(Exception):
+class CorruptCheckpoint(Exception):
     """A checkpoint is incomplete or damaged; the message is the reason."""
 
 
 class CheckpointDirectory:
     """Checkpoints of one run, for one writer."""
 
-    def __init__(self, path: Path, *, keep: int, claim: WriteLease, best: Goal | None = None) -> None:
+    def __init__(self, path: Path, *, keep: int, claim: WriteLease, best: TargetMetric | None = None) -> None:
         """Create the view; :meth:`open` claims the directory.
 
         Args:
@@ -86,12 +86,12 @@ class CheckpointDirectory:
         """Claim the directory for a later worker group; see :meth:`.WriteLease.renew`."""
         self._claim.renew(generation=generation, fence=fence)
 
-    def newest(self, skipped: Callable[[str], None]) -> Checkpoint | None:
+    def latest_checkpoint(self, skipped: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest valid checkpoint, or None; ``skipped`` receives a sentence for each damaged one."""
         for directory in directories(self.path):
             try:
                 return read(directory)
-            except (Damaged, OSError) as err:
+            except (CorruptCheckpoint, OSError) as err:
                 skipped(passed_over(directory, err))
         return None
 
@@ -101,15 +101,15 @@ class CheckpointDirectory:
         Raises:
             OSError: The directory cannot be created.
         """
-        shutil.rmtree(self._unfinished(step), ignore_errors=True)
+        shutil.rmtree(self._temp_path(step), ignore_errors=True)
         # A process of an earlier group may still write to the previous directory, so each attempt gets a new name.
         self._attempt += 1
-        temporary = self._unfinished(step)
+        temporary = self._temp_path(step)
         temporary.mkdir(parents=True)
         return temporary
 
     def write(
-        self, draft: Manifest, archive: Archive, others: Callable[[Path], Sequence[Piece]] | None = None
+        self, draft: Manifest, archive: Archive, others: Callable[[Path], Sequence[CheckpointFile]] | None = None
     ) -> Manifest:
         """Write a checkpoint durably, then remove those that are not kept.
 
@@ -125,15 +125,15 @@ class CheckpointDirectory:
             StaleGeneration: Another writer has claimed the directory; nothing was replaced.
             OSError: The disk is full or fails; nothing was replaced.
         """
-        target, temporary = self.path / _name(draft.step), self._unfinished(draft.step)
+        target, temporary = self.path / _name(draft.step), self._temp_path(draft.step)
         try:
             temporary.mkdir(parents=True, exist_ok=True)  # prepare() may have made it; the name has this writer's token
-            with SyncedStream(temporary / PAYLOAD) as stream:
+            with FsyncStream(temporary / PAYLOAD) as stream:
                 archive.write_to(stream)
             manifest = replace(draft, sha256=stream.sha256, size_bytes=stream.size_bytes)
             if others is not None:
                 manifest = replace(manifest, format=IN_PIECES, pieces=tuple(others(temporary)))
-            write_synced(temporary / MANIFEST, manifest.to_json().encode())
+            write_fsync(temporary / MANIFEST, manifest.to_json().encode())
             sync_directory(temporary)
             self._claim.check()
             _install(temporary, target)
@@ -147,7 +147,7 @@ class CheckpointDirectory:
         self._prune(manifest.step)
         return manifest
 
-    def _unfinished(self, step: int) -> Path:
+    def _temp_path(self, step: int) -> Path:
         return self.path / f"{_TEMPORARY}{_name(step)}-{self._claim.token}-{self._attempt}"
 
     def _prune(self, newest: int) -> None:
@@ -159,7 +159,7 @@ class CheckpointDirectory:
         whole = {
             directory: manifest
             for directory in past
-            if not parse_name(directory)[1] and (manifest := looks_whole(directory)) is not None
+            if not parse_name(directory)[1] and (manifest := manifest_if_complete(directory)) is not None
         }
         kept = list(whole)[: self._keep]
         if self._best is not None and (best := best_of(whole, self._best)) is not None:
@@ -181,7 +181,7 @@ def directories(path: Path) -> Iterator[Path]:
     return iter(sorted(found, key=lambda entry: (parse_name(entry)[0], not parse_name(entry)[1]), reverse=True))
 
 
-def best_of(manifests: Mapping[Path, Manifest], goal: Goal) -> Path | None:
+def best_of(manifests: Mapping[Path, Manifest], goal: TargetMetric) -> Path | None:
     """Return the path of the best evaluated checkpoint, the earliest of equals; None if none was evaluated."""
     evaluated = [(path, each) for path, each in manifests.items() if goal.metric in (each.metrics or {})]
     evaluated.sort(key=lambda pair: pair[1].step)
@@ -200,9 +200,9 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
         CheckpointMismatch: The files are valid but contain objects that must not be loaded.
     """
     if checkpoint.directory is not None:
-        from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - takes a second, rarely needed
+        from ddp_trainer.train.checkpoint.dcp_reader import assemble_state  # noqa: PLC0415 - takes a second, rarely needed
 
-        return assembled(checkpoint.directory, checkpoint.manifest)
+        return assemble_state(checkpoint.directory, checkpoint.manifest)
     try:
         state = torch.load(io.BytesIO(checkpoint.payload), map_location="cpu", weights_only=True)
     except Exception as err:
@@ -222,12 +222,12 @@ def weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """
     if checkpoint.directory is None:
         return unpack(checkpoint)["model"]  # type: ignore[no-any-return] # as above
-    from ddp_trainer.train.checkpoint.dcp_reader import assembled  # noqa: PLC0415 - as above
+    from ddp_trainer.train.checkpoint.dcp_reader import assemble_state  # noqa: PLC0415 - as above
 
-    return assembled(checkpoint.directory, checkpoint.manifest, only="model")["model"]  # type: ignore[no-any-return]
+    return assemble_state(checkpoint.directory, checkpoint.manifest, only="model")["model"]  # type: ignore[no-any-return]
 
 
-def copied(state: dict[str, Any], draft: Manifest) -> Checkpoint:
+def pack_checkpoint(state: dict[str, Any], draft: Manifest) -> Checkpoint:
     """Return a state as an in-memory checkpoint."""
     buffer = io.BytesIO()
     pack(state).write_to(buffer)
@@ -250,29 +250,29 @@ def read(directory: Path) -> Checkpoint:
     try:
         return _read(directory)
     except FileNotFoundError as err:
-        raise Damaged(f"{Path(err.filename).name} is missing") from None
-    except (Damaged, OSError):
+        raise CorruptCheckpoint(f"{Path(err.filename).name} is missing") from None
+    except (CorruptCheckpoint, OSError):
         raise
     except Exception as err:
         # A damaged file can make a parser raise anything. The previous checkpoint is better than no run.
-        raise Damaged(f"it cannot be read ({type(err).__name__}: {err})") from err
+        raise CorruptCheckpoint(f"it cannot be read ({type(err).__name__}: {err})") from err
 
 
 def _read(directory: Path) -> Checkpoint:
-    manifest = _manifest(directory)
+    manifest = _read_manifest(directory)
     if manifest.format > FORMAT:
-        # Fields of a later format are not trusted. demand_same refuses to resume from it.
+        # Fields of a later format are not trusted. check_same_run refuses to resume from it.
         return Checkpoint(manifest, b"")
     if manifest.pieces or manifest.format == IN_PIECES:
-        prove(directory, manifest.files)
+        verify_files(directory, manifest.files)
         return Checkpoint(manifest, b"", directory)
-    _demand_size(directory / PAYLOAD, manifest.size_bytes)
+    _check_file_size(directory / PAYLOAD, manifest.size_bytes)
     payload = (directory / PAYLOAD).read_bytes()
-    _demand_digest(PAYLOAD, digest(payload), manifest.sha256)
+    _check_digest(PAYLOAD, digest(payload), manifest.sha256)
     return Checkpoint(manifest, payload)
 
 
-def _manifest(directory: Path) -> Manifest:
+def _read_manifest(directory: Path) -> Manifest:
     """Return the manifest of a checkpoint's directory.
 
     Raises:
@@ -282,17 +282,17 @@ def _manifest(directory: Path) -> Manifest:
     file = directory / MANIFEST
     size_bytes = file.stat().st_size
     if not 0 < size_bytes <= _MAX_MANIFEST_BYTES:  # pipes and devices have size 0 too, and block a reader
-        raise Damaged(f"{MANIFEST} is damaged (it has {size_bytes} bytes)")
+        raise CorruptCheckpoint(f"{MANIFEST} is damaged (it has {size_bytes} bytes)")
     try:
         manifest = Manifest.from_json(file.read_text())
     except ValueError as err:
-        raise Damaged(f"{MANIFEST} is damaged ({err})") from None
+        raise CorruptCheckpoint(f"{MANIFEST} is damaged ({err})") from None
     if manifest.format <= FORMAT and manifest.step != parse_name(directory)[0]:
-        raise Damaged(f"{MANIFEST} is that of step {manifest.step}")
+        raise CorruptCheckpoint(f"{MANIFEST} is that of step {manifest.step}")
     return manifest
 
 
-def passed_over(directory: Path, err: Damaged | OSError) -> str:
+def passed_over(directory: Path, err: CorruptCheckpoint | OSError) -> str:
     """Return the message about a skipped checkpoint."""
     return f"Skipped the checkpoint {directory}: {reason_of(err)}. Going on from the one before."
 
@@ -302,7 +302,7 @@ def reason_of(err: Exception) -> str:
     return (err.strerror if isinstance(err, OSError) else "") or str(err) or type(err).__name__
 
 
-def prove(directory: Path, pieces: Sequence[Piece]) -> None:
+def verify_files(directory: Path, pieces: Sequence[CheckpointFile]) -> None:
     """Verify files against their digests, several in parallel, without loading any into memory.
 
     Raises:
@@ -310,38 +310,38 @@ def prove(directory: Path, pieces: Sequence[Piece]) -> None:
         OSError: A file cannot be read.
     """
 
-    def prove_one(piece: Piece) -> None:
-        _demand_size(directory / piece.file, piece.size_bytes)
+    def verify_file(piece: CheckpointFile) -> None:
+        _check_file_size(directory / piece.file, piece.size_bytes)
         with (directory / piece.file).open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
-        _demand_digest(piece.file, found, piece.sha256)
+        _check_digest(piece.file, found, piece.sha256)
 
     with ThreadPoolExecutor(_PROVEN_AT_ONCE, "ddp-digest") as threads:
-        for _ in threads.map(prove_one, pieces):
+        for _ in threads.map(verify_file, pieces):
             pass
 
 
-def _demand_size(file: Path, wanted: int) -> None:
+def _check_file_size(file: Path, wanted: int) -> None:
     """Check the size before the content is read, which may exceed the memory."""
     size_bytes = file.stat().st_size
     if size_bytes != wanted:
-        raise Damaged(f"{file.name} has {size_bytes} of {wanted} bytes")
+        raise CorruptCheckpoint(f"{file.name} has {size_bytes} of {wanted} bytes")
 
 
-def _demand_digest(file: str, sha256: str, wanted: str) -> None:
+def _check_digest(file: str, sha256: str, wanted: str) -> None:
     if sha256 != wanted:
-        raise Damaged(f"{file} does not have the digest that {MANIFEST} names")
+        raise CorruptCheckpoint(f"{file} does not have the digest that {MANIFEST} names")
 
 
-def looks_whole(directory: Path) -> Manifest | None:
+def manifest_if_complete(directory: Path) -> Manifest | None:
     """Return the manifest if all files have the expected size, else None.
 
     A cheap version of :func:`read` for pruning: it checks no digests.
     """
     try:
-        manifest = _manifest(directory)
+        manifest = _read_manifest(directory)
         for each in manifest.files:
-            _demand_size(directory / each.file, each.size_bytes)
+            _check_file_size(directory / each.file, each.size_bytes)
     except Exception:  # noqa: BLE001 - as in read
         return None
     return manifest

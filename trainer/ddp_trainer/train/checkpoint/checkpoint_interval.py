@@ -30,7 +30,7 @@ def best_interval(cost_seconds: float, mtbf_seconds: float) -> float:
     return math.sqrt(2 * cost_seconds * mtbf_seconds) - cost_seconds
 
 
-def suggestion(cost_seconds: float, mtbf_seconds: float | None) -> str:
+def suggest_interval(cost_seconds: float, mtbf_seconds: float | None) -> str:
     """Return a sentence with a value for ``--checkpoint-seconds``, or several if the failure rate is unknown."""
     costs = f"A save costs {cost_seconds * 1000:.3g} ms of training. Least is lost"
     if mtbf_seconds is not None:

@@ -20,8 +20,8 @@ import torch
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.checkpoint.async_save import Writing
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory
-from ddp_trainer.train.checkpoint.checkpoint_interval import suggestion
-from ddp_trainer.train.checkpoint.checkpoint_verify import newest_together
+from ddp_trainer.train.checkpoint.checkpoint_interval import suggest_interval
+from ddp_trainer.train.checkpoint.checkpoint_verify import verify_latest_checkpoint
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, Write
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
@@ -107,7 +107,7 @@ class CheckpointManager:
         self.is_open = False
         """True after :meth:`open`: the directory is claimed, if this rank writes to one."""
 
-    def follow(self, former: CheckpointManager) -> None:
+    def chain_after(self, former: CheckpointManager) -> None:
         """Replace the manager of an earlier group, in which this rank had another part.
 
         Its last save may still be in progress.
@@ -126,7 +126,7 @@ class CheckpointManager:
             StaleGeneration: A newer worker group has claimed the directory.
         """
         if group is not None:
-            self._settle_with(group)
+            self._wait_all_ranks(group)
         self._former = None
         if self._directory is not None and not self.is_open:
             self._claim(self._directory, self._directory.open)
@@ -146,9 +146,9 @@ class CheckpointManager:
             self._claim(self._directory, partial(self._directory.renew, generation=generation, fence=fence))
 
     @property
-    def under_way(self) -> Writing | None:
+    def pending_save(self) -> Writing | None:
         """Save that this rank may be writing, for this group or an earlier one; None without one."""
-        return self._writing if self._former is None else self._former.under_way
+        return self._writing if self._former is None else self._former.pending_save
 
     @property
     def writes(self) -> bool:
@@ -167,7 +167,7 @@ class CheckpointManager:
                 hint="Give a --checkpoint-dir that this user may write to.",
             ) from None
 
-    def newest(self, group: Group | None = None) -> Checkpoint | None:
+    def latest_checkpoint(self, group: Group | None = None) -> Checkpoint | None:
         """Return the newest valid checkpoint that this rank can read, or None.
 
         Args:
@@ -176,10 +176,10 @@ class CheckpointManager:
         Raises:
             StaleGeneration: A newer worker group has claimed the directory.
         """
-        self.settle()  # the save in progress may be the newest, and its pruning removes older ones
+        self.wait_for_save()  # the save in progress may be the newest, and its pruning removes older ones
         if group is not None:
-            return newest_together(self._directory, group, self._alarm)
-        return None if self._directory is None else self._directory.newest(self._alarm)
+            return verify_latest_checkpoint(self._directory, group, self._alarm)
+        return None if self._directory is None else self._directory.latest_checkpoint(self._alarm)
 
     def reserve(self, size_bytes: int, *, of_part: bool = False) -> None:
         """Allocate memory for snapshots now, so that the first save does not have to.
@@ -191,7 +191,7 @@ class CheckpointManager:
         if self._snapshot is not None and self._enabled and (self._directory is not None or of_part):
             self._snapshot.reserve(size_bytes)
 
-    def wants_save(self) -> bool:
+    def should_save(self) -> bool:
         """Return rank 0's vote to save after the current step.
 
         The vote is true if the interval has elapsed and the previous save has ended. False on all other ranks.
@@ -239,7 +239,7 @@ class CheckpointManager:
         self.saved_step = step
         if not self._enabled:
             return
-        self.settle()
+        self.wait_for_save()
         write: Write | None = None if self._directory is None else self._directory.write
         if in_pieces is not None and (begun := in_pieces.together.begin(step, self._directory)) is not None:
             try:
@@ -290,7 +290,7 @@ class CheckpointManager:
             self._recorder.checkpoint_saved(writing.step, writing.seconds, writing.blocking_seconds, writing.size_bytes)
             self._advise(writing.blocking_seconds)
 
-    def settle(self) -> None:
+    def wait_for_save(self) -> None:
         """Wait for the save in progress, then report it.
 
         Raises:
@@ -298,7 +298,7 @@ class CheckpointManager:
         """
         if self._former is not None:
             with suppress(StaleGeneration):  # this rank does not write in the new group
-                self._former.settle()
+                self._former.wait_for_save()
             self._former = None
         if self._writing is not None:
             began = self._clock()
@@ -306,20 +306,20 @@ class CheckpointManager:
             self._writing.blocking_seconds += self._clock() - began
             self.poll()
 
-    def _settle_with(self, group: Group) -> None:
+    def _wait_all_ranks(self, group: Group) -> None:
         """Wait until all ranks have ended their saves; each round ends with a collective after at most a second."""
-        writing = self.under_way
+        writing = self.pending_save
         while sum(group.gather(int(writing is not None and not writing.is_over))):
             if writing is not None:
                 writing.wait(_AT_ONCE_SECONDS)
-        self.settle()
+        self.wait_for_save()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Wait up to a second for a save in progress; its result is not reported."""
-        if (writing := self.under_way) is not None:
+        if (writing := self.pending_save) is not None:
             writing.wait(_LAST_WORDS_SECONDS)
 
     def holds(self, step: int) -> bool:
@@ -335,7 +335,7 @@ class CheckpointManager:
     def _advise(self, cost_seconds: float) -> None:
         self._costs.append(cost_seconds)
         if len(self._costs) == _SAVES_MEASURED and self._keeps_time:
-            self._note(suggestion(statistics.median(self._costs), self._mtbf))
+            self._note(suggest_interval(statistics.median(self._costs), self._mtbf))
 
     def not_written(self, step: int) -> CheckpointNotWritten | None:
         """Return the error to raise if the last state is not on this rank's disk.

@@ -1,8 +1,8 @@
 """Find the newest valid checkpoint with several ranks that share a directory.
 
-In :func:`newest_together`, the first rank names its checkpoints, newest first. All ranks verify each one together, a
-share of the files per rank, until one is valid. One rank alone would read the files of all ranks while the others wait
-at a collective.
+In :func:`verify_latest_checkpoint`, the first rank names its checkpoints, newest first. All ranks verify each one
+together, a share of the files per rank, until one is valid. One rank alone would read the files of all ranks while the
+others wait at a collective.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 from ddp_trainer.train.checkpoint.checkpoint_files import (
     Checkpoint,
     CheckpointDirectory,
-    Damaged,
+    CorruptCheckpoint,
     directories,
-    looks_whole,
+    manifest_if_complete,
     passed_over,
-    prove,
     read,
     reason_of,
+    verify_files,
 )
 from ddp_trainer.train.distributed.group import Group
 
 
-def newest_together(
+def verify_latest_checkpoint(
     directory: CheckpointDirectory | None, group: Group, skipped: Callable[[str], None]
 ) -> Checkpoint | None:
     """Return the newest valid checkpoint on the rank that has the directory; every rank must call it.
@@ -46,8 +46,8 @@ def newest_together(
             return None
         place = Path(os.fsdecode(named))
         try:
-            checkpoint = _proven(place, here, group)
-        except (Damaged, OSError) as err:
+            checkpoint = _verify_checkpoint(place, here, group)
+        except (CorruptCheckpoint, OSError) as err:
             if here is not None:
                 skipped(passed_over(here, err))
             continue
@@ -55,26 +55,26 @@ def newest_together(
             return checkpoint
 
 
-def _proven(place: Path, here: Path | None, group: Group) -> Checkpoint | None:
+def _verify_checkpoint(place: Path, here: Path | None, group: Group) -> Checkpoint | None:
     """Return the verified checkpoint on the rank that has the directory, else None.
 
     Raises:
         Damaged: A rank found damage or could not read a file; raised on every rank.
     """
-    manifest = looks_whole(place)
+    manifest = manifest_if_complete(place)
     sees = manifest is not None and bool(manifest.pieces)
     if sum(group.gather(int(sees))) < group.world_size or manifest is None:
-        return _agreed(lambda: None if here is None else read(here), group)
+        return _agree_on_result(lambda: None if here is None else read(here), group)
 
-    def prove_share() -> Checkpoint:
-        prove(place, manifest.files[group.rank :: group.world_size])
+    def verify_local_files() -> Checkpoint:
+        verify_files(place, manifest.files[group.rank :: group.world_size])
         return Checkpoint(manifest, b"", place)
 
-    checkpoint = _agreed(prove_share, group)
+    checkpoint = _agree_on_result(verify_local_files, group)
     return checkpoint if here is not None else None
 
 
-def _agreed(look: Callable[[], Checkpoint | None], group: Group) -> Checkpoint | None:
+def _agree_on_result(look: Callable[[], Checkpoint | None], group: Group) -> Checkpoint | None:
     """Return the result of ``look``.
 
     Raises:
@@ -88,5 +88,5 @@ def _agreed(look: Callable[[], Checkpoint | None], group: Group) -> Checkpoint |
     told = group.gather(len(reason))
     if any(told):
         source = next(rank for rank, length in enumerate(told) if length)
-        raise Damaged(group.broadcast(reason, source).decode())
+        raise CorruptCheckpoint(group.broadcast(reason, source).decode())
     return found

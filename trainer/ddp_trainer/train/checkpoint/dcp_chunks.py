@@ -1,11 +1,11 @@
 """Select the chunks of a sharded state that each rank writes.
 
-The entry point is :func:`own_part`. Every tensor has a name that does not depend on the layout. Model tensors are
-``model.<name>``, as in the model's state dict. Optimizer tensors are ``optimizer.<number>.<key>``, numbered as in an
-optimizer of the complete model. A rank writes chunks: an offset in the complete tensor, and the data. The save planner
-of ``torch.distributed.checkpoint`` finds the chunks on a rank, because it supports every way in which torch shards a
-tensor. If several ranks hold a chunk, the layout determines which one writes it, so the choice needs no communication.
-Replicas after the first do not write, since they may join and leave. The module imports
+The entry point is :func:`local_state_dict`. Every tensor has a name that does not depend on the layout. Model tensors
+are ``model.<name>``, as in the model's state dict. Optimizer tensors are ``optimizer.<number>.<key>``, numbered as in
+an optimizer of the complete model. A rank writes chunks: an offset in the complete tensor, and the data. The save
+planner of ``torch.distributed.checkpoint`` finds the chunks on a rank, because it supports every way in which torch
+shards a tensor. If several ranks hold a chunk, the layout determines which one writes it, so the choice needs no
+communication. Replicas after the first do not write, since they may join and leave. The module imports
 ``torch.distributed.checkpoint``, so it is imported only for a sharded state.
 """
 
@@ -33,7 +33,7 @@ VALUES: Final = "values"
 """Key in a file: name → value of the optimizer's state that is not a tensor."""
 
 
-def own_part(model: nn.Module, optimizer: Optimizer, spread: ShardedState) -> dict[str, Any]:
+def local_state_dict(model: nn.Module, optimizer: Optimizer, spread: ShardedState) -> dict[str, Any]:
     """Return the tensors and values of model and optimizer that this rank writes.
 
     The tensors share memory with the model and the optimizer.
@@ -43,7 +43,7 @@ def own_part(model: nn.Module, optimizer: Optimizer, spread: ShardedState) -> di
     for name, tensor in weights_here(model).items():
         if _is_first(tensor, name, spread):
             written[f"{MODEL}.{name}"] = tensor
-    for weight, number, name in numbered(model, optimizer):
+    for weight, number, name in enumerate_params(model, optimizer):
         for key, value in optimizer.state.get(weight, {}).items():
             if not _is_first(weight if _has_shape_of(value, weight) else value, name, spread):
                 continue
@@ -60,7 +60,7 @@ def weights_here(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
 
 
-def numbered(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[Tensor, int, str]]:
+def enumerate_params(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[Tensor, int, str]]:
     """Yield each weight of an optimizer on this rank, with its number and its name in the complete model."""
     names = {id(weight): name for name, weight in model.named_parameters()}
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]

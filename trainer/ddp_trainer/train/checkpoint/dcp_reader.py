@@ -3,8 +3,8 @@
 :func:`take_pieces` fills a sharded model on each rank with the pieces it needs; :func:`assembled` builds the complete
 state in one process. Files are mapped into memory, so only the requested part of a chunk is read. The load planner of
 ``torch.distributed.checkpoint`` decides which part of which chunk a rank needs. The rest of that package accepts
-:class:`PieceReader` too: ``dcp.load(state, storage_reader=PieceReader(directory))``. Only tensors and plain values are
-unpickled; torch's own metadata reader would execute code from the file. The module imports
+:class:`ShardedCheckpointReader` too: ``dcp.load(state, storage_reader=ShardedCheckpointReader(directory))``. Only
+tensors and plain values are unpickled; torch's own metadata reader would execute code from the file. The module imports
 ``torch.distributed.checkpoint``, so it is imported only for a sharded checkpoint.
 """
 
@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 from torch.optim import Optimizer
 
-from ddp_trainer.train.checkpoint.dcp_chunks import MODEL, OPTIMIZER, TENSORS, VALUES, numbered, weights_here
+from ddp_trainer.train.checkpoint.dcp_chunks import MODEL, OPTIMIZER, TENSORS, VALUES, enumerate_params, weights_here
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
@@ -39,7 +39,7 @@ PIECES: Final = "pieces"
 """Key of the first rank's pieces in the first file, which also has the rest of the state."""
 
 
-class PieceReader(StorageReader):
+class ShardedCheckpointReader(StorageReader):
     """Storage reader of one sharded checkpoint, for load planners."""
 
     def __init__(self, directory: str | os.PathLike[str], manifest: Manifest | None = None) -> None:
@@ -56,7 +56,7 @@ class PieceReader(StorageReader):
         """
         self._directory = Path(directory)
         self._manifest = manifest or Manifest.from_json((self._directory / MANIFEST).read_text())
-        first, *others = (self._mapped(piece.file) for piece in self._manifest.files)
+        first, *others = (self._mmap_file(piece.file) for piece in self._manifest.files)
         if PIECES not in first:
             raise self._mismatch("is in one piece, which torch.load reads")
         parts = [first.pop(PIECES), *others]
@@ -70,7 +70,7 @@ class PieceReader(StorageReader):
             for name, entry in part[TENSORS].items():
                 self.sizes[name] = torch.Size(entry["size"])
                 self._chunks.setdefault(name, {}).update({torch.Size(at): tensor for at, tensor in entry["chunks"]})
-        self._demand_all()
+        self._check_complete()
 
     def type_of(self, name: str) -> torch.dtype:
         """Return the dtype of a tensor."""
@@ -140,7 +140,7 @@ class PieceReader(StorageReader):
             raise self._mismatch(f"is of another model: {str(err).rstrip('.')}") from err
         self.read_data(plan, planner).wait()
 
-    def _mapped(self, file: str) -> dict[str, Any]:
+    def _mmap_file(self, file: str) -> dict[str, Any]:
         try:
             return torch.load(self._directory / file, map_location="cpu", mmap=True, weights_only=True)  # type: ignore[no-any-return] # torch.load is untyped
         except OSError:
@@ -149,7 +149,7 @@ class PieceReader(StorageReader):
             why = next(iter(str(err).splitlines()), type(err).__name__)
             raise self._mismatch(f"holds in {file} what is not loaded for safety: {why}") from err
 
-    def _demand_all(self) -> None:
+    def _check_complete(self) -> None:
         for name, size in self.sizes.items():
             if sum(chunk.numel() for chunk in self._chunks[name].values()) != math.prod(size):
                 raise self._mismatch(f"lacks a part of {name}")
@@ -167,21 +167,24 @@ def take_pieces(directory: Path, manifest: Manifest, model: nn.Module, optimizer
     Raises:
         CheckpointMismatch: The checkpoint belongs to another model.
     """
-    reader = PieceReader(directory, manifest)
+    reader = ShardedCheckpointReader(directory, manifest)
     targets = {f"{MODEL}.{name}": tensor for name, tensor in weights_here(model).items()}
     states: dict[int, dict[str, Any]] = {}
     by_number = _by_number([*reader.sizes, *reader.values])
-    for weight, number, _ in numbered(model, optimizer):
+    for weight, number, _ in enumerate_params(model, optimizer):
         for key, name in by_number.get(number, {}).items():
             if name in reader.values:
                 states.setdefault(number, {})[key] = reader.values[name]
                 continue
-            states.setdefault(number, {})[key] = targets[name] = _room_for(reader, name, weight)
+            states.setdefault(number, {})[key] = targets[name] = _allocate_state(reader, name, weight)
     reader.fill(targets)
-    return {**reader.rest, OPTIMIZER: {**reader.rest[OPTIMIZER], "state": states, **_own_groups(reader, optimizer)}}
+    return {
+        **reader.rest,
+        OPTIMIZER: {**reader.rest[OPTIMIZER], "state": states, **_local_param_groups(reader, optimizer)},
+    }
 
 
-def assembled(directory: Path, manifest: Manifest, only: str = "") -> dict[str, Any]:
+def assemble_state(directory: Path, manifest: Manifest, only: str = "") -> dict[str, Any]:
     """Return the complete state as one process has it, with every tensor in memory.
 
     Args:
@@ -189,7 +192,7 @@ def assembled(directory: Path, manifest: Manifest, only: str = "") -> dict[str, 
         manifest: Its manifest.
         only: ``"model"`` to load only the model's tensors; empty for all.
     """
-    reader = PieceReader(directory, manifest)
+    reader = ShardedCheckpointReader(directory, manifest)
     whole = {
         name: torch.empty(size, dtype=reader.type_of(name))
         for name, size in reader.sizes.items()
@@ -218,7 +221,7 @@ def _by_number(names: Sequence[str]) -> dict[int, dict[str, str]]:
     return found
 
 
-def _room_for(reader: PieceReader, name: str, weight: Tensor) -> Tensor:
+def _allocate_state(reader: ShardedCheckpointReader, name: str, weight: Tensor) -> Tensor:
     """Allocate a value of a weight's optimizer state, sharded like the weight if it has its shape."""
     size, kind = reader.sizes[name], reader.type_of(name)
     if size == weight.shape:
@@ -226,7 +229,7 @@ def _room_for(reader: PieceReader, name: str, weight: Tensor) -> Tensor:
     return torch.empty(size, dtype=kind)
 
 
-def _own_groups(reader: PieceReader, optimizer: Optimizer) -> dict[str, Any]:
+def _local_param_groups(reader: ShardedCheckpointReader, optimizer: Optimizer) -> dict[str, Any]:
     """Return the stored parameter groups with this rank's parameter numbers."""
     own, stored = optimizer.state_dict()["param_groups"], reader.rest[OPTIMIZER]["param_groups"]
     if len(own) != len(stored):

@@ -1,7 +1,7 @@
 """Manifest of a checkpoint: identity of the run, step, and digests of all files.
 
 The writer writes the manifest last, so a directory without one is unfinished. The manifest has a digest of itself,
-which separates damage from a checkpoint of another run. :func:`demand_same` refuses the checkpoint of another run.
+which separates damage from a checkpoint of another run. :func:`check_same_run` refuses the checkpoint of another run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class CheckpointFile:
     """File beside the payload with one rank's part of the state."""
 
     file: Annotated[str, Matching("[A-Za-z0-9_-][A-Za-z0-9_.-]*")]
@@ -94,13 +94,13 @@ class Manifest:
     format: _Count = WHOLE
     metrics: Mapping[str, float] | None = None
     """Metrics of the evaluation after this step; None without one."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[CheckpointFile, ...] = ()
     """Files beside the payload; empty if the payload is the complete state."""
 
     @property
-    def files(self) -> tuple[Piece, ...]:
+    def files(self) -> tuple[CheckpointFile, ...]:
         """All files of the checkpoint except the manifest, the payload first."""
-        return Piece(file=PAYLOAD, sha256=self.sha256, size_bytes=self.size_bytes), *self.pieces
+        return CheckpointFile(file=PAYLOAD, sha256=self.sha256, size_bytes=self.size_bytes), *self.pieces
 
     @property
     def total_bytes(self) -> int:
@@ -133,7 +133,7 @@ class Manifest:
             if metrics is not None and not all(type(value) in {int, float} for value in metrics.values()):
                 raise ValueError("a metric is not a number")
             manifest: Manifest = strict_json.parse(cls, raw)
-        except strict_json.Malformed as error:
+        except strict_json.DecodeError as error:
             raise ValueError(str(error)) from None
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"a manifest without {error}") from None
@@ -185,7 +185,7 @@ def architecture(model: nn.Module) -> str:
         ) from None
 
 
-def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | None) -> None:
+def check_same_run(manifest: Manifest, own: Identity, *, where: str, shards: int | None) -> None:
     """Check that a checkpoint belongs to this run.
 
     Args:
@@ -210,11 +210,11 @@ def demand_same(manifest: Manifest, own: Identity, *, where: str, shards: int | 
         name, theirs, ours = different[0]
         raise CheckpointMismatch(
             f"The checkpoint {where} was written with {_COMPARED.get(name, name)} {theirs}, and this run has {ours}.",
-            hint=f"{_way_back(name, theirs)} to go on from it, or give another --checkpoint-dir to start anew.",
+            hint=f"{_mismatch_hint(name, theirs)} to go on from it, or give another --checkpoint-dir to start anew.",
         )
 
 
-def _way_back(name: str, value: object) -> str:
+def _mismatch_hint(name: str, value: object) -> str:
     if name in {"seed", "global_batch", "shards"}:
         return f"Give {flag(name)} {value}"
     return f"Bring back that {_COMPARED.get(name, name)}"

@@ -32,7 +32,7 @@ _GOES_ON: Final = (
 
 
 @dataclass(slots=True)
-class Reading:
+class RunProgress:
     """Progress of the run so far."""
 
     highest_step: int = 0
@@ -44,10 +44,10 @@ class Reading:
     account: Account = field(default_factory=Account)
     """Time by category."""
 
-    def merged(self, other: Reading) -> Reading:
+    def merged(self, other: RunProgress) -> RunProgress:
         """Return the combination of two readings: the highest counts, the earliest start, and the latest account."""
         starts = [start for start in (self.first_start, other.first_start) if start]
-        return Reading(
+        return RunProgress(
             max(self.highest_step, other.highest_step),
             max(self.lost_steps, other.lost_steps),
             min(starts, default=0.0),
@@ -74,7 +74,7 @@ class _Record:
             record = content[place : place + _RECORD.size + self._size]
             if not any(record):
                 continue
-            if len(record) < _RECORD.size + self._size or not _is_whole(record):
+            if len(record) < _RECORD.size + self._size or not _is_valid(record):
                 self.is_damaged = True
                 continue
             _, identity, _, number = _RECORD.unpack_from(record)
@@ -93,7 +93,7 @@ def _checksum(identity: int, number: int, told: bytes) -> int:
     return zlib.crc32(told, zlib.crc32(_SEALED.pack(identity, number)))
 
 
-def _is_whole(record: bytes) -> bool:
+def _is_valid(record: bytes) -> bool:
     magic, identity, checksum, number = _RECORD.unpack_from(record)
     return bool(magic == _MAGIC and checksum == _checksum(identity, number, record[_RECORD.size :]))
 
@@ -116,28 +116,28 @@ class ProgressFile:
         self._account = _Record((128, 512), SIZE, self._identity)
         self._descriptor: int | None = None
 
-    def read(self) -> Reading:
+    def read(self) -> RunProgress:
         """Return the progress that earlier processes of this run stored."""
         try:
             content = self._file.read_bytes()
         except FileNotFoundError:
-            return Reading()
+            return RunProgress()
         except OSError as error:
             self._alarm(f"{self._file} cannot be read ({error.strerror}): {_GOES_ON}")
-            return Reading()
+            return RunProgress()
         counts, account = self._counts.read(content), self._account.read(content)
-        self._say_damage(counts, account)
+        self._report_corruption(counts, account)
         highest, lost, first = _COUNTS.unpack(counts) if counts else (0, 0, 0.0)
-        return Reading(highest, lost, first, Account.unpack(account or b""))
+        return RunProgress(highest, lost, first, Account.unpack(account or b""))
 
-    def _say_damage(self, counts: bytes | None, account: bytes | None) -> None:
+    def _report_corruption(self, counts: bytes | None, account: bytes | None) -> None:
         records = ((self._counts, counts), (self._account, account))
         if any(record.is_damaged and told is None for record, told in records):
             self._alarm(f"{self._file} is damaged: {_GOES_ON}")
         elif any(record.is_damaged for record, _ in records):
             self._alarm(f"{self._file} is damaged in part; the second copy in it tells the same, and is gone on from.")
 
-    def write(self, reading: Reading) -> None:
+    def write(self, reading: RunProgress) -> None:
         """Store the counts of a reading, without its account.
 
         Never raises OSError, because training does not depend on the file.

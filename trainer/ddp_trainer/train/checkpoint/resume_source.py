@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import from_rank, newest_of_all
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint, from_rank
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.distributed.group import Group
@@ -57,7 +57,7 @@ def find_state(
     all_held = group.gather(_NOTHING if held is None else held)
     furthest = max(all_held)
     if furthest == _NOTHING:
-        found = newest_of_all(newest(), group, demand)
+        found = broadcast_latest_checkpoint(newest(), group, demand)
         return ResumeSource(None if found is None else found.checkpoint, is_durable=True)
     if min(all_held) == furthest:
         return ResumeSource(None)

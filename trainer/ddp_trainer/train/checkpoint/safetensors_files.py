@@ -40,7 +40,7 @@ _TYPES: Final[Mapping[str, torch.dtype]] = {
 }
 
 
-class Damaged(Exception):
+class CorruptSafetensors(Exception):
     """The file violates the format; the message is the reason."""
 
 
@@ -57,12 +57,12 @@ def read(given: Path) -> dict[str, Tensor]:
     """
     file = _chosen(given) if given.is_dir() else given
     if not file.name.endswith(INDEX):
-        return _mapped(file)
+        return _mmap_file(file)
     found: dict[str, dict[str, Tensor]] = {}
     weights: dict[str, Tensor] = {}
-    for name, part in _places(file).items():
+    for name, part in _weight_map(file).items():
         if part not in found:
-            found[part] = _mapped(file.parent / part)
+            found[part] = _mmap_file(file.parent / part)
         if name not in found[part]:
             raise BadConfig(
                 f"--init-from is {file}, by which {name} lies in {part}, where it does not.",
@@ -87,7 +87,7 @@ def _chosen(directory: Path) -> Path:
     )
 
 
-def _places(index: Path) -> Mapping[str, str]:
+def _weight_map(index: Path) -> Mapping[str, str]:
     """Return the name of each tensor → the name of a file beside the index."""
     try:
         places = json.loads(index.read_text())["weight_map"]
@@ -105,7 +105,7 @@ def _places(index: Path) -> Mapping[str, str]:
     return places  # type: ignore[no-any-return] # a mapping of names, as checked above
 
 
-def _mapped(file: Path) -> dict[str, Tensor]:
+def _mmap_file(file: Path) -> dict[str, Tensor]:
     try:
         begin, header = _header(file)
         storage = torch.UntypedStorage.from_file(str(file), shared=False, nbytes=file.stat().st_size)
@@ -113,8 +113,8 @@ def _mapped(file: Path) -> dict[str, Tensor]:
         return {name: _tensor(name, entry, content) for name, entry in header.items() if name != "__metadata__"}
     except OSError as err:
         raise _unreadable(file, err) from None
-    except (Damaged, ValueError, KeyError, TypeError, AttributeError) as err:
-        why = str(err) if isinstance(err, Damaged) else "its header is none of safetensors"
+    except (CorruptSafetensors, ValueError, KeyError, TypeError, AttributeError) as err:
+        why = str(err) if isinstance(err, CorruptSafetensors) else "its header is none of safetensors"
         raise BadConfig(f"--init-from is {file}, which is damaged: {why}.", hint="Give a whole file.") from None
 
 
@@ -124,16 +124,18 @@ def _header(file: Path) -> tuple[int, Mapping[str, Any]]:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(_LENGTH), "little")
         if size < _LENGTH or length > size - _LENGTH:
-            raise Damaged(f"its {size} bytes end before its header does")
+            raise CorruptSafetensors(f"its {size} bytes end before its header does")
         return _LENGTH + length, json.loads(stream.read(length))
 
 
 def _tensor(name: str, entry: Mapping[str, Any], content: Tensor) -> Tensor:
     kind, shape, (begin, end) = _TYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
     if kind is None:
-        raise Damaged(f"{name} has numbers of the type {entry['dtype']!r}, which is not known")
+        raise CorruptSafetensors(f"{name} has numbers of the type {entry['dtype']!r}, which is not known")
     if not 0 <= begin <= end <= len(content) or end - begin != math.prod(shape) * kind.itemsize:
-        raise Damaged(f"{name} lies at {begin} to {end} of {len(content)} bytes, and has the shape {tuple(shape)}")
+        raise CorruptSafetensors(
+            f"{name} lies at {begin} to {end} of {len(content)} bytes, and has the shape {tuple(shape)}"
+        )
     own = content[begin:end]
     # A view needs data aligned to the element size, so unaligned data are copied.
     aligned = own if own.storage_offset() % kind.itemsize == 0 else own.clone()

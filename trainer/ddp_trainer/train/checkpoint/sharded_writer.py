@@ -26,19 +26,23 @@ from ddp_trainer.common.constants import CheckpointScope
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.net import strict_json
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
-from ddp_trainer.train.checkpoint.manifest import Manifest, Piece
+from ddp_trainer.train.checkpoint.manifest import CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.utils.durable_files import SyncedStream, write_durably
+from ddp_trainer.train.utils.durable_files import FsyncStream, atomic_write
 
 _LOOK_SECONDS: Final = 0.02
 """Interval between checks for notes, in seconds."""
 
 
-def write_together(config: Config) -> bool:
+def writes_sharded_checkpoint(config: Config) -> bool:
     """Return True if the ranks of this run write sharded checkpoints when they see one directory."""
-    return config.spreads and config.checkpoint_dir is not None and config.checkpoint_scope is not CheckpointScope.POD
+    return (
+        config.is_model_sharded
+        and config.checkpoint_dir is not None
+        and config.checkpoint_scope is not CheckpointScope.POD
+    )
 
 
 Write: TypeAlias = Callable[[Manifest, Archive], Manifest]
@@ -76,7 +80,7 @@ class ShardedWriter:
                 failure = err
         place = Path(os.fsdecode(self.group.broadcast(path, 0)))
         if place == Path():
-            return lambda: _raised(failure)
+            return lambda: _raise_if_failed(failure)
         if sum(self.group.gather(int(not place.is_dir()))):
             return None
         return lambda: self._write(place, directory)
@@ -88,7 +92,7 @@ class ShardedWriter:
         return partial(write_pieces, place, self.group.rank) if self.writes else None
 
 
-def _raised(failure: OSError | None) -> None:
+def _raise_if_failed(failure: OSError | None) -> None:
     if failure is not None:
         raise failure
 
@@ -107,19 +111,19 @@ def write_pieces(place: Path, rank: int, draft: Manifest, archive: Archive) -> M
     """
     file = _file(rank)
     try:
-        with SyncedStream(place / file) as stream:
+        with FsyncStream(place / file) as stream:
             archive.write_to(stream)
     except OSError as err:
         with suppress(OSError):
             (place / file).unlink()  # makes room for the note on a full disk
-        write_durably(_note(place, rank), json.dumps({"failed": err.strerror or str(err)}).encode())
+        atomic_write(_result_path(place, rank), json.dumps({"failed": err.strerror or str(err)}).encode())
         raise
-    piece = Piece(file=file, sha256=stream.sha256, size_bytes=stream.size_bytes)
-    write_durably(_note(place, rank), json.dumps(asdict(piece)).encode())
+    piece = CheckpointFile(file=file, sha256=stream.sha256, size_bytes=stream.size_bytes)
+    atomic_write(_result_path(place, rank), json.dumps(asdict(piece)).encode())
     return replace(draft, sha256=piece.sha256, size_bytes=piece.size_bytes)
 
 
-def await_pieces(others: Sequence[int], timeout_seconds: float, group: Group, place: Path) -> Sequence[Piece]:
+def await_pieces(others: Sequence[int], timeout_seconds: float, group: Group, place: Path) -> Sequence[CheckpointFile]:
     """Wait for the pieces of the other ranks and return them.
 
     Args:
@@ -131,10 +135,10 @@ def await_pieces(others: Sequence[int], timeout_seconds: float, group: Group, pl
     Raises:
         OSError: A rank has failed, is lost, or has not written within the timeout.
     """
-    found: dict[int, Piece] = {}
+    found: dict[int, CheckpointFile] = {}
     seen, until = 0, time.monotonic() + timeout_seconds
     while missing := [rank for rank in others if rank not in found]:
-        found.update((rank, piece) for rank in missing if (piece := _noted(place, rank)) is not None)
+        found.update((rank, piece) for rank in missing if (piece := _read_result(place, rank)) is not None)
         if len(found) < len(others) and group.is_broken:
             raise OSError(errno.ECANCELED, "a rank was lost while the ranks wrote their pieces")
         written = sum(_sizes(place, others)) + len(found)
@@ -146,20 +150,20 @@ def await_pieces(others: Sequence[int], timeout_seconds: float, group: Group, pl
             )
         time.sleep(_LOOK_SECONDS)
     for rank in others:
-        _note(place, rank).unlink()
+        _result_path(place, rank).unlink()
     return [found[rank] for rank in others]
 
 
-def _noted(place: Path, rank: int) -> Piece | None:
+def _read_result(place: Path, rank: int) -> CheckpointFile | None:
     try:
-        note = strict_json.loads(_note(place, rank).read_bytes())
+        note = strict_json.loads(_result_path(place, rank).read_bytes())
         if isinstance(note, dict) and "failed" in note:
             raise OSError(errno.EIO, f"rank {rank} could not write its pieces: {note['failed']}")
-        piece: Piece = strict_json.parse(Piece, note)
+        piece: CheckpointFile = strict_json.parse(CheckpointFile, note)
     except FileNotFoundError:
         return None
-    except (strict_json.Malformed, ValueError) as error:
-        raise OSError(errno.EIO, f"{_note(place, rank).name} is damaged: {error}") from None
+    except (strict_json.DecodeError, ValueError) as error:
+        raise OSError(errno.EIO, f"{_result_path(place, rank).name} is damaged: {error}") from None
     return piece
 
 
@@ -175,5 +179,5 @@ def _file(rank: int) -> str:
     return f"pieces-{rank:05d}.pt"
 
 
-def _note(place: Path, rank: int) -> Path:
+def _result_path(place: Path, rank: int) -> Path:
     return place / f"note-{rank:05d}.json"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.utils.parallel_memcpy import copy_all
-from ddp_trainer.train.utils.pinned_memory import PageLocks, host_memory
+from ddp_trainer.train.utils.pinned_memory import PageLock, host_memory
 
 _SLACK_BYTES: Final = 1 << 16
 
@@ -23,30 +23,30 @@ _SLACK_BYTES: Final = 1 << 16
 class Snapshot:
     """Holds one copy of a state at a time."""
 
-    def __init__(self, device: torch.device, locks: PageLocks | None = None) -> None:
+    def __init__(self, device: torch.device, locks: PageLock | None = None) -> None:
         # Copies to page-locked memory run at the speed of the bus and are asynchronous.
-        self._locks = locks or (PageLocks(device) if device.type == "cuda" else None)
+        self._locks = locks or (PageLock(device) if device.type == "cuda" else None)
         self._arena = torch.empty(0, dtype=torch.uint8)
         self._growing: threading.Thread | None = None
 
     @property
     def capacity_bytes(self) -> int:
         """Size of the allocated memory, in bytes; waits for a pending :meth:`reserve`."""
-        self._grown()
+        self._wait_for_growth()
         return self._arena.numel()
 
     def reserve(self, size_bytes: int) -> None:
         """Start to allocate this many bytes in a thread; :meth:`take` waits for it."""
-        self._grown()
+        self._wait_for_growth()
         if size_bytes > self._arena.numel():
-            self._growing = threading.Thread(target=self._grow, args=(size_bytes,), name="ddp-reserve", daemon=True)
+            self._growing = threading.Thread(target=self._resize, args=(size_bytes,), name="ddp-reserve", daemon=True)
             self._growing.start()
 
     def take(self, archive: Archive) -> Archive:
         """Return the archive with copies of its storages; the originals may change afterwards."""
         needed = archive.storage_bytes
         if needed > self.capacity_bytes:
-            self._grow(needed)
+            self._resize(needed)
         copies: list[Tensor] = []
         start = 0
         for storage in archive.storages:
@@ -62,12 +62,12 @@ class Snapshot:
             torch.cuda.synchronize(device)
         return Archive(archive.pickled, copies)
 
-    def _grow(self, size_bytes: int) -> None:
+    def _resize(self, size_bytes: int) -> None:
         # Free the old memory first, so that both never exist together.
         self._arena = torch.empty(0, dtype=torch.uint8)
         self._arena = host_memory(size_bytes, self._locks)
 
-    def _grown(self) -> None:
+    def _wait_for_growth(self) -> None:
         if self._growing is not None:
             self._growing.join()
             self._growing = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_trainer.train.evaluation.early_stopping import Best
-from ddp_trainer.train.utils.durable_files import write_durably
+from ddp_trainer.train.utils.durable_files import atomic_write
 
 
 class Result(StrEnum):
@@ -97,4 +97,4 @@ class Summary:
             OSError: The file could not be written.
         """
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, (self.to_json() + "\n").encode())
+        atomic_write(file, (self.to_json() + "\n").encode())

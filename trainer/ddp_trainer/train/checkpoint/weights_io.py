@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from ddp_trainer.train.checkpoint import safetensors_files
 from ddp_trainer.train.checkpoint.safetensors_files import SAFETENSORS, is_safetensors
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.utils.durable_files import write_durably
+from ddp_trainer.train.utils.durable_files import atomic_write
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -53,9 +53,9 @@ def read_plain(file: Path) -> PlainCheckpoint:
         for name in _WEIGHTS:
             if isinstance(content.get(name), Mapping):
                 optimizer = next((content[key] for key in _OPTIMIZER if isinstance(content.get(key), dict)), None)
-                return PlainCheckpoint(_unwrapped(content[name]), optimizer)
+                return PlainCheckpoint(_strip_prefix(content[name]), optimizer)
         if content and all(isinstance(value, Tensor) for value in content.values()):
-            return PlainCheckpoint(_unwrapped(content), None)
+            return PlainCheckpoint(_strip_prefix(content), None)
     raise BadConfig(
         f"--init-from is {file}, which holds no weights.",
         hint=f"Save model.state_dict(), or a dict that has it under {', '.join(map(repr, _WEIGHTS))}.",
@@ -83,7 +83,7 @@ def initialize(
         BadConfig: The file lacks what is required, or belongs to another model.
     """
     plain = read_plain(file)
-    demand_fit(model, plain.weights, file)
+    check_weights(model, plain.weights, file)
     if spread is None:
         model.load_state_dict(plain.weights)
     else:
@@ -94,14 +94,14 @@ def initialize(
         raise BadConfig(f"--init-from is {file}, which holds no optimizer.", hint="Leave --init-optimizer out.")
     try:
         optimizer, state = optimization.optimizer, plain.optimizer
-        _adopt(optimizer, state if spread is None else spread.optimizer_state(optimizer, state))
+        _load_optimizer_state(optimizer, state if spread is None else spread.optimizer_state(optimizer, state))
     except (KeyError, TypeError, ValueError) as err:
         raise BadConfig(
             f"--init-from is {file}, whose optimizer is another: {err}.", hint="Leave --init-optimizer out."
         ) from None
 
 
-def demand_fit(model: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], file: Path) -> None:
     """Check that the weights in a file belong to this model.
 
     Raises:
@@ -133,13 +133,13 @@ def export_weights(weights: Mapping[str, Tensor], file: Path) -> None:
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == SAFETENSORS:
-        write_durably(file, _safetensors().save(plain, metadata={"format": "pt"}))
+        atomic_write(file, _safetensors().save(plain, metadata={"format": "pt"}))
         return
     with file.open("wb") as stream:  # if torch opens the file itself, a failure is a C++ error, not an OSError
         torch.save(plain, stream)
 
 
-def _adopt(optimizer: Optimizer, state: dict[str, Any]) -> None:
+def _load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Load the state of every weight, but keep the learning rate and other options of this run."""
     options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     with uncompiled():
@@ -174,7 +174,7 @@ def _safetensors() -> Any:
     return safetensors.torch
 
 
-def _unwrapped(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _strip_prefix(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         short = name

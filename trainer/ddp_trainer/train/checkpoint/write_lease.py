@@ -40,10 +40,10 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.net import strict_json
-from ddp_trainer.process.atomic_files import remove_abandoned_drafts
-from ddp_trainer.process.fence import is_believable, precedence
-from ddp_trainer.train.utils.durable_files import write_durably
-from ddp_trainer.train.utils.errors import DamagedClaim, StaleGeneration
+from ddp_trainer.process.atomic_files import remove_stale_temp_files
+from ddp_trainer.process.fence import is_valid_fence, precedence
+from ddp_trainer.train.utils.durable_files import atomic_write
+from ddp_trainer.train.utils.errors import InvalidLease, StaleGeneration
 
 FILE: Final = "CLAIM"
 _MAX_BYTES: Final = 4096
@@ -89,7 +89,7 @@ class WriteLease:
 
         Raises:
             StaleGeneration: A group of this run that comes after this one has claimed the directory.
-            DamagedClaim: The claim in the directory cannot be parsed.
+            InvalidLease: The claim in the directory cannot be parsed.
             OSError: The claim could not be read or written.
         """
         standing = self._read()
@@ -97,8 +97,8 @@ class WriteLease:
             now = self._clock()
             if precedence(standing.fence, now) > precedence(self._own.fence, now):
                 raise self._stale(standing)
-        write_durably(self._file, json.dumps(asdict(self._own)).encode())
-        remove_abandoned_drafts(self._file)
+        atomic_write(self._file, json.dumps(asdict(self._own)).encode())
+        remove_stale_temp_files(self._file)
         self._taken = True
 
     def renew(self, *, generation: int, fence: int) -> None:
@@ -115,7 +115,7 @@ class WriteLease:
 
         Raises:
             StaleGeneration: Another writer has claimed the directory since, or the claim was removed.
-            DamagedClaim: The claim in the directory cannot be parsed.
+            InvalidLease: The claim in the directory cannot be parsed.
             OSError: The claim could not be read or written.
         """
         if not self._taken:
@@ -132,8 +132,8 @@ class WriteLease:
                 content: _Content = strict_json.parse(_Content, strict_json.loads(stream.read(_MAX_BYTES)))
         except FileNotFoundError:
             return None
-        except strict_json.Malformed as error:
-            raise DamagedClaim(
+        except strict_json.DecodeError as error:
+            raise InvalidLease(
                 f"The claim on the checkpoint directory, {self._file}, is damaged: {error}.",
                 hint="If no worker group writes to this directory, delete the file and start again.",
             ) from None
@@ -146,7 +146,7 @@ class WriteLease:
         if standing is None:
             return StaleGeneration(f"{sentence}{self._file} was removed.", hint="Start the run again.")
         sentence += f"generation {standing.generation} has claimed it"
-        if is_believable(standing.fence, now) and not is_believable(self._own.fence, now):
+        if is_valid_fence(standing.fence, now) and not is_valid_fence(self._own.fence, now):
             days = (self._own.fence // 1000 - int(now)) // _DAY_SECONDS
             return StaleGeneration(
                 f"{sentence}, and the fence of this group is {days} days ahead of this machine's clock.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ddp_trainer.common.enums import PrecisionName
-from ddp_trainer.common.option_conflicts import Word, clashes
+from ddp_trainer.common.option_conflicts import OptionCondition, find_conflicts
 from ddp_trainer.train.config.cli_fields import check_values, flag
 from ddp_trainer.train.config.options import Level, LrScaling, Options, Recompute, StrategyName
 from ddp_trainer.train.utils.errors import BadConfig
@@ -43,7 +43,7 @@ def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
         f"{given} is an option of DDP, and --strategy is {config.strategy}.",
         "Leave one of them out.",
     )
-    for inexact, why in _inexact(config):
+    for inexact, why in _world_dependent_options(config):
         yield (
             config.level is Level.EXACT and inexact,
             f"--level exact cannot give the same bits at any number of ranks with {inexact}: {why}.",
@@ -69,8 +69,8 @@ def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
         f"--recompute is {config.recompute}, and nothing is computed again without --activation-checkpointing.",
         "Add it.",
     )
-    for clash in clashes(config.parallel, partial(given_value, config)):
-        yield True, clash.sentence, clash.help
+    for clash in find_conflicts(config.parallel, partial(given_value, config)):
+        yield True, clash.message, clash.help
     yield (
         (config.lr_scaling is LrScaling.NONE) != (config.lr_reference_batch is None),
         f"--lr-scaling is {config.lr_scaling} and --lr-reference-batch is {config.lr_reference_batch}.",
@@ -84,7 +84,7 @@ def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
     )
 
 
-def _inexact(config: Config) -> Iterator[tuple[object, str]]:
+def _world_dependent_options(config: Config) -> Iterator[tuple[object, str]]:
     """Yield the flags of options whose results depend on the number of ranks, each with the reason."""
     is_local = config.strategy is StrategyName.LOCAL_SGD
     why = "local-sgd steps by each rank's own gradients" if is_local else "it adds up gradients in a way of its own"
@@ -103,7 +103,7 @@ def _given(config: Config, *names: str) -> str:
     return ""
 
 
-def given_value(config: Config, word: Word) -> str | None:
+def given_value(config: Config, word: OptionCondition) -> str | None:
     """Return the value given for an option (empty for a switch), or None at the default."""
     is_off = word.flag.startswith("--no-")
     value = getattr(config, word.flag.removeprefix("--no-" if is_off else "--").replace("-", "_"), None)

@@ -29,7 +29,7 @@ SIZE: Final = _LAYOUT.size
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class LauncherTimes:
     """Unix times of the launcher's steps to a worker group; 0 means unknown."""
 
     launched: float = 0.0
@@ -44,7 +44,7 @@ class Moments:
 class Arrival:
     """Events before the first step of a process in a group, in Unix times."""
 
-    moments: Moments
+    moments: LauncherTimes
     restarts: Mapping[str, int]
     """Number of restarts of the run so far, by cause."""
     process: float
@@ -81,7 +81,7 @@ class Account:
         return sum(self.seconds)
 
     @property
-    def surviving(self) -> float:
+    def net_productive_seconds(self) -> float:
         """Productive seconds of steps that were not lost."""
         return self[JobTime.PRODUCTIVE] - self.lost
 
@@ -91,7 +91,7 @@ class Account:
             self.until = start
         self.seconds[_INDEX[JobTime.STARTUP]] += max(0.0, self.until - start - self.elapsed)
 
-    def spend(self, state: JobTime, until: float) -> None:
+    def add_time(self, state: JobTime, until: float) -> None:
         """Add the time up to ``until`` to ``state``. Do nothing if the account already covers that moment."""
         if until > self.until:
             self.seconds[_INDEX[state]] += until - self.until
@@ -109,7 +109,7 @@ class Account:
         self.seconds[_INDEX[JobTime.PRODUCTIVE]] += left
         self.until = until
 
-    def leave(self) -> None:
+    def mark_stopped(self) -> None:
         """Record that this process received a stop request and saved its state."""
         self.has_left = True
 
@@ -122,18 +122,18 @@ class Account:
         moments = arrival.moments
         if moments.launched:
             is_new_pod = moments.launched >= self.until
-            self.spend(JobTime.SUSPENDED if self.has_left else JobTime.SCHEDULING, moments.launched)
-            self.spend(JobTime.STARTUP if is_new_pod else self._cause(arrival.restarts), moments.joined)
-            self.spend(JobTime.RENDEZVOUS, moments.formed)
+            self.add_time(JobTime.SUSPENDED if self.has_left else JobTime.SCHEDULING, moments.launched)
+            self.add_time(JobTime.STARTUP if is_new_pod else self._cause(arrival.restarts), moments.joined)
+            self.add_time(JobTime.RENDEZVOUS, moments.formed)
         else:
-            self.spend(JobTime.SUSPENDED if self.has_left else JobTime.RESTART, arrival.process)
-        self.spend(JobTime.STARTUP, arrival.restoring)
-        self.spend(JobTime.CHECKPOINT_LOAD if arrival.loaded else JobTime.INIT, arrival.restored)
-        self.spend(JobTime.INIT, now)
+            self.add_time(JobTime.SUSPENDED if self.has_left else JobTime.RESTART, arrival.process)
+        self.add_time(JobTime.STARTUP, arrival.restoring)
+        self.add_time(JobTime.CHECKPOINT_LOAD if arrival.loaded else JobTime.INIT, arrival.restored)
+        self.add_time(JobTime.INIT, now)
         self.has_left = False
         self.restarts = [arrival.restarts.get(cause, 0) for cause in _CAUSES]
 
-    def survives(self, productive: float) -> None:
+    def record_lost_time(self, productive: float) -> None:
         """Count all productive time above ``productive`` seconds as lost. The lost time never decreases."""
         self.lost = max(self.lost, self[JobTime.PRODUCTIVE] - productive)
 

@@ -10,24 +10,24 @@ _SMALLER_IS_BETTER: Final = ("loss", "error", "perplexity")
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class TargetMetric:
     """A metric of the test samples and its direction of improvement."""
 
     metric: str
 
     @property
-    def smaller_is_better(self) -> bool:
+    def lower_is_better(self) -> bool:
         """True for losses, errors and perplexities, False for all other metrics."""
         return any(word in self.metric for word in _SMALLER_IS_BETTER)
 
     def is_better(self, value: float, best: float | None) -> bool:
         """Return whether ``value`` is better than the best so far. NaN is never better.
 
-        >>> Goal("loss").is_better(0.1, 0.2), Goal("accuracy").is_better(0.1, 0.2)
+        >>> TargetMetric("loss").is_better(0.1, 0.2), TargetMetric("accuracy").is_better(0.1, 0.2)
         (True, False)
         """
         if math.isnan(value):
             return False
         if best is None:
             return True
-        return value < best if self.smaller_is_better else value > best
+        return value < best if self.lower_is_better else value > best

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ddp_trainer.common.option_conflicts import WITHOUT_SHARD, clashes
+from ddp_trainer.common.option_conflicts import WITHOUT_SHARD, find_conflicts
 from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange
 from ddp_trainer.train.config.config import Config, given_value
-from ddp_trainer.train.config.options import OnNonFinite
+from ddp_trainer.train.config.options import OnNonfinite
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -22,8 +22,8 @@ def check_shard(config: Config) -> None:
     Raises:
         BadConfig: An option of ``shard`` is given, but no layout shards the model.
     """
-    for misfit in clashes(config.parallel, partial(given_value, config), WITHOUT_SHARD):
-        raise BadConfig(misfit.sentence, hint=misfit.help)
+    for misfit in find_conflicts(config.parallel, partial(given_value, config), WITHOUT_SHARD):
+        raise BadConfig(misfit.message, hint=misfit.help)
 
 
 def layout_of(parallel: LayoutRange, world: int) -> Layout:
@@ -40,7 +40,7 @@ def layout_of(parallel: LayoutRange, world: int) -> Layout:
         raise BadConfig(f"--parallel is {parallel}: {err}.") from None
 
 
-def check_places(parallel: LayoutRange | None, env: Environment) -> None:
+def check_unused_ranks(parallel: LayoutRange | None, env: Environment) -> None:
     """Reject a fixed layout that leaves ranks without a place in every possible group. Ranges are not checked.
 
     All nodes are assumed to have the same number of ranks.
@@ -53,7 +53,7 @@ def check_places(parallel: LayoutRange | None, env: Environment) -> None:
     if layout is None or env.world_size <= layout.world:
         return
     leaves_some_in_a_node = env.world_size % env.local_world_size == 0 and layout.world % env.local_world_size
-    if leaves_some_in_a_node or env.fewest_ranks == env.most_ranks == env.world_size:
+    if leaves_some_in_a_node or env.min_ranks == env.max_ranks == env.world_size:
         raise BadConfig(
             f"--parallel is {parallel}: that has a place for {layout.world} of the {env.world_size} ranks.",
             hint=f"Give sizes whose product is {env.world_size}, or start fewer; where some are to be spare, give "
@@ -67,7 +67,7 @@ def check_rollback(config: Config, *, keeps_checkpoints: bool, sequential: bool)
     Raises:
         BadConfig: Rollback is selected, but no checkpoints are kept or the samples are a stream.
     """
-    if config.on_nonfinite is not OnNonFinite.ROLLBACK:
+    if config.on_nonfinite is not OnNonfinite.ROLLBACK:
         return
     if not keeps_checkpoints:
         raise BadConfig("--on-nonfinite is rollback, but no checkpoints are kept.", hint="Give a --checkpoint-dir.")

@@ -67,7 +67,7 @@ class Recompute(StrEnum):
     """Keep the results of matrix products, attention and convolutions, and recompute everything else."""
 
 
-class OnNonFinite(StrEnum):
+class OnNonfinite(StrEnum):
     """Actions on a loss or gradient that is infinite or not a number."""
 
     STOP = "stop"
@@ -99,7 +99,7 @@ class OnBadSample(StrEnum):
     SKIP = "skip"
 
 
-class BalanceName(StrEnum):
+class BalancerName(StrEnum):
     """Assignments of logical shards to ranks."""
 
     STATIC = "static"
@@ -172,10 +172,10 @@ class ProfileWindow:
         return cls(int(start), int(count))
 
 
-def recomputed(text: str) -> Recompute | int:
+def parse_recompute(text: str) -> Recompute | int:
     """Parse the value of ``--recompute``.
 
-    >>> recomputed("cheap"), recomputed("2")
+    >>> parse_recompute("cheap"), parse_recompute("2")
     (<Recompute.CHEAP: 'cheap'>, 2)
 
     Raises:
@@ -244,7 +244,7 @@ class DataOptions(OptionGroup, heading="data"):
     workers: int = option(0, "processes per rank that read samples ahead", at_least(0))
     prefetch: int = option(2, "logical shards that each of them reads ahead", at_least(1))
     on_bad_sample: OnBadSample = option(OnBadSample.FAIL, "action on a sample that cannot be read")
-    balance: BalanceName = option(BalanceName.STATIC, "dynamic assigns fewer logical shards to a slow rank")
+    balance: BalancerName = option(BalancerName.STATIC, "dynamic assigns fewer logical shards to a slow rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +298,7 @@ class StrategyOptions(OptionGroup, heading="strategy"):
     sync_batchnorm: bool = option(False, "BatchNorm normalizes over the samples of all ranks; on GPUs")
 
     @property
-    def spreads(self) -> bool:
+    def is_model_sharded(self) -> bool:
         """True if the largest layout splits the model, so that no rank holds all of it."""
         return self.parallel is not None and self.parallel.largest.replica > 1
 
@@ -314,7 +314,7 @@ class ComputeOptions(OptionGroup, heading="speed and memory"):
         Recompute.ALL,
         "of --activation-checkpointing: all of each block, cheap (all but matrix products, attention and "
         "convolutions), or N for every N-th block",
-        parse=recomputed,
+        parse=parse_recompute,
         metavar="WHAT",
     )
     compile: bool = option(False, "compile the model with torch.compile")
@@ -330,10 +330,10 @@ class ComputeOptions(OptionGroup, heading="speed and memory"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonFiniteOptions(OptionGroup, heading="guards"):
+class NonfiniteOptions(OptionGroup, heading="guards"):
     """Reaction to a loss or gradient that is infinite or not a number."""
 
-    on_nonfinite: OnNonFinite = option(OnNonFinite.STOP, "action on an infinite or NaN loss or gradient")
+    on_nonfinite: OnNonfinite = option(OnNonfinite.STOP, "action on an infinite or NaN loss or gradient")
     nonfinite_limit: int = option(10, "skipped steps in a row, or rollbacks, before the run stops", at_least(1))
 
 
@@ -394,7 +394,7 @@ class Options(
     OptimizationOptions,
     StrategyOptions,
     ComputeOptions,
-    NonFiniteOptions,
+    NonfiniteOptions,
     CheckpointOptions,
     EvaluationOptions,
     OutputOptions,

@@ -9,10 +9,10 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ddp_trainer.common.constants import CheckpointScope, Env, Moment
+from ddp_trainer.common.constants import CheckpointScope, Env, LifecycleEvent
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from ddp_trainer.process.gpu_devices import VISIBLE
-from ddp_trainer.train.config.goodput_account import Moments
+from ddp_trainer.train.config.goodput_account import LauncherTimes
 from ddp_trainer.train.utils.errors import BadConfig
 
 _PROMISED: Final = "PET_NNODES"
@@ -56,9 +56,9 @@ class Environment:
     fence: int = _variable(0, int, Env.FENCE, Env.GENERATION, "TORCHELASTIC_RESTART_COUNT")
     """Number that grows with every worker group of the run, even if the generation restarts at 1."""
     run_id: str = _variable("", str, Env.RUN_ID)
-    most_ranks: int | None = None
+    max_ranks: int | None = None
     """Maximum number of ranks of the job, from the launcher or else the platform; None if neither sets it."""
-    fewest_ranks: int | None = None
+    min_ranks: int | None = None
     """Minimum number of ranks to continue with, from the same source; None if not set."""
     promised_ranks: int | None = None
     """Maximum number of ranks that the platform allows (``PET_NNODES``); None if unset."""
@@ -66,7 +66,7 @@ class Environment:
     """Layouts in which the ranks share one model; None if the job does not set them."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """Number of restarts of the run so far, by cause."""
-    moments: Moments = field(default_factory=Moments)
+    moments: LauncherTimes = field(default_factory=LauncherTimes)
     """Time stamps of the formation of this worker group."""
     run_dir: Path | None = _variable(None, Path, Env.RUN_DIR)
     checkpoint_dir: Path | None = _variable(None, Path, Env.CHECKPOINT_DIR)
@@ -96,12 +96,12 @@ class Environment:
             raise BadConfig(f"RANK is {rank} and WORLD_SIZE is {world}.", hint="RANK must be below WORLD_SIZE.")
         return cls(
             **values,
-            most_ranks=_ranks_of(_nodes(environ).rpartition(":")[2], environ, local_world),
+            max_ranks=_ranks_of(_nodes(environ).rpartition(":")[2], environ, local_world),
             # A single number has no colon and gives None: it does not have to be the minimum.
-            fewest_ranks=_ranks_of(_nodes(environ).rpartition(":")[0], environ, local_world),
+            min_ranks=_ranks_of(_nodes(environ).rpartition(":")[0], environ, local_world),
             promised_ranks=_ranks_of(environ.get(_PROMISED, "").rpartition(":")[2], environ, local_world),
             restarts=_counts(environ),
-            moments=_moments(environ),
+            moments=_parse_lifecycle_times(environ),
             threads_chosen="OMP_NUM_THREADS" in environ,
             node=environ.get(Env.NODE_NAME) or socket.gethostname(),
             visible_devices={name: environ[name] for name in (VISIBLE, "PATH") if name in environ},
@@ -139,9 +139,9 @@ def _counts(environ: Mapping[str, str]) -> dict[str, int]:
     return {cause: int(count) for cause, count in _numbers(environ, Env.RESTARTS).items() if isinstance(count, int)}
 
 
-def _moments(environ: Mapping[str, str]) -> Moments:
+def _parse_lifecycle_times(environ: Mapping[str, str]) -> LauncherTimes:
     times = _numbers(environ, Env.MOMENTS)
-    return Moments(*(float(times.get(moment, 0.0)) for moment in Moment))
+    return LauncherTimes(*(float(times.get(moment, 0.0)) for moment in LifecycleEvent))
 
 
 def _numbers(environ: Mapping[str, str], name: Env) -> dict[str, float]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ddp_trainer.train.utils.errors import BadConfig
 from ddp_trainer.train.utils.splitmix import mix, mix_all
 
-DEFAULT_MOST_RANKS = 8
+DEFAULT_MAX_RANKS = 8
 """Number of ranks to leave room for if no launcher provides a maximum."""
 
 _ORDER_KEY = 0x6F72646572
@@ -60,7 +60,7 @@ class BatchPlan:
         """Return the epoch of a global step; both count from 0."""
         return step // self.steps_per_epoch
 
-    def ends_epoch(self, step: int) -> bool:
+    def is_epoch_end(self, step: int) -> bool:
         """Return True if the global step is the last of its epoch."""
         return not self.endless and (step + 1) % self.steps_per_epoch == 0
 
@@ -84,7 +84,7 @@ class BatchPlan:
         ids = torch.arange(start, stop) if self.sequential else order(self.samples, self.seed, epoch)[start:stop]
         return ids.view(len(steps), length)
 
-    def alike_from(self, step: int) -> int:
+    def num_equal_steps(self, step: int) -> int:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""
         return max(1, self.samples // self.global_batch - step % self.steps_per_epoch)
 
@@ -161,7 +161,7 @@ def owned(shards: int, world_size: int, rank: int) -> range:
 
 
 def choose_shards(
-    asked: int | None, *, promised_ranks: int | None, most_ranks: int | None, world_size: int, global_batch: int
+    asked: int | None, *, promised_ranks: int | None, max_ranks: int | None, world_size: int, global_batch: int
 ) -> int:
     """Return the number of logical shards.
 
@@ -171,8 +171,8 @@ def choose_shards(
     Args:
         asked: Number of shards that the user gave or that a checkpoint has, or None.
         promised_ranks: Largest number of ranks according to the platform. None leaves room for
-            :data:`DEFAULT_MOST_RANKS`, so that later runs can resume from this one with more ranks.
-        most_ranks: Largest number of ranks of the launcher's node range, or None.
+            :data:`DEFAULT_MAX_RANKS`, so that later runs can resume from this one with more ranks.
+        max_ranks: Largest number of ranks of the launcher's node range, or None.
         world_size: Current number of ranks.
         global_batch: Samples in a global batch.
 
@@ -186,7 +186,7 @@ def choose_shards(
         )
     if asked is not None:
         return asked
-    ranks = max(DEFAULT_MOST_RANKS if promised_ranks is None else promised_ranks, most_ranks or 0, world_size)
+    ranks = max(DEFAULT_MAX_RANKS if promised_ranks is None else promised_ranks, max_ranks or 0, world_size)
     return min(power_of_two(ranks), global_batch)
 
 

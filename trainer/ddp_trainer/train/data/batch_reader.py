@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
 from ddp_trainer.train.data.batch_parts import map_parts
-from ddp_trainer.train.data.task import Batch, DigestsData, Samples, Task
+from ddp_trainer.train.data.task import Batch, Samples, SupportsDataDigest, Task
 from ddp_trainer.train.utils.value_digest import feed
 
 _FINGERPRINT_SAMPLES = 8
@@ -59,7 +59,7 @@ def data_digest(task: Task, samples: Samples | Iterable[Any]) -> str:
     This is the digest of the task if it provides one. Otherwise it is the type name of a stream, or a SHA-256 of the
     number of samples and up to eight samples at equal distances.
     """
-    if isinstance(task, DigestsData):
+    if isinstance(task, SupportsDataDigest):
         return task.data_digest()
     if is_stream(samples):
         # Samples of a stream cannot be read without consuming them.

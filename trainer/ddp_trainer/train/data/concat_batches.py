@@ -23,7 +23,7 @@ def merge(batches: Sequence[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     try:
-        return map_parts(_joined, *batches)
+        return map_parts(_concat_parts, *batches)
     except (RuntimeError, TypeError, KeyError, ValueError) as err:
         raise BadTask(
             f"--level fast computes a rank's shards as one batch, and they do not go together: {err}".rstrip(".") + ".",
@@ -31,7 +31,7 @@ def merge(batches: Sequence[Batch]) -> Batch:
         ) from None
 
 
-def _joined(*parts: Any) -> Any:
+def _concat_parts(*parts: Any) -> Any:
     if isinstance(parts[0], Tensor):
         return torch.cat(parts)
     if isinstance(parts[0], tuple | list):

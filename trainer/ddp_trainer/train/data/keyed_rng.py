@@ -1,7 +1,7 @@
 """Random streams keyed by (seed, step, shard), and not by rank, process or clock.
 
 A dropout mask therefore belongs to a logical shard of a global step. It is the same on any rank and in any repetition,
-and no generator state has to be saved. :class:`KeyedRandom` seeds the generators.
+and no generator state has to be saved. :class:`KeyedRng` seeds the generators.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_USERS_CODE: Final = frozenset({Stream.WEIGHTS, Stream.FETCH, Stream.SAMPLE})
 _NUMPY_SEEDS: Final = 0xFFFF_FFFF
 
 
-class KeyedRandom:
+class KeyedRng:
     """Seeds torch's default generators, and outside of the model also those of Python and NumPy."""
 
     def __init__(self, seed: int, device: torch.device) -> None:

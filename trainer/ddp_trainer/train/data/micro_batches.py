@@ -27,10 +27,10 @@ def micro_batches(batch: Batch, samples: int, most: int | None) -> Sequence[Batc
     if most is None or samples <= most:
         return (batch,)
     pieces = [slice(start, start + most) for start in range(0, samples, most)]
-    return [map_parts(partial(_piece, samples=samples, where=where), batch) for where in pieces]
+    return [map_parts(partial(_slice_part, samples=samples, where=where), batch) for where in pieces]
 
 
-def _piece(part: Any, samples: int, where: slice) -> Any:
+def _slice_part(part: Any, samples: int, where: slice) -> Any:
     if isinstance(part, Tensor | tuple | list) and len(part) == samples:
         return part[where]
     size = f"{len(part)} entries" if hasattr(part, "__len__") else "no length"

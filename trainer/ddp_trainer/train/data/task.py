@@ -98,7 +98,7 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class InitializesWeights(Protocol):
+class SupportsWeightInit(Protocol):
     """Task that initializes each weight by itself, on any rank and in any order."""
 
     def init_weight(self, model: nn.Module, name: str, weight: Tensor) -> None:
@@ -114,7 +114,7 @@ class InitializesWeights(Protocol):
 
 
 @runtime_checkable
-class ChoosesOptimizer(Protocol):
+class SupportsOptimizer(Protocol):
     """Task that provides its own optimizer."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -122,7 +122,7 @@ class ChoosesOptimizer(Protocol):
 
 
 @runtime_checkable
-class DigestsData(Protocol):
+class SupportsDataDigest(Protocol):
     """Task that provides a digest of its data."""
 
     def data_digest(self) -> str:
@@ -130,7 +130,7 @@ class DigestsData(Protocol):
 
 
 @runtime_checkable
-class ShowsModel(Protocol):
+class SupportsShow(Protocol):
     """Task that describes what its model has learnt."""
 
     def show(self, model: nn.Module) -> str:

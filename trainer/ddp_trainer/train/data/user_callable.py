@@ -8,7 +8,7 @@ from typing import Any
 from ddp_trainer.train.utils.errors import BadTask
 
 
-def ask(function: Any, whose: str, **arguments: object) -> Any:
+def call_user_function(function: Any, whose: str, **arguments: object) -> Any:
     """Call a function of the user with these arguments, by position, and return its result.
 
     Args:

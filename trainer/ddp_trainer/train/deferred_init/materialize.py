@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import swap_tensors
 
-from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
-from ddp_trainer.train.data.task import InitializesWeights, Task
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
+from ddp_trainer.train.data.task import SupportsWeightInit, Task
 
 
 def is_deferred(model: nn.Module) -> bool:
@@ -44,7 +44,7 @@ def materialize(
         if name in without:
             continue
         is_weight = isinstance(tensor, nn.Parameter)
-        room = _blank(tensor, weights_on or device if is_weight else device)
+        room = _uninitialized_like(tensor, weights_on or device if is_weight else device)
         room = nn.Parameter(room, requires_grad=tensor.requires_grad) if is_weight else room
         swap_tensors(tensor, room)  # type: ignore[no-untyped-call] # of torch
 
@@ -59,15 +59,15 @@ def init_weights(model: nn.Module, task: Task, seed: int, loaded: Collection[str
 
 def initial_weight(model: nn.Module, task: Task, seed: int, name: str, like: Tensor) -> Tensor:
     """Return the complete initial tensor of this name, on the CPU, with the shape and dtype of ``like``."""
-    random = KeyedRandom(seed, torch.device("cpu"))
+    random = KeyedRng(seed, torch.device("cpu"))
     random.enter(Stream.WEIGHTS, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]))
     with torch.no_grad():
-        whole = _blank(torch.empty(like.shape, dtype=like.dtype, device="meta"), torch.device("cpu"))
-        cast("InitializesWeights", task).init_weight(model, name, whole)
+        whole = _uninitialized_like(torch.empty(like.shape, dtype=like.dtype, device="meta"), torch.device("cpu"))
+        cast("SupportsWeightInit", task).init_weight(model, name, whole)
     random.enter(Stream.WEIGHTS)  # as on ranks that initialize nothing
     return whole
 
 
-def _blank(tensor: Tensor, device: torch.device) -> Tensor:
+def _uninitialized_like(tensor: Tensor, device: torch.device) -> Tensor:
     blank = torch.empty_like(tensor, device=device)
     return blank.fill_(math.nan) if blank.is_floating_point() or blank.is_complex() else blank

@@ -22,7 +22,7 @@ from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.deferred_init.materialize import initial_weight
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import ShardedState, piece
+from ddp_trainer.train.mesh.sharded_state import ShardedState, local_shard
 
 SHARING: Final = SAME_LAYERS
 """Mesh dimensions along which ranks have the same weights, or pieces of them."""
@@ -45,13 +45,13 @@ def init_pieces(model: nn.Module, task: Task, seed: int, mesh: Mesh, group: Grou
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_meta or name in loaded:
             continue
-        with group.watched(), torch.no_grad():
+        with group.convert_errors(), torch.no_grad():
             if is_first:
                 whole = initial_weight(model, task, seed, name, tensor).to(group.device)
             else:
                 whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=group.device)
             send(whole, mesh)
-            piece(tensor).copy_(piece(ShardedState.cut(whole, tensor)))
+            local_shard(tensor).copy_(local_shard(ShardedState.cut(whole, tensor)))
 
 
 def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
@@ -67,11 +67,11 @@ def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collecti
         group: The ranks.
         loaded: Names that a checkpoint provides; they are not sent.
     """
-    with group.watched(), torch.no_grad():
+    with group.convert_errors(), torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if tensor.is_meta or name in loaded:  # weights of other stages are on the meta device
                 continue
-            own = piece(tensor)
+            own = local_shard(tensor)
             sent = own.detach().to(group.device)
             is_cut = isinstance(tensor, DTensor) and not all(each.is_replicate() for each in tensor.placements)
             send(sent, mesh, [name for name in SHARING if not (is_cut and name == "tp")])

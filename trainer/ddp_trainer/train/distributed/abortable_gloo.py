@@ -45,12 +45,12 @@ def new_group(ranks: Sequence[int], timeout: timedelta, is_over: Callable[[], bo
         The group, or None on ranks outside of it.
     """
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _made, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend(NAME, _create_group, extended_api=True, devices=["cpu", "cuda"])
     group = dist.new_group(list(ranks), timeout=timeout, backend=NAME, pg_options=is_over)
     return group if isinstance(group, AbortableGloo) else None
 
 
-def _made(options: Any, is_over: Callable[[], bool]) -> AbortableGloo:
+def _create_group(options: Any, is_over: Callable[[], bool]) -> AbortableGloo:
     gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
     gloo.options.global_ranks_in_group = options.global_ranks_in_group
     gloo.options.group_name = options.group_id
@@ -58,7 +58,7 @@ def _made(options: Any, is_over: Callable[[], bool]) -> AbortableGloo:
     return AbortableGloo(gloo, is_over)
 
 
-def _begun(name: str) -> Callable[..., Any]:
+def _abortable_method(name: str) -> Callable[..., Any]:
     """Return a method that calls the gloo method of this name and returns an abortable work."""
 
     def begin(group: AbortableGloo, *args: Any, **options: Any) -> dist.Work:
@@ -82,15 +82,15 @@ class AbortableGloo(dist.ProcessGroup):
     Point-to-point messages, ``alltoall`` and ``reduce_scatter`` are passed to gloo and cannot be aborted.
     """
 
-    allgather = _begun("allgather")
-    allreduce = _begun("allreduce")
-    allreduce_coalesced = _begun("allreduce_coalesced")
-    alltoall_base = _begun("alltoall_base")
-    barrier = _begun("barrier")
-    broadcast = _begun("broadcast")
-    gather = _begun("gather")
-    reduce = _begun("reduce")
-    scatter = _begun("scatter")
+    allgather = _abortable_method("allgather")
+    allreduce = _abortable_method("allreduce")
+    allreduce_coalesced = _abortable_method("allreduce_coalesced")
+    alltoall_base = _abortable_method("alltoall_base")
+    barrier = _abortable_method("barrier")
+    broadcast = _abortable_method("broadcast")
+    gather = _abortable_method("gather")
+    reduce = _abortable_method("reduce")
+    scatter = _abortable_method("scatter")
     # Not polled: when a wait for a point-to-point message times out, gloo breaks its connection.
     send = _left_to_gloo("send")
     recv = _left_to_gloo("recv")
@@ -154,12 +154,12 @@ class AbortableGloo(dist.ProcessGroup):
     _allgather_base: Callable[..., Any] = all_gather_single
     _reduce_scatter_base: Callable[..., Any] = reduce_scatter_single
 
-    def let_go(self) -> None:
+    def release_pending_work(self) -> None:
         """Abandon all pending collectives and release their buffers, because the group is over."""
         for exchange in list(self._exchanges):
-            exchange.leave()
+            exchange.abandon()
 
-    def outlast(self, works: Sequence[dist.Work]) -> None:
+    def keep_until_complete(self, works: Sequence[dist.Work]) -> None:
         """Keep the gloo group alive until the works that are stuck in it have ended."""
         if stuck := [work for work in works if not work.is_completed()]:
             # The last reference joins gloo's threads when it is dropped. That must not block the main thread.
@@ -197,16 +197,16 @@ class _Exchange(dist.Work):
             for work in self._works:
                 _await(work, self._group.is_over)
         except BaseException:
-            self.leave()
+            self.abandon()
             raise
         self._finish()
         self._drop()
         return True
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Abandon the wait for this collective."""
         if self._group is not None:
-            self._group.outlast(self._works)
+            self._group.keep_until_complete(self._works)
             self._is_left = True
             self._drop()
 

@@ -17,9 +17,9 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.common.parallel_dims import LayoutRange
-from ddp_trainer.process.worker_protocol import Able, Begin, Laid, Left, Lines, Message, Regroup, encode
+from ddp_trainer.process.worker_protocol import Begin, LayoutReport, LeaveGroup, Left, Lines, Message, Reusable, encode
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
+from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 
 _NONE: Final = 0
 """Generation of a process without a group."""
@@ -57,39 +57,39 @@ class Control:
                 _OPEN[os.getpid()] = cls(connection, environ, generation=int(environ.get(Env.GENERATION) or _NONE))
         return _OPEN.get(os.getpid())
 
-    def able(self, *, able: bool = True) -> None:
+    def set_reusable(self, *, able: bool = True) -> None:
         """Report to the agent whether this process can leave its group without exiting."""
-        self._say(Able(able=able))
+        self._send_message(Reusable(able=able))
 
-    def laid(self, parallel: LayoutRange) -> None:
+    def report_layouts(self, parallel: LayoutRange) -> None:
         """Report the layouts of this run to the agent, which adds the coordinates of a failed rank to its messages."""
-        self._say(Laid(parallel=str(parallel)))
+        self._send_message(LayoutReport(parallel=str(parallel)))
 
-    def entering(self, cut: Callable[[], None]) -> None:
+    def mark_joining(self, cut: Callable[[], None]) -> None:
         """Mark that this process is joining the group of its generation.
 
         Args:
             cut: Makes every wait for a peer fail. Other threads may call it.
 
         Raises:
-            GroupEnds: The group is over already.
+            GroupEnded: The group is over already.
         """
         with self._changed:
             self._cut = cut
             if self.is_called_off:
-                raise GroupEnds("The launcher forms a new group.")
+                raise GroupEnded("The launcher forms a new group.")
 
     @property
     def is_called_off(self) -> bool:
         """True if this process must not join or wait for its group any longer."""
         return self.asked or self._is_ending
 
-    def training_begins(self) -> None:
+    def begin_training(self) -> None:
         """Defer graceful requests to the end of the current step from now on."""
         with self._changed:
             self._is_training = True
 
-    def leave(self, err: PeerLost, *, stays: bool = True, publishes: bool = False) -> None:
+    def report_group_exit(self, err: PeerLost, *, stays: bool = True, publishes: bool = False) -> None:
         """Report to the agent that this process has left its group.
 
         Args:
@@ -102,11 +102,11 @@ class Control:
             left = Left(generation=self._generation, exit_code=code, why=why, stays=stays, publishes=publishes)
             self._generation, self._cut, self._is_training, self.asked = _NONE, None, False, False
             self._begin = None
-        self._say(left)
+        self._send_message(left)
 
-    def stand_by(self) -> None:
+    def report_standby(self) -> None:
         """Report to the agent that this process is ready and has not been in any group."""
-        self._say(Left(generation=_NONE, exit_code=int(Exit.SUCCESS), why=""))
+        self._send_message(Left(generation=_NONE, exit_code=int(Exit.SUCCESS), why=""))
 
     def next_place(self, is_over: Callable[[], bool]) -> Environment | None:
         """Wait for the next group and return the environment in it.
@@ -134,7 +134,7 @@ class Control:
                 self._cut()
             self._changed.notify_all()
 
-    def _say(self, message: Message) -> None:
+    def _send_message(self, message: Message) -> None:
         with contextlib.suppress(OSError):  # if the agent is gone, this process ends too
             self._connection.sendall(encode(message))
 
@@ -143,16 +143,16 @@ class Control:
         with self._connection, contextlib.suppress(OSError, ValueError):
             while data := self._connection.recv(1 << 16):
                 for message in lines.take(data):
-                    self._hear(message)
+                    self._dispatch_message(message)
 
-    def _hear(self, message: Message) -> None:
+    def _dispatch_message(self, message: Message) -> None:
         with self._changed:
             match message:
                 case Begin():
                     self._begin = message
                     self._generation = int(message.environment.get(Env.GENERATION) or _NONE)
                     self._changed.notify_all()
-                case Regroup() if message.generation == self._generation:
+                case LeaveGroup() if message.generation == self._generation:
                     self.asked = True
                     if self._cut and not (message.graceful and self._is_training):
                         self._cut()

@@ -1,6 +1,6 @@
 """Check that all ranks of a group use the same kind of device and backend.
 
-:func:`demand_one_device` runs when the ranks join, because collectives of mismatched ranks would hang later.
+:func:`require_same_device` runs when the ranks join, because collectives of mismatched ranks would hang later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 _KEY: Final = "device"
 
 
-def demand_one_device(
+def require_same_device(
     store: dist.Store,  # type: ignore[name-defined] # documented, but not in __all__
     prefix: str,
     rank: int,

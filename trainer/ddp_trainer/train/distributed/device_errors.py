@@ -14,15 +14,15 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.common.gpu_faults import cause_line, fault_in, is_out_of_gpu_memory, refusal_in
-from ddp_trainer.train.utils.error_file import leave_group, named_error_file
+from ddp_trainer.common.gpu_faults import cause_line, fault_in, is_out_of_gpu_memory, nccl_config_error
+from ddp_trainer.train.utils.error_file import exit_without_teardown, named_error_file
 from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, TrainError
 
 EXIT_SECONDS: Final = 20.0
 """Maximum time to the exit of a process with a failed GPU, since its cleanup can block on the GPU."""
 
 
-def translated(err: RuntimeError, who: str) -> TrainError | None:
+def to_train_error(err: RuntimeError, who: str) -> TrainError | None:
     """Return the error to raise instead of a CUDA or NCCL error that is not caused by a lost peer.
 
     Args:
@@ -37,12 +37,12 @@ def translated(err: RuntimeError, who: str) -> TrainError | None:
         return None
     if fault := fault_in(text):
         return GpuFailed(f"{who} cannot use its GPU: {cause_line(text)}.", hint=f"Fix: {fault.fix}.")
-    if refusal := refusal_in(text, os.environ.get("NCCL_NET", "")):
+    if refusal := nccl_config_error(text, os.environ.get("NCCL_NET", "")):
         return BadConfig(f"{who}: NCCL {refusal.what}.", hint=f"Fix: {refusal.fix}.")
     return None
 
 
-def may_be_peers(err: RuntimeError) -> bool:
+def can_be_peer_loss(err: RuntimeError) -> bool:
     """Return whether a lost peer can be the cause of this error of a collective.
 
     torch reports a lost peer as a ``DistError``, or, over gloo, as a plain RuntimeError. Other subclasses of
@@ -55,6 +55,6 @@ def may_be_peers(err: RuntimeError) -> bool:
 
 def limit_exit(err: GpuFailed, seconds: float = EXIT_SECONDS) -> None:
     """Start a timer that ends this process with the exit code of the error after ``seconds``."""
-    timer = threading.Timer(seconds, leave_group, (err, named_error_file()))
+    timer = threading.Timer(seconds, exit_without_teardown, (err, named_error_file()))
     timer.daemon = True
     timer.start()

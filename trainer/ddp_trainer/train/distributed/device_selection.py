@@ -31,7 +31,7 @@ class Driver:
         """Make the GPU of this index the current device. Raises RuntimeError if it fails."""
         torch.cuda.set_device(index)
 
-    def trouble(self) -> str:
+    def init_error(self) -> str:
         """Return CUDA's error message if CUDA cannot be initialized, else an empty string."""
         try:
             torch.cuda.init()  # type: ignore[no-untyped-call] # torch has no types here
@@ -64,14 +64,14 @@ def choose_device(
             hint="Use an image whose torch has CUDA, or give --device cpu.",
         )
     if env.local_rank < driver.count():
-        return _taken(env, driver)
+        return _set_cuda_device(env, driver)
     visible = visible_gpus(env.visible_devices, devices)
     if asked is DeviceName.AUTO and not visible and not driver.count():
         return torch.device("cpu")
     raise _without_gpu(env, driver, visible)
 
 
-def _taken(env: Environment, driver: Driver) -> torch.device:
+def _set_cuda_device(env: Environment, driver: Driver) -> torch.device:
     try:
         driver.take(env.local_rank)
     except RuntimeError as err:
@@ -87,7 +87,7 @@ def _without_gpu(env: Environment, driver: Driver, visible: tuple[str, ...]) -> 
             hint="Give ddp-launch --virtual-local-rank, by which each worker has the UUID of its own slice.",
         )
     if env.local_rank < len(visible):
-        words = driver.trouble() or f"CUDA reports {count}, and no reason"
+        words = driver.init_error() or f"CUDA reports {count}, and no reason"
         return _failed(env, driver, f"finds {count} of {len(visible)} GPUs", words)
     there = max(count, len(visible))
     has = f"has {there} GPU{'s' * (there > 1)}" if there else "has no GPU"

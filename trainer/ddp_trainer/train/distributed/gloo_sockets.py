@@ -20,20 +20,20 @@ class GlooSockets:
     """Connections opened between :meth:`__init__` and :meth:`complete`, or inside :meth:`more`."""
 
     def __init__(self) -> None:
-        self._before = _sockets()
+        self._before = _list_sockets()
         self._mine: set[tuple[int, int]] | None = None
         self.are_called_off = False
         """True if the connections were cut from outside of training: a rank of the group is lost or about to leave."""
 
     def complete(self) -> None:
         """Record the connections of the group, after all of them are open."""
-        self._mine = _sockets() - self._before
+        self._mine = _list_sockets() - self._before
 
     @contextlib.contextmanager
     def more(self) -> Iterator[None]:
         """Add the connections opened inside the context, such as those of subgroups."""
         known = self._mine or set()
-        self._before, self._mine = _sockets() - known, None
+        self._before, self._mine = _list_sockets() - known, None
         try:
             yield
         finally:
@@ -46,12 +46,12 @@ class GlooSockets:
 
     def cut(self) -> None:
         """Shut down the connections. Any thread may call this, also before :meth:`complete`."""
-        for descriptor, inode in _sockets() - self._before if self._mine is None else self._mine:
+        for descriptor, inode in _list_sockets() - self._before if self._mine is None else self._mine:
             with contextlib.suppress(OSError):
-                _shut_down(descriptor, inode)
+                _shutdown_socket(descriptor, inode)
 
 
-def _sockets() -> set[tuple[int, int]]:
+def _list_sockets() -> set[tuple[int, int]]:
     """Return (descriptor, inode) of every socket of this process."""
     found: set[tuple[int, int]] = set()
     with contextlib.suppress(OSError):  # not on Linux
@@ -63,7 +63,7 @@ def _sockets() -> set[tuple[int, int]]:
     return found
 
 
-def _shut_down(descriptor: int, inode: int) -> None:
+def _shutdown_socket(descriptor: int, inode: int) -> None:
     """Shut down a network connection, unless its descriptor number was reused. Raises OSError."""
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         is_network = connection.family in {socket.AF_INET, socket.AF_INET6}

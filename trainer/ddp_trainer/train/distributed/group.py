@@ -23,11 +23,17 @@ from torch import Tensor
 from ddp_trainer.train.config.options import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
-from ddp_trainer.train.distributed.device_check import demand_one_device
-from ddp_trainer.train.distributed.device_errors import limit_exit, may_be_peers, translated
+from ddp_trainer.train.distributed.device_check import require_same_device
+from ddp_trainer.train.distributed.device_errors import can_be_peer_loss, limit_exit, to_train_error
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
-from ddp_trainer.train.distributed.group_teardown import REFORM, EndingGroup, abort_of, call_off, leave_default_group
+from ddp_trainer.train.distributed.group_teardown import (
+    REFORM,
+    GroupTeardown,
+    abort_of,
+    call_off,
+    destroy_default_group,
+)
 from ddp_trainer.train.distributed.stream_abort import StreamAbort
 from ddp_trainer.train.utils.errors import GpuFailed, PeerLost
 
@@ -56,7 +62,7 @@ _SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
 """Source location at the start of a torch message, which does not help the user."""
 
 
-class Group(EndingGroup):
+class Group(GroupTeardown):
     """The worker group as seen from one rank: its size, its collectives and its end."""
 
     def __init__(
@@ -69,7 +75,7 @@ class Group(EndingGroup):
         *,
         abort: StreamAbort | None = None,
     ) -> None:
-        """See :meth:`EndingGroup.__init__` for ``connections`` and ``abort``."""
+        """See :meth:`GroupTeardown.__init__` for ``connections`` and ``abort``."""
         super().__init__(connections, abort)
         self.rank = rank
         self.world_size = world_size
@@ -110,25 +116,25 @@ class Group(EndingGroup):
 
         Raises:
             BadConfig: The backend is not available, or the ranks use different kinds of devices or backends.
-            GroupEnds: The join was canceled before it started.
+            GroupEnded: The join was canceled before it started.
             PeerLost: The other ranks did not join within the timeout, or the master port cannot be used.
         """
         connections = GlooSockets()
         if env.world_size == 1:
             if control is not None:
-                control.entering(connections.call_off)
+                control.mark_joining(connections.call_off)
             return cls(0, 1, "none", device)
         backend = choose_backend(asked, device)
         abort = abort_of(backend, env, device) if survives and control is not None else None
         if control is not None:
-            control.entering(lambda: call_off(connections, abort))
+            control.mark_joining(lambda: call_off(connections, abort))
         timeout = timedelta(seconds=timeout_seconds)
         where = f"{env.master_address}:{env.master_port}"
         who, failed = f"Rank {env.rank}", f"could not meet its {env.world_size - 1} peers at {where}"
         hosts_store = env.rank == 0 and not env.agent_hosts_store
         if not hosts_store:
             _wait_for_store(env.master_address, env.master_port, timeout_seconds, f"{who} {failed}", control)
-        with _translated(who, failed), _or_cut(connections):
+        with _convert_errors(who, failed), _or_cut(connections):
             store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
@@ -139,7 +145,7 @@ class Group(EndingGroup):
             )
             backends = backend_of_group(backend, offloads=offloads)
             meeting = GroupStore(store, f"ddp/generation-{env.generation}", backends, timeout)
-            demand_one_device(store, meeting.prefix, env.rank, device, backends)
+            require_same_device(store, meeting.prefix, env.rank, device, backends)
             meeting.begin(env.rank, env.world_size)
         connections.complete()
         group = cls(env.rank, env.world_size, backend, device, connections, abort=abort)
@@ -147,7 +153,7 @@ class Group(EndingGroup):
         return group
 
     @classmethod
-    def alone(cls) -> Group:
+    def single_rank(cls) -> Group:
         """Return a group of one rank on the CPU, for a process that has not joined a group."""
         return cls(0, 1, "none", torch.device("cpu"))
 
@@ -157,7 +163,7 @@ class Group(EndingGroup):
         Raises:
             PeerLost: The group broke before the result was complete.
         """
-        with self.watched():
+        with self.convert_errors():
             numbers: list[Any] = tensor.tolist()
         return numbers
 
@@ -168,15 +174,15 @@ class Group(EndingGroup):
             PeerLost: The group broke before.
         """
         if self._abort is not None:
-            with self.watched():
-                self._abort.settle()
+            with self.convert_errors():
+                self._abort.synchronize()
 
     def narrow(self, world_size: int) -> None:
         """Re-form the group from its first ``world_size`` ranks; the others become spare. Every rank must call this."""
         if self._meeting is None or world_size == self.world_size:
             return
         self.spares = self.world_size - world_size
-        with self.growing(), self.watched():
+        with self.track_subgroups(), self.convert_errors():
             # No rank may leave while another one still receives data from it.
             self._meeting.await_all(self.world_size)
             dist.destroy_process_group()
@@ -184,9 +190,9 @@ class Group(EndingGroup):
             if world_size == 1:
                 self.backend = "none"
             elif not self.is_spare:
-                self._meeting.narrowed().begin(self.rank, world_size)
+                self._meeting.subgroup_store().begin(self.rank, world_size)
 
-    def stand_aside(self, is_over: Callable[[], bool]) -> bytes:
+    def wait_as_spare(self, is_over: Callable[[], bool]) -> bytes:
         """Wait as a spare rank until the run ends.
 
         Args:
@@ -198,7 +204,7 @@ class Group(EndingGroup):
         Raises:
             PeerLost: The other ranks are lost, or ``is_over`` returned True.
         """
-        with self.watched():
+        with self.convert_errors():
             while not is_over():
                 if self._meeting is not None and (result := self._meeting.result()) is not None:
                     return result
@@ -212,16 +218,16 @@ class Group(EndingGroup):
         """
         if self.spares and self.rank == 0 and self._meeting is not None:
             with suppress(RuntimeError):
-                self._meeting.leave(result, self.spares)
+                self._meeting.publish_result(result, self.spares)
 
-    def lay(self, layout: Layout) -> None:
+    def set_layout(self, layout: Layout) -> None:
         """Divide batches by a layout. Of the ranks that share a part, the one that has the losses counts."""
         place = layout.place(self.rank)
         self.data_size, self.data_rank = layout.data_size, place.data_rank
         self.counts = place.has_losses
 
     @contextmanager
-    def growing(self) -> Iterator[None]:
+    def track_subgroups(self) -> Iterator[None]:
         """Context for creating subgroups: when the group is cut, waits in the subgroups fail too."""
         with self._connections.more() if self._connections is not None else nullcontext():
             yield
@@ -236,7 +242,7 @@ class Group(EndingGroup):
 
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.world_size > 1:
-            with self.watched():
+            with self.convert_errors():
                 dist.all_reduce(tensor, operation)
         return tensor
 
@@ -252,12 +258,14 @@ class Group(EndingGroup):
             return payload or b""
         length = self.gather(len(payload or b""))[source]
         received = payload if self.rank == source and payload is not None else bytearray(length)
-        with self.watched():
+        with self.convert_errors():
             for start in range(0, length, _CHUNK_BYTES):
-                self._move_piece(received, start, length, partial(dist.broadcast, src=source))
+                self._transfer_chunk(received, start, length, partial(dist.broadcast, src=source))
         return bytes(received)
 
-    def _move_piece(self, buffer: bytes | bytearray, start: int, length: int, move: Callable[[Tensor], object]) -> None:
+    def _transfer_chunk(
+        self, buffer: bytes | bytearray, start: int, length: int, move: Callable[[Tensor], object]
+    ) -> None:
         """Send the next piece of ``bytes``, or receive it into a ``bytearray``."""
         stop = min(start + _CHUNK_BYTES, length)
         piece = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
@@ -267,7 +275,7 @@ class Group(EndingGroup):
         if isinstance(buffer, bytearray):
             buffer[start:stop] = piece.cpu().numpy().tobytes()
 
-    def hand(self, payload: bytes | None, pairs: Sequence[tuple[int, int]]) -> bytes | None:
+    def transfer(self, payload: bytes | None, pairs: Sequence[tuple[int, int]]) -> bytes | None:
         """Send bytes from the first rank of each pair to the second. Every rank must call this.
 
         All ranks synchronize after each piece of 64 MiB. So no rank waits longer than one piece takes, and a long
@@ -288,15 +296,15 @@ class Group(EndingGroup):
         longest = max((lengths[source] for source, _ in pairs), default=0)
         for start in range(0, longest, _CHUNK_BYTES):
             if pair is not None and start < length:
-                with self.watched():
+                with self.convert_errors():
                     source, target = pair
                     move = partial(dist.send, dst=target) if is_source else partial(dist.recv, src=source)
-                    self._move_piece(buffer, start, length, move)
+                    self._transfer_chunk(buffer, start, length, move)
             self.gather(0)
         return None if pair is None or is_source else bytes(buffer)
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def convert_errors(self) -> Iterator[None]:
         """Context for collectives of the trainer, which translates their errors.
 
         Raises:
@@ -304,12 +312,12 @@ class Group(EndingGroup):
             GpuFailed: The GPU of this rank failed; CUDA reports it where a result is read.
             BadConfig: NCCL rejects its configuration.
         """
-        with _translated(f"Rank {self.rank}", f"lost a peer {self.activity}"):
+        with _convert_errors(f"Rank {self.rank}", f"lost a peer {self.activity}"):
             yield
-        self.demand_whole()
+        self.check_not_aborted()
 
     @contextmanager
-    def watched_pass(self) -> Iterator[None]:
+    def convert_pass_errors(self) -> Iterator[None]:
         """Context for a pass through the model with collectives of DDP. Errors of user code pass through unchanged.
 
         Raises:
@@ -319,7 +327,7 @@ class Group(EndingGroup):
         try:
             yield
         except RuntimeError as err:
-            _raise_translated(err, who)
+            _raise_train_error(err, who)
             if self.world_size > 1 and is_network(err):
                 raise _lost(f"{who} lost a peer {self.activity}", err) from err
             raise
@@ -329,17 +337,17 @@ class Group(EndingGroup):
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Leave the group immediately, also during a collective. The waits of peers for this rank fail."""
         if self._connections is not None:
             self._connections.cut()
         self._meeting = None
-        leave_default_group()
+        destroy_default_group()
 
 
 def is_network(err: RuntimeError) -> bool:
     """Return whether a collective raised this error, not user code."""
-    if not may_be_peers(err):
+    if not can_be_peer_loss(err):
         return False
     if isinstance(err, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError):
         return True
@@ -371,18 +379,18 @@ def _or_cut(connections: GlooSockets) -> Iterator[None]:
 
 
 @contextmanager
-def _translated(who: str, failed: str) -> Iterator[None]:
+def _convert_errors(who: str, failed: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as err:
-        _raise_translated(err, who)
-        if may_be_peers(err):
+        _raise_train_error(err, who)
+        if can_be_peer_loss(err):
             raise _lost(f"{who} {failed}", err) from err
         raise
 
 
-def _raise_translated(err: RuntimeError, who: str) -> None:
-    error = translated(err, who)
+def _raise_train_error(err: RuntimeError, who: str) -> None:
+    error = to_train_error(err, who)
     if isinstance(error, GpuFailed):
         limit_exit(error)
     if error is not None:

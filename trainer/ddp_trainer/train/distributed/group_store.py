@@ -36,7 +36,7 @@ class GroupStore:
             timeout=self.timeout,
         )
 
-    def narrowed(self) -> GroupStore:
+    def subgroup_store(self) -> GroupStore:
         """Return the same store with another prefix, for a group of the first ranks."""
         return replace(self, prefix=f"{self.prefix}/placed")
 
@@ -63,7 +63,7 @@ class GroupStore:
         self.store.add(f"{self.prefix}/heard", 1)
         return result
 
-    def leave(self, result: bytes, spares: int) -> None:
+    def publish_result(self, result: bytes, spares: int) -> None:
         """Publish the result of the run. Wait until all spare ranks have read it, or until the timeout."""
         self.store.set(f"{self.prefix}/result", result)
         deadline = time.monotonic() + self.timeout.total_seconds()

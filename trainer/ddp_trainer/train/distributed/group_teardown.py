@@ -1,6 +1,6 @@
 """End of a worker group: detection, validity of results, and survival of the process.
 
-:class:`EndingGroup` is the base of :class:`~ddp_trainer.train.distributed.group.Group`. It uses
+:class:`GroupTeardown` is the base of :class:`~ddp_trainer.train.distributed.group.Group`. It uses
 :mod:`~ddp_trainer.train.distributed.stream_abort` for collectives on device streams.
 """
 
@@ -28,7 +28,7 @@ _PARTING: Final = timedelta(seconds=2)
 """Maximum wait for all ranks to complete the last vote of a group that ends by agreement."""
 
 
-class EndingGroup:
+class GroupTeardown:
     """Base class of a worker group that handles its end."""
 
     rank: int
@@ -66,14 +66,14 @@ class EndingGroup:
         return self.has_lost or (self._connections is not None and self._connections.are_called_off)
 
     @property
-    def may_be_outlived(self) -> bool:
+    def can_survive_group_end(self) -> bool:
         """True if this process can keep running when the group ends now."""
         return self.backend not in STREAMS or (self._abort is not None and not self.is_starting)
 
     @property
-    def had_reduced(self) -> bool:
+    def is_reduction_complete(self) -> bool:
         """True if the work before :meth:`mark_reduced` in this step was complete before an abort."""
-        return self._abort is None or self._abort.had_reduced
+        return self._abort is None or self._abort.is_reduction_complete
 
     def begin_step(self) -> None:
         """Clear the mark of :meth:`mark_reduced` at the start of a step."""
@@ -81,11 +81,11 @@ class EndingGroup:
             self._abort.clear_mark()
 
     def mark_reduced(self) -> None:
-        """Mark that all collectives of this step except its vote have started, for :attr:`had_reduced`."""
+        """Mark that all collectives of this step except its vote have started, for :attr:`is_reduction_complete`."""
         if self._abort is not None:
             self._abort.mark()
 
-    def demand_whole(self) -> None:
+    def check_not_aborted(self) -> None:
         """Check that no abort has invalidated the collective result that was read last.
 
         Raises:
@@ -95,7 +95,7 @@ class EndingGroup:
             raise PeerLost(f"Rank {self.rank} lost a peer {self.activity}: the group was aborted.", hint=REFORM)
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
+    def convert_abort_errors(self) -> Iterator[None]:
         """Context that raises PeerLost instead of other errors after an abort.
 
         Invalid results of aborted collectives can cause any error in the code inside. A TrainError passes through.
@@ -105,7 +105,7 @@ class EndingGroup:
         except TrainError:
             raise
         except Exception:
-            self.demand_whole()
+            self.check_not_aborted()
             raise
 
     def free_device(self, *, agreed: bool) -> None:
@@ -128,7 +128,7 @@ class EndingGroup:
 def abort_of(backend: str, env: Environment, device: torch.device) -> StreamAbort | None:
     """Return an abort for collectives on streams; None without streams, or if torch's watchdog stays on."""
     streams = STREAMS.get(backend)
-    if streams is None or not streams.leave_errors_to_launcher(os.environ):
+    if streams is None or not streams.disable_watchdog(os.environ):
         return None
     return StreamAbort(streams, device, lambda sentence: end_for_lost_peer(sentence, env.error_file))
 
@@ -140,7 +140,7 @@ def call_off(connections: GlooSockets, abort: StreamAbort | None) -> None:
     connections.cut()
 
 
-def leave_default_group() -> None:
+def destroy_default_group() -> None:
     """Destroy torch's default process group, complete or partly initialized.
 
     torch frees every group except the first one used by DDP. That group keeps its threads and descriptors until the

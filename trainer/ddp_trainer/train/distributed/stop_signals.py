@@ -52,12 +52,12 @@ class StopRequest:
         """True if this process received a stop request."""
         return self.exit_code is not None
 
-    def training_begins(self) -> None:
+    def begin_training(self) -> None:
         """Defer requests to the end of the current step from now on."""
         with self._lock:
             self._training = True
 
-    def signalled(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
         """Handle a signal.
 
         Before training it ends the process. The first signal in training starts the timer of the orderly stop. A
@@ -85,7 +85,7 @@ class StopRequest:
             self._deadline.cancel()
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Context that handles SIGTERM and SIGINT. Has no effect outside of the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -96,7 +96,7 @@ class StopRequest:
         listener.start()
         # Set the pipe before the handlers: a handler without a pipe would lose the signal.
         wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        before = {number: signal.signal(number, self._noted) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
@@ -108,7 +108,7 @@ class StopRequest:
             listener.join()
             ours.close()
 
-    def _noted(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         """Record the exit code. Python writes to the wake-up pipe only if a handler exists; the thread does the rest.
 
         The main thread needs the exit code right after the signal, even if the thread has not run yet.
@@ -120,10 +120,10 @@ class StopRequest:
         while numbers := pipe.recv(64):
             for number in numbers:
                 if number in (signal.SIGTERM, signal.SIGINT):
-                    self.signalled(number)
+                    self.on_signal(number)
 
 
-def leave_at_once(code: int, sentence: str) -> None:
+def exit_immediately(code: int, sentence: str) -> None:
     """End this process immediately, without waiting for threads, groups or exit handlers."""
     os.write(2, f"{sentence}\n".encode())
     os._exit(code)

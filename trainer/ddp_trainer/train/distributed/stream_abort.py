@@ -58,7 +58,7 @@ class Mark(Protocol):
 class Streams:
     """Interface to the CUDA streams on which NCCL's collectives run."""
 
-    def leave_errors_to_launcher(self, environ: MutableMapping[str, str]) -> bool:
+    def disable_watchdog(self, environ: MutableMapping[str, str]) -> bool:
         """Disable torch's watchdog, only if the launcher ends hanging ranks, because no other timeout remains.
 
         Returns:
@@ -114,7 +114,7 @@ class StreamAbort:
         """True after the start of the abort: results of collectives are invalid."""
 
     @property
-    def had_reduced(self) -> bool:
+    def is_reduction_complete(self) -> bool:
         """True if all work before the mark of the current step was complete when the abort started."""
         return self._is_marked and self._had_passed
 
@@ -123,7 +123,9 @@ class StreamAbort:
         self._is_marked = False
 
     def mark(self) -> None:
-        """Mark the work queued on the stream so far, for :attr:`had_reduced`. Has no effect after the abort starts.
+        """Mark the work queued on the stream so far, for :attr:`is_reduction_complete`.
+
+        Has no effect after the abort starts.
 
         It takes no lock. On a blocked stream it can wait, as any launch can, and the abort must not wait for it.
         """
@@ -145,11 +147,11 @@ class StreamAbort:
         self.begin()
         self._done.wait()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the device without an abort. Raises the error of failed work."""
         self._streams.synchronize(self._device)
 
-    def _look_at_mark(self) -> None:
+    def _query_mark(self) -> None:
         with suppress(RuntimeError):  # the work on a failed device counts as incomplete
             passed = self._is_marked and self._mark is not None and self._mark.query()
             # A late result may describe a stream that the abort has already unblocked.
@@ -157,7 +159,7 @@ class StreamAbort:
 
     def _run(self) -> None:
         # Query before the abort: afterwards the stream passes every mark, with undefined outputs.
-        _started(self._look_at_mark).join(_LOOK_SECONDS)
+        _started(self._query_mark).join(_LOOK_SECONDS)
         self._is_aborting = True
         trouble = self._abort_all() or self._rest()
         if trouble:
@@ -166,7 +168,7 @@ class StreamAbort:
             self._done.set()
 
     def _abort_all(self) -> str:
-        whole, *others = communicators() or [None]
+        whole, *others = list_process_groups() or [None]
         if whole is None:
             return ""
         deadline = time.monotonic() + self._limit
@@ -181,20 +183,20 @@ class StreamAbort:
     def _rest(self) -> str:
         failures: list[str] = []
 
-        def ask() -> None:
+        def synchronize_device() -> None:
             try:
                 self._streams.synchronize(self._device)
             except Exception as err:  # noqa: BLE001 - any error means that the device is not usable
                 failures.append(str(err).strip().split("\n", 1)[0].rstrip("."))
 
-        thread = _started(ask)
+        thread = _started(synchronize_device)
         thread.join(self._limit)
         if thread.is_alive():
             return f"{self._device} did not come to rest within {self._limit:g} s of the abort"
         return failures[0] if failures else ""
 
 
-def communicators() -> list[Any]:
+def list_process_groups() -> list[Any]:
     """Return all process groups of this process, the default group first; empty without a default group."""
     if not dist.is_initialized():
         return []

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.metric_goal import Goal
+from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -39,17 +39,17 @@ class Watch:
     """Tracks the best evaluations and the patience of early stopping."""
 
     def __init__(self, config: Config) -> None:
-        self.best = None if config.keep_best is None else Goal(config.keep_best)
+        self.best = None if config.keep_best is None else TargetMetric(config.keep_best)
         """Metric that selects the best checkpoint; None if no best checkpoint is kept."""
         self._early_stop = config.early_stop
-        stop_goal = None if config.early_stop is None else Goal(config.early_stop.metric)
+        stop_goal = None if config.early_stop is None else TargetMetric(config.early_stop.metric)
         self._goals = {goal.metric: goal for goal in (self.best, stop_goal) if goal is not None}
         self._step = 0
         self._metrics: dict[str, float] = {}
         self._best: dict[str, tuple[float, int]] = {}
         self._waited = 0
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
+    def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Record the evaluation after ``step`` steps.
 
         Returns:
@@ -65,7 +65,7 @@ class Watch:
                 raise BadConfig(f"{flag} names the metric {name!r}.", hint=f"The task has {known}.")
         self._step, self._metrics = step, dict(metrics)
         better = set()
-        for name, goal in {**{name: Goal(name) for name in metrics}, **self._goals}.items():
+        for name, goal in {**{name: TargetMetric(name) for name in metrics}, **self._goals}.items():
             if goal.is_better(metrics[name], self._best[name][0] if name in self._best else None):
                 self._best[name] = metrics[name], step
                 better.add(name)
@@ -74,16 +74,16 @@ class Watch:
         return self.best is not None and self.best.metric in better
 
     @property
-    def has_waited_enough(self) -> bool:
+    def should_stop(self) -> bool:
         """True if the run should stop early."""
         return self._early_stop is not None and self._waited >= self._early_stop.patience
 
-    def owes(self, step: int, plan: BatchPlan, config: Config) -> bool:
+    def is_eval_due(self, step: int, plan: BatchPlan, config: Config) -> bool:
         """Return True if an evaluation is due after this many steps and has not run, in this process or an earlier one.
 
         False for the last step, whose evaluation belongs to the end of the run.
         """
-        if not 0 < step < plan.total_steps or not plan.ends_epoch(step - 1):
+        if not 0 < step < plan.total_steps or not plan.is_epoch_end(step - 1):
             return False
         return (plan.epoch_of(step - 1) + 1) % config.evaluate_every == 0 and not self.has_seen(step)
 

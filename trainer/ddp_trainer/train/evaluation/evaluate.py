@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddp_trainer.train.config.options import EvaluateOn
 from ddp_trainer.train.data.batch_plan import cut
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
-from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.map_reader import ShardReader
 from ddp_trainer.train.data.loaders.request import Request
 from ddp_trainer.train.data.task import Batch, Task
@@ -27,7 +27,7 @@ BATCH: Final = 256
 """Number of samples per pass."""
 
 
-class Sums(NamedTuple):
+class MetricSums(NamedTuple):
     """Sums over a part of the test samples."""
 
     metrics: Mapping[str, Tensor]
@@ -91,19 +91,19 @@ class Evaluation:
         model.eval()
         try:
             with type(self).mode():
-                parts = [self._sums_of(model, part) for part in self._own_parts()]
+                parts = [self._sum_metrics(model, part) for part in self._local_ranges()]
         finally:
             model.train(training)
-        return self._means(parts)
+        return self._mean_metrics(parts)
 
-    def _own_parts(self) -> list[range]:
+    def _local_ranges(self) -> list[range]:
         """Return the ranges of test samples that this rank evaluates."""
         parts, part = (self._group.data_size, self._group.data_rank) if self._shared else (1, self._group.rank)
         own = cut(len(self._samples), parts, part) if part < parts else slice(0)
         return [range(len(self._samples))[own]]
 
-    def _sums_of(self, model: nn.Module, own: range) -> Sums:
-        random = KeyedRandom(0, torch.device("cpu"))
+    def _sum_metrics(self, model: nn.Module, own: range) -> MetricSums:
+        random = KeyedRng(0, torch.device("cpu"))
         reader = ShardReader(self._samples, random, skips=self._skipped is not None)
         sums: dict[str, Tensor] = {}
         skipped = 0
@@ -119,13 +119,13 @@ class Evaluation:
             batch = to_device(fetched.batch, self._group.device)
             for name, value in self._metrics(model, batch).items():
                 sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
-        return Sums(sums, len(own), skipped)
+        return MetricSums(sums, len(own), skipped)
 
     def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
         """Return the sum of the vectors over all parts and ranks; ``zeros`` has their shape."""
         return self._group.sum(zeros + sum(vectors) if self._group.counts else zeros)
 
-    def _means(self, parts: Sequence[Sums]) -> dict[str, float]:
+    def _mean_metrics(self, parts: Sequence[MetricSums]) -> dict[str, float]:
         # A rank without test samples has no metric names.
         known = sorted({name for part in parts for name in part.metrics})
         knowing = self._group.gather(bool(known))

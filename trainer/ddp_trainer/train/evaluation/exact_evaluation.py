@@ -32,7 +32,7 @@ class TreeEvaluation(Evaluation):
         super().__init__(task, group, on=on, skipped=skipped)
         self._shards = shards
 
-    def _own_parts(self) -> list[range]:
+    def _local_ranges(self) -> list[range]:
         everything = range(len(self._samples))
         if self._shared:
             own = owned(self._shards, self._group.world_size, self._group.rank)

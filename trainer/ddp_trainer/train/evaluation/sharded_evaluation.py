@@ -19,7 +19,7 @@ from ddp_trainer.train.data.batch_reader import to_device
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.task import Batch, Task
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.evaluation.evaluate import BATCH, Evaluation, Sums
+from ddp_trainer.train.evaluation.evaluate import BATCH, Evaluation, MetricSums
 
 
 class EvenEvaluation(Evaluation):
@@ -30,28 +30,28 @@ class EvenEvaluation(Evaluation):
 
     def __init__(self, task: Task, group: Group, *, skipped: Callable[[str], None] | None = None) -> None:
         super().__init__(task, group, skipped=skipped)
-        self._metrics = self._counted
+        self._metrics = self._compute_metrics
         self._task = task
         self._batch: Batch | None = None
         self._made = 0
 
     def run(self, model: nn.Module) -> dict[str, float]:
         """Return the mean of each metric, then free all gathered weights; every rank must call it."""
-        with self._group.watched_pass():
+        with self._group.convert_pass_errors():
             metrics = super().run(model)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
         return metrics
 
-    def _counted(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+    def _compute_metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         self._made += 1
         self._batch = batch
         return self._task.metrics(model, batch)
 
-    def _sums_of(self, model: nn.Module, own: range) -> Sums:
+    def _sum_metrics(self, model: nn.Module, own: range) -> MetricSums:
         self._made = 0
-        sums = super()._sums_of(model, own)
+        sums = super()._sum_metrics(model, own)
         longest = cut(len(self._samples), self._group.data_size, 0)
         for _ in range(-(-(longest.stop - longest.start) // BATCH) - self._made):
             self._task.metrics(model, self._example() if self._batch is None else self._batch)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ddp_trainer.train.data.task import ShowsModel, Task
+from ddp_trainer.train.data.task import SupportsShow, Task
 
 
-def shown(task: Task, model: nn.Module) -> str | None:
+def model_report(task: Task, model: nn.Module) -> str | None:
     """Return the task's report on the model; None if the task has none. An error becomes the report."""
-    if not isinstance(task, ShowsModel):
+    if not isinstance(task, SupportsShow):
         return None
     trains = model.training
     model.eval()

@@ -54,7 +54,7 @@ class SharedBuffers:
         collective after the vote unnoticed.
         """
         if self._buffers:
-            self._total = self._summed()
+            self._total = self._reduce_sum()
 
     def commit(self) -> None:
         """Change the buffers by the mean over all shards of all ranks, from the sums of :meth:`gather`."""
@@ -65,13 +65,13 @@ class SharedBuffers:
         for buffer, start, step in zip(self._buffers, self._start, torch.split(mean, sizes), strict=True):
             _move(start, step.view_as(start))
             buffer.detach().copy_(start)
-        self._forget()
+        self._reset()
 
-    def _summed(self) -> Tensor:
+    def _reduce_sum(self) -> Tensor:
         """Return the changes of all shards of all ranks and their number, summed, as one vector."""
         return self._group.sum(torch.cat([moved.flatten() for moved in self._moved] + [self._count()]))
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._total = None
         for moved in self._moved:
             moved.zero_()
@@ -81,14 +81,14 @@ class SharedBuffers:
         """Reset the buffers to the start of the step, and drop the recorded changes."""
         for buffer, start in zip(self._buffers, self._start, strict=True):
             buffer.detach().copy_(start)
-        self._forget()
+        self._reset()
 
     def restart(self) -> None:
         """Start from the current buffers, after they were loaded."""
         for buffer, start in zip(self._buffers, self._start, strict=True):
             start.copy_(buffer.detach())
 
-    def reassign(self, shards: Sequence[range]) -> None:
+    def assign_slices(self, shards: Sequence[range]) -> None:
         """Set the shards of every rank, in rank order, from the next step on."""
 
     def _count(self) -> Tensor:
@@ -119,7 +119,7 @@ class FirstRanksBuffers(SharedBuffers):
             buffer.detach().copy_(start)
         self._total = None
 
-    def _summed(self) -> Tensor:
+    def _reduce_sum(self) -> Tensor:
         """Return the buffers of rank 0: the sum of those and of zeros from the other ranks."""
         flat = torch.cat([buffer.detach().double().flatten() for buffer in self._buffers])
         return self._group.sum(flat if self._group.rank == 0 else torch.zeros_like(flat))

@@ -26,9 +26,9 @@ class TreeBuffers(SharedBuffers):
         """Add the changes of all passes over the shard to the tree."""
         if self._buffers:
             self._tree.put(shard, [*(moved.clone() for moved in self._moved), self._count()])
-            self._forget()
+            self._reset()
 
-    def _summed(self) -> Tensor:
+    def _reduce_sum(self) -> Tensor:
         return torch.cat([each.flatten() for each in self._tree.total()])
 
     def discard(self) -> None:
@@ -39,9 +39,9 @@ class TreeBuffers(SharedBuffers):
     def restart(self) -> None:
         """Start from the current buffers, after they were loaded, possibly during a step."""
         super().restart()
-        self._forget()
+        self._reset()
         self._tree.clear()
 
-    def reassign(self, shards: Sequence[range]) -> None:
+    def assign_slices(self, shards: Sequence[range]) -> None:
         """Set the shards of every rank, in rank order, from the next step on."""
-        self._tree.reassign(shards)
+        self._tree.assign_slices(shards)

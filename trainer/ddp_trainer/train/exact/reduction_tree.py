@@ -37,10 +37,10 @@ class BinaryCounter(Generic[T]):
     def put(self, node: Node, value: T) -> None:
         """Add the sum of the node that follows directly on those added so far."""
         self._stack.append((node, value))
-        while self._carries():
+        while self._carry():
             pass
 
-    def _carries(self) -> bool:
+    def _carry(self) -> bool:
         (level, place), value = self._stack[-1]
         if level == self._height:
             return False
@@ -81,14 +81,14 @@ class BinaryCounter(Generic[T]):
         self._stack.clear()
 
 
-def cover(leaves: int, run: Iterable[int]) -> list[Node]:
+def subtree_roots(leaves: int, run: Iterable[int]) -> list[Node]:
     """Return the nodes that a rank can sum up without other ranks, from left to right.
 
     Args:
         leaves: Number of leaves of the tree.
         run: Leaves of the rank, a contiguous range.
 
-    >>> [tuple(node) for node in cover(8, range(3, 8))]
+    >>> [tuple(node) for node in subtree_roots(8, range(3, 8))]
     [(0, 3), (2, 1)]
     """
     counter = BinaryCounter[None](leaves, lambda _left, _right: None)

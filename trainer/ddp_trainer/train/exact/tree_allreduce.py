@@ -85,11 +85,11 @@ def _exchange_bucket(
     sent = padded.view(len(own), group.world_size, slice_size).transpose(0, 1).reshape(-1)
     counts = [len(each) * slice_size for each in nodes]
     received = sent.new_empty(sum(counts))
-    with group.watched():
+    with group.convert_errors():
         dist.all_to_all_single(received, sent, counts, [len(own) * slice_size] * group.world_size)
     whole = sent.new_empty(group.world_size * slice_size)
     summed = _along_tree(places, received.view(len(places), slice_size), leaves)
-    with group.watched():
+    with group.convert_errors():
         ALL_GATHER(whole, summed)
     return whole
 
@@ -103,7 +103,7 @@ def _gather_bucket(
     # Ranks must send the same size, so those with fewer subtrees append rows that are not read.
     sent = torch.cat([sent, sent.new_zeros(most - len(own), sent.shape[1])])
     received = sent.new_empty(group.world_size * most, sent.shape[1])
-    with group.watched():
+    with group.convert_errors():
         ALL_GATHER(received, sent)
     rows = received.view(group.world_size, most, -1)
     parts = [part for each, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(each)]]

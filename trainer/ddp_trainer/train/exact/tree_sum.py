@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import owned
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, cover
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, subtree_roots
 from ddp_trainer.train.exact.tree_allreduce import exchange
 
 
@@ -31,14 +31,14 @@ class TreeSum:
     def clear(self) -> None:
         """Drop all values."""
         self._counter.clear()
-        self._next = self.own.start
+        self._next = self.local_slices.start
 
     @property
-    def own(self) -> range:
+    def local_slices(self) -> range:
         """Shards of this rank."""
         return self._runs[self._group.rank]
 
-    def reassign(self, shards: Sequence[range]) -> None:
+    def assign_slices(self, shards: Sequence[range]) -> None:
         """Set the shards of every rank, in rank order, and drop all values. All ranks must pass the same."""
         self._runs = list(shards)
         self.clear()
@@ -60,11 +60,11 @@ class TreeSum:
         Raises:
             PeerLost: A peer was lost.
         """
-        self._fill_up_to(self.own.stop)
+        self._fill_up_to(self.local_slices.stop)
         if self._group.world_size == 1:
             total = self._counter.root()
         else:
-            nodes = [cover(self._shards, run) for run in self._runs]
+            nodes = [subtree_roots(self._shards, run) for run in self._runs]
             total = exchange(self._counter.values, nodes, self._shards, self._group)
         self.clear()
         return total

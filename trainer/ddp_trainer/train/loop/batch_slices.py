@@ -11,7 +11,7 @@ from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.data.batch_reader import to_device
 from ddp_trainer.train.data.concat_batches import merge
 from ddp_trainer.train.data.loaders.request import BatchSlice, Request
-from ddp_trainer.train.data.loaders.step_batches import Portion
+from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.loop.group_components import GroupComponents
 
@@ -32,7 +32,7 @@ class StepResult:
     """Error while samples were fetched; raised after the vote."""
 
 
-def fetch_slices(parts: GroupComponents, batch: Portion, result: StepResult) -> Iterator[BatchSlice]:
+def fetch_slices(parts: GroupComponents, batch: StepPlan, result: StepResult) -> Iterator[BatchSlice]:
     """Yield this rank's samples of a step, each slice when the one before is computed.
 
     A slice is one logical shard, so that its result does not depend on the rank. If the components merge shards, all
@@ -65,8 +65,8 @@ def fetch_shard(parts: GroupComponents, request: Request, result: StepResult) ->
     for sentence in skipped:
         parts.on_skip(sentence)
     result.skipped += len(skipped)
-    parts.timer.lap(Phase.DATA_WAIT)
+    parts.timer.end_phase(Phase.DATA_WAIT)
     if parts.group.device.type != "cpu":
         batch = to_device(batch, parts.group.device)
-        parts.timer.lap(Phase.HOST_TO_DEVICE)
+        parts.timer.end_phase(Phase.HOST_TO_DEVICE)
     return batch, request.ids.numel() - len(skipped)

@@ -16,10 +16,10 @@ from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_rollback, layout_of
-from ddp_trainer.train.config.options import BalanceName, Level, OnBadSample
+from ddp_trainer.train.config.options import BalancerName, Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, choose_shards, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
-from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sample_count
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.loaders.step_batches import StepBatches
@@ -34,7 +34,7 @@ from ddp_trainer.train.loop.group_components import GroupComponents
 from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.loop.train_state import TrainState, shard_writer
 from ddp_trainer.train.loop.user_loop import UserOptimizer, UserStrategy, UserTask
-from ddp_trainer.train.observability.console import Balanced
+from ddp_trainer.train.observability.console import LoadRebalanced
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.comm_timing import measure_waits
@@ -64,8 +64,8 @@ def build_state(
         BadConfig: A flag does not fit the task, the group or another flag.
     """
     config, group = ground.config, ground.process.group
-    loaded = frozenset(ground.model.state_dict()) if loads and config.spreads else frozenset()
-    spread = _lay(config, group)
+    loaded = frozenset(ground.model.state_dict()) if loads and config.is_model_sharded else frozenset()
+    spread = _apply_layout(config, group)
     plan = _plan(ground, stored_shards)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
     if spread is None:
@@ -73,7 +73,7 @@ def build_state(
             materialize(ground.model, group.device)
             init_weights(ground.model, ground.task, config.seed, loaded)
         ground.model.to(group.device)
-    losses = prepare(ground.model, ground.task.losses, config, group, ground.process.progress.alarm)
+    losses = prepare(ground.model, ground.task.losses, config, group, ground.process.progress.warn_rank)
     if spread is not None:
         spread = _spread_out(ground, spread, loaded)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
@@ -106,7 +106,7 @@ def build_components(state: TrainState) -> GroupComponents:
     group.is_starting = not isinstance(context.task, UserTask)
     layout = Layout() if state.sharded is None else state.sharded.mesh.layout
     shards = owned(plan.shards, group.data_size, group.data_rank)
-    balance = _balance(context, plan)
+    balance = _build_balancer(context, plan)
     for_strategy = Parts(
         model=model,
         losses=state.losses,
@@ -128,7 +128,7 @@ def build_components(state: TrainState) -> GroupComponents:
         feed=make_feed(context.samples, plan, shards, config, group.device),
         batches=StepBatches(plan, shards),
         buffers=make_buffers(model, group, plan.shards, config),
-        random=KeyedRandom(plan.seed, group.device),
+        random=KeyedRng(plan.seed, group.device),
         timer=context.timer,
         evaluation=_evaluation(state),
         balance=balance,
@@ -144,7 +144,7 @@ def _plan(context: RunContext, stored_shards: int | None) -> BatchPlan:
     shards = choose_shards(
         config.shards if config.shards is not None else stored_shards,
         promised_ranks=context.process.env.promised_ranks,
-        most_ranks=context.process.env.most_ranks,
+        max_ranks=context.process.env.max_ranks,
         world_size=context.process.group.data_size,
         global_batch=config.global_batch,
     )
@@ -160,14 +160,16 @@ def _plan(context: RunContext, stored_shards: int | None) -> BatchPlan:
     )
 
 
-def _balance(context: RunContext, plan: BatchPlan) -> LoadBalancer | None:
-    if context.config.balance is BalanceName.STATIC:
+def _build_balancer(context: RunContext, plan: BatchPlan) -> LoadBalancer | None:
+    if context.config.balance is BalancerName.STATIC:
         return None
-    tell = context.process.progress.tell
-    return LoadBalancer(plan.shards, context.process.group, context.timer, lambda shards: tell(Balanced(shards=shards)))
+    tell = context.process.progress.show_event
+    return LoadBalancer(
+        plan.shards, context.process.group, context.timer, lambda shards: tell(LoadRebalanced(shards=shards))
+    )
 
 
-def _lay(config: Config, group: Group) -> ShardedState | None:
+def _apply_layout(config: Config, group: Group) -> ShardedState | None:
     """Apply the layout to the group; None if every rank holds the whole model.
 
     Raises:
@@ -176,13 +178,13 @@ def _lay(config: Config, group: Group) -> ShardedState | None:
     if config.parallel is None:
         return None
     layout = layout_of(config.parallel, group.world_size)
-    group.lay(layout)
+    group.set_layout(layout)
     if layout.replica == 1:
         return None
     from ddp_trainer.train.mesh.device_mesh import Mesh  # noqa: PLC0415 - a second of imports; on request
     from ddp_trainer.train.mesh.sharded_state import ShardedState  # noqa: PLC0415 - as above
 
-    with group.growing():
+    with group.track_subgroups():
         return ShardedState(Mesh.of(layout, group, config.timeout_seconds), group)
 
 

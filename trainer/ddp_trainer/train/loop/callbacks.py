@@ -11,18 +11,18 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ddp_trainer.train.evaluation.task_report import shown
+from ddp_trainer.train.evaluation.task_report import model_report
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.loop.step_consensus import StepDecision
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.models.registry import flops, tokens
-from ddp_trainer.train.observability.console import Evaluated
+from ddp_trainer.train.observability.console import EvaluationCompleted
 from ddp_trainer.train.observability.loggers import Reports, open_reports
 from ddp_trainer.train.observability.run_banner import on_small_data, started
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.transforms.hfu import recomputed_ratio
+from ddp_trainer.train.transforms.hfu import recompute_ratio
 
 GRADIENT_SECONDS: Final = 1.0
 """Minimum seconds between two reports of gradient norm and loss scale, which must be copied from a GPU."""
@@ -54,9 +54,9 @@ class CallbackList:
     def expect(self, state: TrainState) -> None:
         """Announce the model and its planned steps to the metrics."""
         recorder, model = self._process.recorder, state.context.model
-        recorder.planned(state.plan.total_steps)
-        if (ratio := recomputed_ratio(model, state.context.config)) is not None:
-            recorder.recomputed(ratio)
+        recorder.planned_steps(state.plan.total_steps)
+        if (ratio := recompute_ratio(model, state.context.config)) is not None:
+            recorder.recompute_ratio(ratio)
         self._tokens, self._flops = tokens(model) or 0, flops(model) or 0
 
     def begin(self, state: TrainState) -> None:
@@ -69,11 +69,11 @@ class CallbackList:
         task, model, step = state.context.task, state.context.model, state.step
         progress.begin(step)
         self._reports.begin(step)
-        progress.tell(started(task.name, model, state.plan, group, step=step, flops=flops(model)))
+        progress.show_event(started(task.name, model, state.plan, group, step=step, flops=flops(model)))
         if remark := on_small_data(state.plan):
-            progress.note(remark)
+            progress.log_message(remark)
 
-    def rewind(self, step: int, lost: int, why: str) -> None:
+    def rollback(self, step: int, lost: int, why: str) -> None:
         """Report a rollback.
 
         Args:
@@ -81,8 +81,8 @@ class CallbackList:
             lost: Number of steps that are repeated.
             why: The reason, a sentence.
         """
-        self._reports.rewind(step)
-        self._process.progress.note(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
+        self._reports.rollback(step)
+        self._process.progress.log_message(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
     def step(self, state: TrainState, decision: StepDecision, *, own_samples: int) -> None:
         """Report the last committed step, with the number of samples of this rank."""
@@ -121,20 +121,22 @@ class CallbackList:
             scale = optimizer.loss_scale
             self._process.recorder.gradients(optimizer.norm, None if scale == 1.0 else scale)
 
-    def evaluated(self, state: TrainState, metrics: Mapping[str, float]) -> None:
+    def record_evaluation(self, state: TrainState, metrics: Mapping[str, float]) -> None:
         """Report the metrics of an evaluation of this state."""
         step, epoch = state.step, state.plan.epoch_of(state.step - 1)
-        self._process.recorder.evaluated(metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan")))
-        self._process.progress.tell(Evaluated(epoch=epoch + 1, step=step, metrics=metrics))
-        self._reports.evaluated(step, epoch, metrics)
+        self._process.recorder.record_evaluation(
+            metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan"))
+        )
+        self._process.progress.show_event(EvaluationCompleted(epoch=epoch + 1, step=step, metrics=metrics))
+        self._reports.record_evaluation(step, epoch, metrics)
 
     def show(self, state: TrainState) -> None:
         """Print the task's report on the trained model; every rank must call it if the state is distributed."""
         is_first = self._process.group.rank == 0
         if is_first or state.sharded is not None:
-            text = shown(state.context.task, state.context.model)
+            text = model_report(state.context.task, state.context.model)
             if text is not None and is_first:
-                self._process.progress.note(text)
+                self._process.progress.log_message(text)
 
     def close(self) -> None:
         """Close the loggers, so that the curves are complete on disk."""

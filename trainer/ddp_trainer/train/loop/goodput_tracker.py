@@ -18,9 +18,9 @@ from typing import Any, Final, NotRequired, TypedDict
 
 from ddp_trainer.common.constants import File, JobTime
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import agreed
-from ddp_trainer.train.checkpoint.progress_file import ProgressFile, Reading
+from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import sync_progress
+from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress
 from ddp_trainer.train.config.goodput_account import Account, Arrival
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
@@ -52,18 +52,18 @@ class GoodputTracker:
         self._odometer: ProgressFile | None = None
         self._phases = phases
         self._clock = clock
-        self._recorder: RankRecorder = SilentRankRecorder()
-        self._reading = Reading()
+        self._recorder: RankRecorder = NoopRankRecorder()
+        self._reading = RunProgress()
         self._env = Environment()
-        self._group = Group.alone()
+        self._group = Group.single_rank()
         self._began = self._restoring = self._restored = 0.0
         self._loaded = False
         self._is_training = False
         self._is_first = True
-        self._base = phases.spent_beside_steps
+        self._base = phases.non_step_seconds
         self._heard: Sequence[float] = NO_WORD
 
-    def recall(
+    def load(
         self, odometer: ProgressFile | None, recorder: RankRecorder, group: Group, began: float, env: Environment
     ) -> None:
         """Load the account of this and earlier processes, merged over all ranks; every rank must call it.
@@ -80,10 +80,10 @@ class GoodputTracker:
         self._odometer, self._recorder, self._env, self._began = odometer, recorder, env, began
         self._is_training, self._is_first, self._group = False, group.rank == _FIRST, group
         own = self._reading if odometer is None else self._reading.merged(odometer.read())
-        self._reading = agreed(own, group, min(began, env.moments.launched or began))
-        self._leave_to_launcher()
+        self._reading = sync_progress(own, group, min(began, env.moments.launched or began))
+        self._write_launcher_account()
 
-    def _leave_to_launcher(self) -> None:
+    def _write_launcher_account(self) -> None:
         """Write the account of the time before this pod to a file for the launcher.
 
         If this process ends before its first step, no other source has that time. It does not become a metric before
@@ -93,16 +93,16 @@ class GoodputTracker:
         if not self._is_first or run_dir is None or not account.until:
             return
         account.begin(self._reading.first_start)
-        account.spend(JobTime.SUSPENDED if account.has_left else JobTime.SCHEDULING, launched)
+        account.add_time(JobTime.SUSPENDED if account.has_left else JobTime.SCHEDULING, launched)
         with contextlib.suppress(OSError):
             (run_dir / File.ACCOUNT).write_text(self._of_job(account).to_json())
 
-    def restoring(self) -> None:
+    def begin_restore(self) -> None:
         """Start the restore phase; training in an earlier group has ended."""
         self._is_training = False
         self._restoring = self._clock()
 
-    def restored(self, *, loaded: bool) -> None:
+    def end_restore(self, *, loaded: bool) -> None:
         """End the restore phase; ``loaded`` is False for the state of a new run or this process's own."""
         self._restored, self._loaded = self._clock(), loaded
 
@@ -120,24 +120,24 @@ class GoodputTracker:
         )
         account.arrive(arrival, self._clock())
         self._reading.account = Account.unpack(self._group.broadcast(account.pack(), _FIRST))
-        self._base, self._heard = self._phases.spent_beside_steps, NO_WORD
+        self._base, self._heard = self._phases.non_step_seconds, NO_WORD
         self._is_training = True
         self._group.gather(0)  # a barrier: after it, all ranks hold the account
-        self._tell(self._account)
+        self._publish_account(self._account)
 
     def go_on_from(self, step: int) -> int:
         """Set the step to resume from, and return how many steps committed beyond it are lost."""
         lost = max(0, self._reading.highest_step - step)
         if step == 0:
-            self._account.survives(0.0)  # without a checkpoint, nothing else sets the surviving time
+            self._account.record_lost_time(0.0)  # without a checkpoint, nothing else sets the surviving time
         self._reading.highest_step = step
         self._reading.lost_steps += lost
-        self.reached(step)
+        self.record_step(step)
         if self._is_training:
-            self._tell(self._account)
+            self._publish_account(self._account)
         return lost
 
-    def word(self) -> Sequence[float]:
+    def time_report(self) -> Sequence[float]:
         """Return this rank's times for the vote: Unix time, then seconds in the order of :data:`BESIDE_STEPS`.
 
         The seconds count from the start of the group's first step. The result is :data:`NO_WORD` on other ranks than
@@ -148,10 +148,10 @@ class GoodputTracker:
         now = self._clock()
         if now - self._account.until < ACCOUNT_SECONDS:
             return NO_WORD
-        spent = self._phases.spent_beside_steps
+        spent = self._phases.non_step_seconds
         return (now, *(later - before for later, before in zip(spent, self._base, strict=True)))
 
-    def reached(self, step: int, word: Sequence[float] = NO_WORD) -> None:
+    def record_step(self, step: int, word: Sequence[float] = NO_WORD) -> None:
         """Record that ``step`` steps are committed.
 
         Args:
@@ -162,7 +162,7 @@ class GoodputTracker:
         if self._odometer is not None:
             self._odometer.write(self._reading)
         if word[0]:
-            self._tell(self._account)
+            self._publish_account(self._account)
             self._work(self._account, word)
             self._heard = word
             if self._odometer is not None:
@@ -176,12 +176,12 @@ class GoodputTracker:
     def finish(self) -> None:
         """Report the final account; after the last vote rank 0 can report the time until now without contradiction."""
         if self._is_training and self._is_first:
-            self._tell(self._until_now())
+            self._publish_account(self._until_now())
 
-    def leave(self) -> None:
+    def save_account(self) -> None:
         """Store the account after the final save of a requested stop; the next process reports it to the metrics."""
         account = self._until_now() if self._is_first else self._account.copy()
-        account.leave()
+        account.mark_stopped()
         if self._odometer is not None and self._account.until:
             self._odometer.write_account(account)
 
@@ -189,12 +189,12 @@ class GoodputTracker:
         """Return this rank's account up to now; it assumes that all steps until now are committed."""
         account = self._account.copy()
         if self._is_training:
-            spent = self._phases.spent_beside_steps
+            spent = self._phases.non_step_seconds
             since = [later - before for later, before in zip(spent, self._base, strict=True)]
             self._work(account, (self._clock(), *since))
         return account
 
-    def _tell(self, account: Account) -> None:
+    def _publish_account(self, account: Account) -> None:
         if self._odometer is not None:
             self._odometer.write_account(account)
         self._recorder.account(self._of_job(account))
@@ -215,7 +215,7 @@ class GoodputTracker:
         """Return the state for a checkpoint, in plain values only."""
         account = self._until_now()
         return {
-            "productive": account.surviving,
+            "productive": account.net_productive_seconds,
             "first_start": self._reading.first_start,
             "account": account.to_list(),
             "lost_steps": self._reading.lost_steps,
@@ -226,7 +226,7 @@ class GoodputTracker:
         stored = Account.from_list(state.get("account", []))
         if stored.until > self._account.until:  # no progress file survived the process that stored it
             self._reading.account = stored
-        self._account.survives(state["productive"])
+        self._account.record_lost_time(state["productive"])
         self._reading.lost_steps = max(self._reading.lost_steps, state.get("lost_steps", 0))
         self._reading.first_start = min(self._reading.first_start, state["first_start"])
-        self._leave_to_launcher()
+        self._write_launcher_account()

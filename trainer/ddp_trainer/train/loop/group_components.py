@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.step_batches import StepBatches
 from ddp_trainer.train.distributed.group import Group
@@ -27,7 +27,7 @@ class GroupComponents:
     feed: Feed
     batches: StepBatches
     buffers: SharedBuffers
-    random: KeyedRandom
+    random: KeyedRng
     timer: StepTimer
     evaluation: Evaluation
     balance: LoadBalancer | None
@@ -42,22 +42,22 @@ class GroupComponents:
     in_doubt: bool = False
     """True between this rank's vote and the commit: other ranks may have committed the step."""
 
-    def reassign(self, shards: Sequence[range]) -> None:
+    def assign_slices(self, shards: Sequence[range]) -> None:
         """Assign the logical shards of all ranks, in rank order, from the next step on.
 
         No collective may run here: the weights have moved, and the step is not counted everywhere yet.
         """
         self.shards = shards[self.group.rank]
         for part in (self.batches, self.feed):
-            part.reassign(self.shards)
+            part.assign_slices(self.shards)
         for part_of_all in (self.strategy, self.buffers):
-            part_of_all.reassign(shards)
+            part_of_all.assign_slices(shards)
 
     def restart(self) -> None:
         """Resume after weights and buffers were loaded from a checkpoint in the same group."""
         self.buffers.restart()
         # Prefetched samples belong to later steps than the next one, so the feed must drop them.
-        self.feed.reassign(self.shards)
+        self.feed.assign_slices(self.shards)
 
     def close(self) -> None:
         """Close the feed, and undo the changes of an uncommitted step to buffers."""

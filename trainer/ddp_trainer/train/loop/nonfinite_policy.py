@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import OnNonFinite
+from ddp_trainer.train.config.options import OnNonfinite
 from ddp_trainer.train.loop.step_consensus import StepDecision
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.utils.errors import NotFinite
+from ddp_trainer.train.utils.errors import NonFiniteLoss
 
 
 class RollBack(Exception):
@@ -47,32 +47,32 @@ class Guard:
         """Reset the count of consecutive skipped steps, after a step that changed the weights."""
         self._in_a_row = 0
 
-    def refuse(self, step: int, verdict: StepDecision, optimization: OptimizerWrapper) -> None:
+    def handle_nonfinite(self, step: int, verdict: StepDecision, optimization: OptimizerWrapper) -> None:
         """Decide about a step whose loss or gradient is not finite; return normally if the step is skipped.
 
         Raises:
             RollBack: The run must roll back to its last checkpoint.
-            NotFinite: The run must stop.
+            NonFiniteLoss: The run must stop.
         """
-        what = _what(step, verdict)
+        what = _describe(step, verdict)
         if math.isfinite(verdict.loss) and optimization.back_off():
             self.skipped += 1
             self._note(f"{what} It was skipped: the loss scale is now {optimization.loss_scale:g}.")
-        elif self._policy is OnNonFinite.SKIP and self._in_a_row < self._limit:
+        elif self._policy is OnNonfinite.SKIP and self._in_a_row < self._limit:
             self.skipped += 1
             self._in_a_row += 1
             self._note(f"{what} Its samples are consumed and the weights stay: {self.skipped} skipped so far.")
-        elif self._policy is OnNonFinite.ROLLBACK and self.rollbacks < self._limit:
+        elif self._policy is OnNonfinite.ROLLBACK and self.rollbacks < self._limit:
             self.rollbacks += 1
             raise RollBack(what)
         else:
-            raise NotFinite(what, hint=self._way_out())
+            raise NonFiniteLoss(what, hint=self._fix_hint())
 
-    def _way_out(self) -> str:
+    def _fix_hint(self) -> str:
         advice = "Lower the learning rate, warm up for longer or clip gradients, and start from the last checkpoint."
-        if self._policy is OnNonFinite.SKIP:
+        if self._policy is OnNonfinite.SKIP:
             return f"{self._in_a_row} steps before it were skipped in a row (--nonfinite-limit). {advice}"
-        if self._policy is OnNonFinite.ROLLBACK:
+        if self._policy is OnNonfinite.ROLLBACK:
             return f"The run was rolled back {self.rollbacks} times already (--nonfinite-limit). {advice}"
         return advice
 
@@ -88,7 +88,7 @@ class Guard:
         self._in_a_row = 0
 
 
-def _what(step: int, verdict: StepDecision) -> str:
+def _describe(step: int, verdict: StepDecision) -> str:
     if not math.isfinite(verdict.loss):
         return f"The loss of step {step} is {verdict.loss}."
     return f"A gradient of step {step} is infinite or not a number."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from ddp_trainer.process.recorder import RankRecorder, SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.group import Group
@@ -35,16 +35,16 @@ class ProcessContext:
         cls, env: Environment, progress: Progress, stop: StopRequest, began: float, control: Control | None
     ) -> Self:
         """Return the context of a process that has not joined a group."""
-        recorder, group = SilentRankRecorder(), Group.alone()
+        recorder, group = NoopRankRecorder(), Group.single_rank()
         return cls(env=env, group=group, recorder=recorder, progress=progress, stop=stop, began=began, control=control)
 
     @property
-    def is_asked_to_leave(self) -> bool:
+    def should_leave_group(self) -> bool:
         """True if this process must leave the group after the current step, to end or to join another group."""
         return self.stop.requested or (self.control is not None and self.control.asked)
 
     def begin_training(self) -> None:
         """Mark the start of training: from now on stop and regroup requests wait for the end of the step."""
-        self.stop.training_begins()
+        self.stop.begin_training()
         if self.control is not None:
-            self.control.training_begins()
+            self.control.begin_training()

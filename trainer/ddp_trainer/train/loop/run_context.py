@@ -18,17 +18,17 @@ from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signat
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import BackendName, Level, StrategyName
 from ddp_trainer.train.data.batch_reader import data_digest, is_stream
-from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.data.loaders.bad_samples import Skips
 from ddp_trainer.train.data.loaders.base import Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
-from ddp_trainer.train.data.task import InitializesWeights, Samples, Task
+from ddp_trainer.train.data.task import Samples, SupportsWeightInit, Task
 from ddp_trainer.train.evaluation.early_stopping import Watch
 from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.observability.step_timer import StepTimer
-from ddp_trainer.train.utils.contiguous import lay_out
+from ddp_trainer.train.utils.contiguous import make_contiguous
 from ddp_trainer.train.utils.errors import BadTask
 from ddp_trainer.train.utils.splitmix import ALGORITHM
 
@@ -56,7 +56,7 @@ class RunContext:
             self.timer.marks = process.recorder.marks
 
     @property
-    def can_stay(self) -> bool:
+    def can_join_next_group(self) -> bool:
         """True if this process can join the next worker group with its current state.
 
         It is False in five cases, in which a new process starts from a checkpoint:
@@ -71,7 +71,7 @@ class RunContext:
         has_one_state = config.strategy is not StrategyName.LOCAL_SGD or config.level is Level.EXACT
         reads_anywhere = not is_stream(self.samples) and not isinstance(self.samples, Stateful)
         is_bound = config.sync_batchnorm or config.backend is BackendName.MPI
-        return has_one_state and reads_anywhere and not is_bound and self.process.group.may_be_outlived
+        return has_one_state and reads_anywhere and not is_bound and self.process.group.can_survive_group_end
 
 
 def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
@@ -80,14 +80,14 @@ def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
     Raises:
         BadTask: The model cannot be moved to the device of a rank.
     """
-    KeyedRandom(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
-    is_deferred = isinstance(task, InitializesWeights)
+    KeyedRng(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+    is_deferred = isinstance(task, SupportsWeightInit)
     with torch.device("meta") if is_deferred else nullcontext():
         model = task.model()
-    demand_numbers(model, task.name, spreads=config.spreads, is_deferred=is_deferred)
-    lay_out(model, spreads=config.spreads)
-    if config.spreads and not is_deferred:
-        around.progress.note("Each rank builds the whole model before it is cut: the task has no init_weight.")
+    check_model_devices(model, task.name, spreads=config.is_model_sharded, is_deferred=is_deferred)
+    make_contiguous(model, spreads=config.is_model_sharded)
+    if config.is_model_sharded and not is_deferred:
+        around.progress.log_message("Each rank builds the whole model before it is cut: the task has no init_weight.")
     return model
 
 
@@ -113,12 +113,12 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
         ),
         timer=StepTimer(time.monotonic),
         watch=Watch(config),
-        guard=Guard(config, around.progress.note),
-        on_skip=Skips(around.progress.alarm),
+        guard=Guard(config, around.progress.log_message),
+        on_skip=Skips(around.progress.warn_rank),
     )
 
 
-def demand_numbers(model: nn.Module, task: str, *, spreads: bool, is_deferred: bool = False) -> None:
+def check_model_devices(model: nn.Module, task: str, *, spreads: bool, is_deferred: bool = False) -> None:
     """Check that a model can be moved to the device of a rank.
 
     Args:

@@ -47,7 +47,7 @@ def summarize(result: Result, state: TrainState, *, loss: float | None) -> Summa
         loss=metrics.get("loss", loss),
         metrics=metrics,
         best=watch.best_of_run(),
-        stopped_early=watch.has_waited_enough and state.step < plan.total_steps,
+        stopped_early=watch.should_stop and state.step < plan.total_steps,
         samples_lost=tracker.lost,
         samples_repeated=tracker.repeated,
         samples_skipped=tracker.skipped,

@@ -63,10 +63,10 @@ class StepDecision(NamedTuple):
         return math.isfinite(self.loss) and self.flaw == 0
 
 
-def vote(ballot: StepReport, group: Group) -> StepDecision:
+def decide_step(ballot: StepReport, group: Group) -> StepDecision:
     """Sum the reports of all ranks; this is the only point of a step at which the host waits for the device."""
     if group.world_size == 1:
-        return _own(ballot)
+        return _single_rank_decision(ballot)
     numbers = group.read(group.sum(_written(ballot, group.device)))
     samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
     time, busy = more[: len(NO_WORD)], more[len(NO_WORD) :]
@@ -75,7 +75,7 @@ def vote(ballot: StepReport, group: Group) -> StepDecision:
     )
 
 
-def _own(ballot: StepReport) -> StepDecision:
+def _single_rank_decision(ballot: StepReport) -> StepDecision:
     """Return the decision of a group of one."""
     samples, digest, loss, failed, stop, save, skipped, flaw, busy, time = ballot
     found = 0.0 if flaw is None else flaw.item()
@@ -89,7 +89,7 @@ def _written(ballot: StepReport, device: torch.device) -> Tensor:
     # The page is pinned, because a copy from pageable memory would wait for the GPU before the exchange.
     flags = (ballot.failed, ballot.stop, ballot.save)
     numbers = [ballot.samples, ballot.digest, 0, *flags, ballot.skipped, 0, *ballot.time, *ballot.busy]
-    page = _page(len(numbers), is_pinned=device.type == "cuda")
+    page = _host_buffer(len(numbers), is_pinned=device.type == "cuda")
     page.copy_(torch.tensor(numbers, dtype=torch.float64))
     sums = page.to(device, non_blocking=True)
     sums[2] = ballot.loss
@@ -99,7 +99,7 @@ def _written(ballot: StepReport, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def _page(size: int, *, is_pinned: bool) -> Tensor:
+def _host_buffer(size: int, *, is_pinned: bool) -> Tensor:
     """Return the reusable host buffer of a report; it is free again once the decision was read, so one is enough."""
     return torch.empty(size, dtype=torch.float64, pin_memory=is_pinned)
 

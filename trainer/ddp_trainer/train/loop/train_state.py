@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.common.constants import Phase, Section
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager, InPieces
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, write_together
+from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, writes_sharded_checkpoint
 from ddp_trainer.train.checkpoint.snapshot import state_bytes
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.options import Level
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """Parts of a loaded state that the caller needs."""
 
     finished: Summary | None
@@ -62,7 +62,7 @@ class TrainState:
     def commit(self, ids: Tensor, *, skipped: int) -> None:
         """Count a step as committed; ``skipped`` of its samples could not be read."""
         self.tracker.commit(ids, skipped)
-        if self.plan.ends_epoch(self.step):
+        if self.plan.is_epoch_end(self.step):
             self.tracker.close_epoch()
         self.step += 1
 
@@ -77,7 +77,7 @@ class TrainState:
             StaleGeneration: A newer worker group owns the directory.
         """
         timer = self.context.timer
-        timer.lap(Phase.OTHER)
+        timer.end_phase(Phase.OTHER)
         timer.enter(Section.CHECKPOINT)
         saver.save(
             self.step,
@@ -86,7 +86,7 @@ class TrainState:
             together=self.sharded is not None,
             in_pieces=self.in_pieces(summary, data),
         )
-        timer.lap(Phase.CHECKPOINT)
+        timer.end_phase(Phase.CHECKPOINT)
 
     def state_dict(
         self, summary: Summary | None = None, data: dict[str, Any] | None = None, *, keeps: bool = True
@@ -99,14 +99,14 @@ class TrainState:
             keeps: If the state is distributed over ranks, whether this rank receives the gathered whole.
         """
         own = {"model": self.context.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        whole = own if self.sharded is None else self.sharded.whole(own, keep=keeps)
+        whole = own if self.sharded is None else self.sharded.gather_state(own, keep=keeps)
         return {**whole, **self.replicated(summary, data)}
 
     def in_pieces(self, summary: Summary | None = None, data: dict[str, Any] | None = None) -> InPieces | None:
         """Return how each rank writes its part of the checkpoint; None if one rank writes the whole."""
         if self.shard_writer is None:
             return None
-        return InPieces(self.shard_writer, lambda: self._own_part(summary, data))
+        return InPieces(self.shard_writer, lambda: self._local_state_dict(summary, data))
 
     def reserve_memory(self, saver: CheckpointManager) -> None:
         """Reserve the memory that a save copies to on this rank, for the whole state or for a part of it."""
@@ -114,12 +114,12 @@ class TrainState:
         is_part = self.shard_writer is not None and self.shard_writer.writes
         saver.reserve(state_bytes(self.context.model, self.plan.samples, here=in_pieces), of_part=is_part)
 
-    def _own_part(self, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
+    def _local_state_dict(self, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
         """Return this rank's shards; rank 0 adds everything that is not sharded."""
-        from ddp_trainer.train.checkpoint.dcp_chunks import own_part  # noqa: PLC0415 - a second of imports; only for distributed states
+        from ddp_trainer.train.checkpoint.dcp_chunks import local_state_dict  # noqa: PLC0415 - a second of imports; only for distributed states
 
         assert self.sharded is not None  # noqa: S101 - only distributed states have parts
-        pieces = own_part(self.context.model, self.optimizer.optimizer, self.sharded)
+        pieces = local_state_dict(self.context.model, self.optimizer.optimizer, self.sharded)
         if self.context.process.group.rank:
             return pieces
         optimizer = {**self.optimizer.state_dict(), "state": {}}
@@ -164,13 +164,13 @@ class TrainState:
 
     def to_checkpoint(self) -> Checkpoint:
         """Return the state as a checkpoint in memory, for ranks that lack it."""
-        return copied(self.state_dict(), self.manifest())
+        return pack_checkpoint(self.state_dict(), self.manifest())
 
-    def load_checkpoint(self, checkpoint: Checkpoint) -> Restored:
+    def load_checkpoint(self, checkpoint: Checkpoint) -> RestoreResult:
         """Restore all components from a checkpoint."""
         return self.load_replicated(self._load_weights(checkpoint))
 
-    def load_replicated(self, state: dict[str, Any], *, knows_time: bool = False) -> Restored:
+    def load_replicated(self, state: dict[str, Any], *, knows_time: bool = False) -> RestoreResult:
         """Restore everything besides weights and optimizer.
 
         Args:
@@ -184,14 +184,14 @@ class TrainState:
         self.tracker.load_state_dict(state["ledger"])
         if "watch" in state:
             context.watch.load_state_dict(state["watch"])
-        self._note_hardware_change(state.get("computed_on", ""))
+        self._report_hardware_change(state.get("computed_on", ""))
         if not knows_time:
             self.history.load_state_dict(state["time"])
         self.step = state["cursor"]["step"]
         summary, data = state["summary"], state.get("data")
-        if summary is None or not (self.step >= self.plan.total_steps or context.watch.has_waited_enough):
-            return Restored(None, data)
-        return Restored(Summary.from_dict(summary), data)
+        if summary is None or not (self.step >= self.plan.total_steps or context.watch.should_stop):
+            return RestoreResult(None, data)
+        return RestoreResult(Summary.from_dict(summary), data)
 
     def _load_weights(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Restore model and optimizer, and return the state that contained them."""
@@ -231,17 +231,17 @@ class TrainState:
 
         return hardware_id(self.context.process.group.device)
 
-    def _note_hardware_change(self, before: str) -> None:
+    def _report_hardware_change(self, before: str) -> None:
         if self._is_exact:
             from ddp_trainer.train.exact.hardware_check import change  # noqa: PLC0415 - few runs need it
 
             if (sentence := change(before, self._computed_on())) is not None:
-                self.context.process.progress.note(sentence)
+                self.context.process.progress.log_message(sentence)
 
 
 def shard_writer(context: RunContext, sharded: ShardedState | None) -> ShardedWriter | None:
     """Return the writer of this rank's shards; None if one rank writes the whole."""
     config = context.config
-    if sharded is None or not write_together(config):
+    if sharded is None or not writes_sharded_checkpoint(config):
         return None
     return ShardedWriter(sharded.mesh.layout, context.process.group, config.timeout_seconds)

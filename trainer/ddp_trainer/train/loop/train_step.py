@@ -12,23 +12,23 @@ from collections.abc import Sequence
 
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.data.keyed_rng import Stream
-from ddp_trainer.train.data.loaders.step_batches import Portion
+from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.loop.batch_slices import StepResult, fetch_slices
 from ddp_trainer.train.loop.group_components import GroupComponents
-from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, check, vote
+from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, check, decide_step
 from ddp_trainer.train.loop.train_state import TrainState
 
 
-def begin_step(state: TrainState, parts: GroupComponents) -> Portion:
+def begin_step(state: TrainState, parts: GroupComponents) -> StepPlan:
     """Clear the gradients, and return the samples of the next step and of this rank's part."""
     parts.group.activity = f"in step {state.step}"
     parts.group.begin_step()
-    state.optimizer.forget()
+    state.optimizer.zero_grad()
     parts.strategy.begin(state.step)
     return parts.batches.of(state.step)
 
 
-def compute_step(state: TrainState, parts: GroupComponents, batch: Portion) -> StepResult:
+def compute_step(state: TrainState, parts: GroupComponents, batch: StepPlan) -> StepResult:
     """Fetch this rank's samples slice by slice, and add the gradients of each slice to the weights."""
     result = StepResult(batch.own_samples, batch.own_digest)
     for part in fetch_slices(parts, batch, result):
@@ -41,7 +41,7 @@ def compute_step(state: TrainState, parts: GroupComponents, batch: Portion) -> S
 def commit_step(
     state: TrainState,
     parts: GroupComponents,
-    batch: Portion,
+    batch: StepPlan,
     result: StepResult,
     *,
     stop: bool,
@@ -62,14 +62,14 @@ def commit_step(
     Raises:
         PeerLost: A peer was lost or failed; nothing was committed.
         WrongSamples: The ranks disagree about the step; nothing was committed.
-        NotFinite: The loss or a gradient is not finite, and the run must stop; nothing was committed.
+        NonFiniteLoss: The loss or a gradient is not finite, and the run must stop; nothing was committed.
         RollBack: The loss or a gradient is not finite, and the run must roll back; nothing was committed.
     """
     strategy, optimizer, buffers, guard = parts.strategy, state.optimizer, parts.buffers, state.context.guard
     counts = parts.group.counts
     # The other ranks wait for these collectives, even if this rank has no samples or could not fetch them.
     strategy.reduce(batch.samples)
-    loss = strategy.loss_for_vote(parts.no_loss if result.loss is None else result.loss)
+    loss = strategy.reported_loss(parts.no_loss if result.loss is None else result.loss)
     report = StepReport(
         samples=result.samples if counts else 0,
         digest=result.digest if counts else 0,
@@ -78,16 +78,16 @@ def commit_step(
         stop=stop,
         save=save,
         skipped=result.skipped if counts else 0,
-        flaw=optimizer.examine(),
-        busy=() if parts.balance is None else parts.balance.ballot(result.samples),
+        flaw=optimizer.check_grads(),
+        busy=() if parts.balance is None else parts.balance.cost_vector(result.samples),
         time=times,
     )
     buffers.gather()
     parts.group.mark_reduced()
     parts.in_doubt = True
-    decision = vote(report, parts.group)
+    decision = decide_step(report, parts.group)
     parts.in_doubt = decision.is_finite and not decision.failed
-    parts.timer.lap(Phase.COMM_EXPOSED)
+    parts.timer.end_phase(Phase.COMM_EXPOSED)
     if result.error is not None:
         raise result.error
     check(decision, step=batch.step, samples=batch.samples, digest=batch.digest)
@@ -97,11 +97,11 @@ def commit_step(
         guard.passed()
     else:
         buffers.discard()
-        guard.refuse(batch.step, decision, optimizer)
-    strategy.committed(batch.step, optimizer.optimizer)
-    parts.timer.lap(Phase.OPTIMIZER)
+        guard.handle_nonfinite(batch.step, decision, optimizer)
+    strategy.on_step_end(batch.step, optimizer.optimizer)
+    parts.timer.end_phase(Phase.OPTIMIZER)
     state.commit(batch.ids, skipped=decision.skipped)
-    if parts.balance is not None and (shards := parts.balance.settle(decision.busy)) is not None:
-        parts.reassign(shards)
+    if parts.balance is not None and (shards := parts.balance.rebalance(decision.busy)) is not None:
+        parts.assign_slices(shards)
     parts.in_doubt = False
     return decision

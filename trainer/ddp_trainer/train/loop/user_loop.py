@@ -80,12 +80,12 @@ class UserOptimizer(OptimizerWrapper):
         for group in self.optimizer.param_groups:
             del group[PEAK]
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Drop all gradients, also those of weights that the user has added to the optimizer."""
         self._weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-        super().forget()
+        super().zero_grad()
 
-    def _set_rates(self, step: int) -> None:
+    def _set_lr(self, step: int) -> None:
         """Leave the learning rates alone."""
 
     def step(self, step: int) -> None:

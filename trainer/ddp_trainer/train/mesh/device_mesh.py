@@ -55,14 +55,14 @@ class Mesh:
         names = {each.name: f"{each.name}-{number}" for each in used}
         grid = torch.arange(layout.world).view([getattr(layout, name) for name in names])
         kind = group.device.type
-        with group.watched():
+        with group.convert_errors():
             if grid.dim() == 1 and not any(_needs_abort(each, group) for each in used):
                 whole = dist.group.WORLD
                 assert whole is not None  # noqa: S101 - a group of several ranks is initialized
                 devices = DeviceMesh.from_group(whole, kind, mesh_dim_names=tuple(names.values()))
             else:
                 timeout = timedelta(seconds=timeout_seconds)
-                groups = [_own_group(grid, number, each, group, timeout) for number, each in enumerate(used)]
+                groups = [_create_dim_group(grid, number, each, group, timeout) for number, each in enumerate(used)]
                 devices = DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=tuple(names.values()))
         return cls(layout, layout.place(group.rank), devices, names)
 
@@ -73,7 +73,7 @@ class Mesh:
         """
         return self.devices[tuple(called for name, called in self.names.items() if name in names)]
 
-    def let_go(self) -> None:
+    def release_groups(self) -> None:
         """Release the process groups after they have ended; their threads and connections end with the last reference.
 
         torch has no function for this, and its caches hold the mesh. torch's random generator for tensor parallelism on
@@ -83,7 +83,7 @@ class Mesh:
         held: dict[Any, dist.ProcessGroup] = getattr(self.devices, "_pg_registry", {})
         for each in held.values():
             if isinstance(each, abortable_gloo.AbortableGloo):
-                each.let_go()
+                each.release_pending_work()
         held.clear()
         random._rng_tracker = None  # noqa: SLF001 - as above
 
@@ -94,7 +94,7 @@ class Mesh:
         return tuple(of[called] for called in devices.mesh_dim_names)
 
 
-def _own_group(
+def _create_dim_group(
     grid: torch.Tensor, number: int, dimension: MeshDimension, group: Group, timeout: timedelta
 ) -> dist.ProcessGroup:
     """Return the group of this rank along a dimension. torch requires that all ranks create all groups in order."""

@@ -17,7 +17,7 @@ def total_norm(gradients: Sequence[Tensor]) -> Tensor:
     return nn.utils.get_total_norm(list(gradients))
 
 
-def flaw(gradients: Sequence[Tensor], norm: Tensor | None = None, zero: Tensor | None = None) -> Tensor:
+def nonfinite_flag(gradients: Sequence[Tensor], norm: Tensor | None = None, zero: Tensor | None = None) -> Tensor:
     """Return a scalar on the device: 0 if every gradient is finite, else 1 or NaN.
 
     The sum over ranks is 0 only if all gradients of all ranks are finite.

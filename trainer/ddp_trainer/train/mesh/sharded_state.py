@@ -29,7 +29,7 @@ class ShardedState:
         self.mesh = mesh
         self._group = group
 
-    def whole(self, state: Any, *, keep: bool) -> Any:
+    def gather_state(self, state: Any, *, keep: bool) -> Any:
         """Return the state with each sharded tensor as a whole tensor on the CPU.
 
         Every rank must call it with its part of the same state. Tensors are gathered one at a time.
@@ -38,21 +38,21 @@ class ShardedState:
             state: Nested mappings and sequences of tensors and values.
             keep: False on ranks that do not need the result. Sharded tensors become None there.
         """
-        with self._group.watched():
-            return self._gathered(state, keep=keep)
+        with self._group.convert_errors():
+            return self._gather_full(state, keep=keep)
 
-    def _gathered(self, state: Any, *, keep: bool) -> Any:
+    def _gather_full(self, state: Any, *, keep: bool) -> Any:
         if isinstance(state, Mapping):
-            return {name: self._gathered(value, keep=keep) for name, value in state.items()}
+            return {name: self._gather_full(value, keep=keep) for name, value in state.items()}
         if isinstance(state, tuple | list):
-            return [self._gathered(value, keep=keep) for value in state]
+            return [self._gather_full(value, keep=keep) for value in state]
         if not isinstance(state, DTensor):
             return state
         piece_here: DTensor = state.to(self._group.device)  # type: ignore[assignment] # torch declares Tensor
         gathered = piece_here.full_tensor()
         return gathered.cpu() if keep else None
 
-    def demand_same(self, optimizer: Optimizer, task: Task) -> None:
+    def check_param_order(self, optimizer: Optimizer, task: Task) -> None:
         """Refuse an optimizer of the task whose numbering of the weights differs between ranks.
 
         Raises:
@@ -107,7 +107,7 @@ class ShardedState:
     @staticmethod
     def pieces(tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the pieces of the tensors on this rank."""
-        return [piece(tensor) for tensor in tensors]
+        return [local_shard(tensor) for tensor in tensors]
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norm of the whole gradient, a float32 scalar on the device.
@@ -116,13 +116,13 @@ class ShardedState:
         """
         by_holders: dict[int, list[Tensor]] = {}
         for gradient in gradients:
-            by_holders.setdefault(self._holders(gradient), []).append(piece(gradient))
+            by_holders.setdefault(self._num_replicas(gradient), []).append(local_shard(gradient))
         squares = torch.zeros((), dtype=torch.float64, device=self._group.device)
         for holders, pieces in by_holders.items():
             squares += total_norm(pieces).double().square().to(squares.device) / holders
         return self._group.sum(squares).sqrt().float()
 
-    def _holders(self, tensor: Tensor) -> int:
+    def _num_replicas(self, tensor: Tensor) -> int:
         """Return the number of ranks of one stage that hold the same piece."""
         ranks = self.mesh.layout.ranks(SAME_LAYERS)
         if not isinstance(tensor, DTensor):
@@ -134,12 +134,12 @@ class ShardedState:
         return ranks
 
 
-def piece(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """Return the piece of a tensor on this rank; writing to it changes the tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def joined(own: Tensor, like: Tensor) -> Tensor:
+def from_local(own: Tensor, like: Tensor) -> Tensor:
     """Return the tensor of the form of ``like`` whose piece on this rank is ``own``; the inverse of :func:`piece`."""
     if not isinstance(like, DTensor):
         return own
@@ -150,4 +150,4 @@ def joined(own: Tensor, like: Tensor) -> Tensor:
 
 def state_bytes(*tensors: Tensor) -> int:
     """Return the number of bytes of the tensors on this rank."""
-    return sum(each.numel() * each.element_size() for each in map(piece, tensors))
+    return sum(each.numel() * each.element_size() for each in map(local_shard, tensors))

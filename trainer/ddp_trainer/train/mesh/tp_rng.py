@@ -39,7 +39,7 @@ class PerRankRng(ParallelStyle):
         def run(*args: Any, **options: Any) -> Any:
             if not module.training:
                 return forward(*args, **options)
-            with _own_stream(rank):
+            with _fork_rank_rng(rank):
                 return forward(*args, **options)
 
         module.forward = run
@@ -47,7 +47,7 @@ class PerRankRng(ParallelStyle):
 
 
 @contextmanager
-def _own_stream(rank: int) -> Iterator[None]:
+def _fork_rank_rng(rank: int) -> Iterator[None]:
     """Use a stream that is seeded with the next number of the common stream and this rank."""
     key = mix(int(torch.randint(_SEEDS, ())), rank)
     on_gpu = torch.cuda.is_available()
@@ -76,10 +76,10 @@ def shared_rng(model: nn.Module, what: str) -> None:
                 f"--parallel has {what}, and {name} of the model is {type(module).__name__}, which ranks cannot share.",
                 hint="Give a model with nn.Dropout in its place.",
             )
-        module.forward = _for_the_whole(module, module.forward)
+        module.forward = _with_full_mask(module, module.forward)
 
 
-def _for_the_whole(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _with_full_mask(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def run(inputs: Tensor) -> Tensor:
         if not module.training or not isinstance(inputs, DTensor):
             return forward(inputs)

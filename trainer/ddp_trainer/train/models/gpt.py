@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.gpt_layers import Attend, Block, Head
+from ddp_trainer.train.models.gpt_layers import Block, Head, ScaledDotProductAttention
 from ddp_trainer.train.models.validation import at_least, share
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -77,9 +77,9 @@ class Gpt(nn.Module):
         return {"heads": self.heads}
 
     @property
-    def drops_attention(self) -> bool:
+    def has_attention_dropout(self) -> bool:
         """True if attention has dropout."""
-        return any(isinstance(each, Attend) and each.share > 0 for each in self.modules())
+        return any(isinstance(each, ScaledDotProductAttention) and each.share > 0 for each in self.modules())
 
     def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
         """Return how the weights are divided among ``tp`` ranks; see :mod:`ddp_trainer.train.models.gpt_tp`."""
@@ -129,7 +129,7 @@ class Gpt(nn.Module):
         token and weight of norms, and attention with dropout, which is one kernel on a GPU.
         """
         norms = sum(weight.numel() for name, weight in self.blocks.named_parameters() if "norm" in name)
-        attention = 4 * self._layers * self._width * self._window if self.drops_attention else 0
+        attention = 4 * self._layers * self._width * self._window if self.has_attention_dropout else 0
         return self._window * (2 * norms + attention)
 
 

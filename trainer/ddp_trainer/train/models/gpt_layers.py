@@ -20,7 +20,7 @@ class GptParts(Protocol):
     heads: int
 
     @property
-    def drops_attention(self) -> bool:
+    def has_attention_dropout(self) -> bool:
         """True if attention has dropout."""
 
 
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(width, bias=False)
         self.attention = Attention(width, heads, dropout)
         self.mlp_norm = nn.LayerNorm(width, bias=False)
-        self.mlp = Perceptron(width, dropout)
+        self.mlp = FeedForward(width, dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
         """Return the residual stream after this block, ``(n, time, width)``."""
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
-        self.attend = Attend(dropout)
+        self.attend = ScaledDotProductAttention(dropout)
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
@@ -66,7 +66,7 @@ class Attention(nn.Module):
         return projected.view(n, time, width // self._head_width, self._head_width).transpose(1, 2)
 
 
-class Attend(nn.Module):
+class ScaledDotProductAttention(nn.Module):
     """Attention of each head separately, for all heads or those of one rank."""
 
     def __init__(self, dropout: float) -> None:
@@ -79,7 +79,7 @@ class Attend(nn.Module):
         return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
 
 
-class Perceptron(nn.Module):
+class FeedForward(nn.Module):
     """Perceptron with one hidden layer of four times the width."""
 
     def __init__(self, width: int, dropout: float) -> None:

@@ -33,7 +33,7 @@ class GptStage(nn.Module):
         super().__init__()
         layers = len(model.blocks)
         for misfit in of_stages(count, layers=layers):
-            raise BadConfig(misfit.sentence, hint=misfit.help)
+            raise BadConfig(misfit.message, hint=misfit.help)
         own = range(layers)[cut(layers, count, index)]
         self._is_first, self._is_last = index == 0, index == count - 1
         self.blocks = nn.ModuleDict({str(layer): model.blocks[layer] for layer in own})

@@ -42,7 +42,7 @@ def tp_plan(model: GptParts, tp: int) -> Mapping[str, ParallelStyle]:
         BadConfig: Heads or vocabulary cannot be divided evenly among the ranks.
     """
     for misfit in of_slices(tp, heads=model.heads, vocabulary=model.tokens.num_embeddings):
-        raise BadConfig(misfit.sentence, hint=misfit.help)
+        raise BadConfig(misfit.message, hint=misfit.help)
     by_time = Shard(_TIME)
     return {
         "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=by_time, use_local_output=False),
@@ -53,7 +53,7 @@ def tp_plan(model: GptParts, tp: int) -> Mapping[str, ParallelStyle]:
         "blocks.*.attention.query": ColwiseParallel(),
         "blocks.*.attention.key": ColwiseParallel(),
         "blocks.*.attention.value": ColwiseParallel(),
-        **({"blocks.*.attention.attend": PerRankRng()} if model.drops_attention else {}),
+        **({"blocks.*.attention.attend": PerRankRng()} if model.has_attention_dropout else {}),
         "blocks.*.attention.out": RowwiseParallel(output_layouts=by_time, use_local_output=False),
         "blocks.*.mlp_norm": SequenceParallel(),
         "blocks.*.mlp": PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),

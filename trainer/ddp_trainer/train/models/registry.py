@@ -42,7 +42,7 @@ def build(choice: str, **facts: int) -> nn.Module:
     if needed:
         raise BadConfig(
             f"--model is {choice}, which needs {' and '.join(needed)}, and the samples of this task have none.",
-            hint=f"Give one of {', '.join(_fitting(facts))}.",
+            hint=f"Give one of {', '.join(_compatible_models(facts))}.",
         )
     defaults = {each.name: each.default for each in parameters.values() if each.name not in facts}
     return factory(**taken, **_options(choice, text, defaults))
@@ -57,7 +57,7 @@ def _factory(name: str) -> Callable[..., nn.Module]:
     return getattr(importlib.import_module(module), factory)  # type: ignore[no-any-return] # from the table above
 
 
-def _fitting(facts: Mapping[str, int]) -> list[str]:
+def _compatible_models(facts: Mapping[str, int]) -> list[str]:
     """Return the names of the models that need only these facts."""
     parameters = {name: inspect.signature(_factory(name)).parameters.values() for name in MODELS}
     return [

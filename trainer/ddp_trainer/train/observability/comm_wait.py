@@ -37,13 +37,13 @@ class CommWaits:
         began = self._phases.now
         yield
         self._ended = self._phases.now
-        self._phases.waited(wait, self._ended - began)
+        self._phases.record_wait(wait, self._ended - began)
 
-    def went_on(self, wait: Wait) -> None:
+    def extend_wait(self, wait: Wait) -> None:
         """Extend the last wait until now: it has a second part that ends here."""
         if self._phases is not None:
             began, self._ended = self._ended, self._phases.now
-            self._phases.waited(wait, self._ended - began)
+            self._phases.record_wait(wait, self._ended - began)
 
 
 class Mark(Protocol):

@@ -29,7 +29,7 @@ class Event(Protocol):
 
     name: ClassVar[str]
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Return the event as one line of text."""
 
 
@@ -54,7 +54,7 @@ class Started:
     flops_per_sample: int | None = None
     """Floating-point operations of forward and backward; None if the model does not provide them."""
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Return the event as one line of text."""
         ranks = f"{self.world_size} ranks ({self.backend})" if self.world_size > 1 else "1 rank"
         start = f"resumed after step {self.resumed_step}" if self.resumed_step else "from the start"
@@ -68,7 +68,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
+class StepCommitted:
     """Commit of a step."""
 
     name: ClassVar[str] = "step"
@@ -80,7 +80,7 @@ class Stepped:
     samples_per_second: float
     eta_seconds: float
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Return the event as one line of text."""
         return (
             f"step {self.step}/{self.steps}  epoch {self.epoch}  loss {self.loss:.4f}  lr {self.learning_rate:.2e}  "
@@ -89,7 +89,7 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+class EvaluationCompleted:
     """Evaluation of the test samples."""
 
     name: ClassVar[str] = "evaluated"
@@ -97,21 +97,21 @@ class Evaluated:
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Return the event as one line of text."""
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
         return f"epoch {self.epoch} evaluated  {metrics}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balanced:
+class LoadRebalanced:
     """Reassignment of logical shards because some ranks are slower."""
 
     name: ClassVar[str] = "balanced"
     shards: Sequence[int]
     """Number of shards of each rank, from the next step on."""
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Return the event as one line of text."""
         return f"Balanced: the ranks now own {', '.join(map(str, self.shards))} shards."
 
@@ -123,13 +123,13 @@ class Ended:
     name: ClassVar[str] = "summary"
     summary: Mapping[str, Any]
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Return the summary as JSON, as the command prints it."""
         return json.dumps(self.summary)
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Notice:
     """Message that the reader may have to act on."""
 
     name: ClassVar[str] = "note"
@@ -137,7 +137,7 @@ class Note:
     alarm: bool = False
     """The message concerns this rank and not the run, and is shown on every rank."""
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """Return the event as one line of text."""
         return self.text
 
@@ -186,8 +186,8 @@ class Progress:
             return
         now = self._clock()
         per_step = (now - self._begun) / max(step - self._first_step, 1)
-        self.tell(
-            Stepped(
+        self.show_event(
+            StepCommitted(
                 step=step,
                 steps=steps,
                 epoch=epoch,
@@ -205,25 +205,25 @@ class Progress:
             return step % self._every_steps == 0
         return self._clock() - self._printed >= (_LIVE_SECONDS if self._mode is Mode.LIVE else self._seconds)
 
-    def tell(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Show an event. A silent rank shows alarms only."""
         if self._mode is Mode.JSON:
             # asdict takes a dataclass instance, and every event is one.
             self._write(json.dumps({"event": event.name, **asdict(event)}) + "\n")  # type: ignore[call-overload]
-        elif self._mode is Mode.LIVE and isinstance(event, Stepped):
-            self._write(f"\r\x1b[2K{event.sentence()}")
+        elif self._mode is Mode.LIVE and isinstance(event, StepCommitted):
+            self._write(f"\r\x1b[2K{event.message()}")
             self._line_open = True
-        elif self._mode is not Mode.SILENT or (isinstance(event, Note) and event.alarm):
+        elif self._mode is not Mode.SILENT or (isinstance(event, Notice) and event.alarm):
             self._end_line()
-            self._write(f"{event.sentence()}\n")
+            self._write(f"{event.message()}\n")
 
-    def note(self, text: str) -> None:
+    def log_message(self, text: str) -> None:
         """Show a message about the run."""
-        self.tell(Note(text))
+        self.show_event(Notice(text))
 
-    def alarm(self, text: str) -> None:
+    def warn_rank(self, text: str) -> None:
         """Show a message about this rank, on any rank."""
-        self.tell(Note(text, alarm=True))
+        self.show_event(Notice(text, alarm=True))
 
     def close(self) -> None:
         """End an open live line, so that the cursor is on a new line."""

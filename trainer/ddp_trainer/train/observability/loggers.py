@@ -57,7 +57,7 @@ class CsvReport:
         try:
             self.close()
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            kept = surviving_bytes(self._file, step)
+            kept = valid_prefix_bytes(self._file, step)
             self._stream = self._file.open("a", newline="", encoding="utf-8")
             self._stream.truncate(kept)
         except OSError as err:
@@ -129,7 +129,7 @@ class Reports:
         for report in self._reports:
             report.begin(step)
 
-    def rewind(self, step: int) -> None:
+    def rollback(self, step: int) -> None:
         """Remove values of steps after ``step`` during training, and drop reports that cannot be written."""
         for report in list(self._reports):
             try:
@@ -141,7 +141,7 @@ class Reports:
         """Write the values of a committed step under ``train/``."""
         self._write(step, epoch, "train", values)
 
-    def evaluated(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+    def record_evaluation(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Write the values of an evaluation under ``test/``."""
         self._write(step, epoch, "test", values)
 
@@ -167,7 +167,7 @@ def open_reports(config: Config, env: Environment) -> Reports:
     return Reports([*csv_report, *events])
 
 
-def surviving_bytes(file: Path, step: int) -> int:
+def valid_prefix_bytes(file: Path, step: int) -> int:
     """Return the number of bytes of a CSV report up to the first row that is incomplete or of a later step.
 
     Returns:

@@ -70,14 +70,14 @@ class StepTimer:
         self._waits = dict.fromkeys(waits, 0.0)
         self._known = known
 
-    def waited(self, wait: Wait, seconds: float) -> None:
+    def record_wait(self, wait: Wait, seconds: float) -> None:
         """Move ``seconds`` since the last lap from the current phase to ``comm_exposed``; only within a step."""
         if self._is_in_step:
             self._waits[wait] += seconds
             self._seconds[Phase.COMM_EXPOSED] += seconds
             self._last += seconds
 
-    def lap(self, phase: Phase) -> None:
+    def end_phase(self, phase: Phase) -> None:
         """Add the time since the last lap to ``phase``."""
         now = self._clock()
         self._seconds[phase] += now - self._last
@@ -86,14 +86,14 @@ class StepTimer:
         self.marks[0] = NEXT[phase]
         self.marks[1] = now
 
-    def evaluated(self) -> None:
+    def record_evaluation(self) -> None:
         """Count the time since the last lap as evaluation."""
         before = self._last
-        self.lap(Phase.OTHER)
+        self.end_phase(Phase.OTHER)
         self._evaluated += self._last - before
 
     @property
-    def spent_beside_steps(self) -> tuple[float, float, float]:
+    def non_step_seconds(self) -> tuple[float, float, float]:
         """Training time of this process so far, in seconds, in the order of :data:`BESIDE_STEPS`."""
         seconds = self._seconds
         return self._waited + seconds[Phase.DATA_WAIT], self._saved + seconds[Phase.CHECKPOINT], self._evaluated
@@ -109,7 +109,7 @@ class StepTimer:
         self.marks[1] = self._clock()
         self.marks[0] = 0.0 if section is None else SECTION_NUMBERS[section]
 
-    def spent(self, *phases: Phase) -> float:
+    def phase_seconds(self, *phases: Phase) -> float:
         """Return the seconds of these phases in the current step, up to the last lap."""
         return sum(self._seconds[phase] for phase in phases)
 
@@ -130,7 +130,7 @@ class StepTimer:
         Returns:
             Duration of the step, in seconds.
         """
-        self.lap(Phase.OTHER)
+        self.end_phase(Phase.OTHER)
         spent = self._seconds
         recorder.step(step, epoch, samples, *spent.values())
         total = sum(spent.values())
@@ -140,6 +140,6 @@ class StepTimer:
         if self._waits:
             for wait, seconds in self._known():
                 self._waits[wait] += seconds
-            recorder.waited(self._waits)
+            recorder.record_wait(self._waits)
             self._waits = dict.fromkeys(self._waits, 0.0)
         return total

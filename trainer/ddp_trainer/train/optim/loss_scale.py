@@ -20,12 +20,12 @@ class LossScale:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._scaler = self._made(None)
+        self._scaler = self._build_scaler(None)
         self._parts: list[Any] = []
         self._witness = torch.zeros((), device=device)
         self._of_witness = _part([self._witness])
 
-    def _made(self, state: dict[str, Any] | None) -> GradScaler:
+    def _build_scaler(self, state: dict[str, Any] | None) -> GradScaler:
         scaler = GradScaler(self._device.type)
         if state:
             scaler.load_state_dict(state)
@@ -59,7 +59,7 @@ class LossScale:
             self._witness.grad = torch.zeros_like(self._witness)
             self._scaler.unscale_(self._of_witness)
 
-    def stepped(self) -> None:
+    def update(self) -> None:
         """Record a committed step; after many of them, the scale doubles."""
         self._scaler.update()
 
@@ -73,7 +73,7 @@ class LossScale:
         self._scaler.load_state_dict({**state, "scale": self._scaler.get_scale(), "_growth_tracker": 0})
         return True
 
-    def abandon(self) -> None:
+    def discard_step(self) -> None:
         """Discard the findings about the current step's gradients and keep the scale."""
         self.load_state_dict(self.state_dict())
 
@@ -86,7 +86,7 @@ class LossScale:
 
         Findings about the current step's gradients are discarded.
         """
-        self._scaler = self._made(state)
+        self._scaler = self._build_scaler(state)
 
 
 def _part(weights: list[Tensor]) -> Any:

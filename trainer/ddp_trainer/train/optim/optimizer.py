@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import KernelName, LrScaling, ScheduleName
-from ddp_trainer.train.data.task import ChoosesOptimizer, Task
-from ddp_trainer.train.mesh.grad_norm import flaw, total_norm
+from ddp_trainer.train.data.task import SupportsOptimizer, Task
+from ddp_trainer.train.mesh.grad_norm import nonfinite_flag, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
@@ -101,12 +101,14 @@ class OptimizerWrapper:
             BadConfig: The optimizer does not support the requested kernel.
         """
         with uncompiled():
-            if isinstance(task, ChoosesOptimizer):
+            if isinstance(task, SupportsOptimizer):
                 optimizer = task.optimizer(model.parameters())
                 if spread is not None:
-                    spread.demand_same(optimizer, task)
+                    spread.check_param_order(optimizer, task)
             else:
-                optimizer = _optimizer(model, config, lacks_fused=spread is not None and not _fuses_pieces(config))
+                optimizer = _optimizer(
+                    model, config, lacks_fused=spread is not None and not _supports_fused_shards(config)
+                )
         return cls(optimizer, config, total_steps, loss_scale, spread)
 
     def scaled(self, losses: Tensor) -> Tensor:
@@ -123,7 +125,7 @@ class OptimizerWrapper:
         """Norm of the complete gradient of the last step, before clipping; None if it was not computed."""
         return None if self._norm is None else float(self._norm)
 
-    def examine(self) -> Tensor:
+    def check_grads(self) -> Tensor:
         """Check the gradients of a step before the vote.
 
         Divides them by the loss scale and computes their norm if required.
@@ -139,13 +141,13 @@ class OptimizerWrapper:
         else:
             norm_of, pieces = total_norm, gradients
         self._norm = norm_of(gradients) if self._clip is not None or self._loss_scale is not None else None
-        self._flaw = flaw(pieces, self._norm, self._passed)
+        self._flaw = nonfinite_flag(pieces, self._norm, self._passed)
         self._passed = None
         return self._flaw
 
     def step(self, step: int) -> None:
         """Update the weights with the examined gradients of this global step."""
-        self._set_rates(step)
+        self._set_lr(step)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         if self._clip is not None and self._norm is not None:
             # In a sharded model, some gradients are DTensors and others are not; no kernel accepts both in one call.
@@ -156,9 +158,9 @@ class OptimizerWrapper:
         # Only finite gradients reach this line, so this flag is 0 and can be reused for the next step.
         self._passed = self._flaw
         if self._loss_scale is not None:
-            self._loss_scale.stepped()
+            self._loss_scale.update()
 
-    def _set_rates(self, step: int) -> None:
+    def _set_lr(self, step: int) -> None:
         factor = rate_factor(self._schedule, step, self._warmup, self._total)
         for group in self.optimizer.param_groups:
             group["lr"] = group[PEAK] * factor
@@ -167,19 +169,19 @@ class OptimizerWrapper:
         """Lower the loss scale after gradients overflowed; False if the scale is not the cause."""
         return self._loss_scale is not None and self._loss_scale.back_off()
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Drop all gradients, including those of an uncommitted step."""
         self._norm = None
         # Same effect as the optimizer's zero_grad(), without its profiler mark and its loop over the groups.
         for weight in self._weights:
             weight.grad = None
 
-    def abandon(self) -> None:
+    def discard_step(self) -> None:
         """Discard gradients and findings of a step that ends before the result of its vote."""
-        self.forget()
+        self.zero_grad()
         self._passed = None
         if self._loss_scale is not None:
-            self._loss_scale.abandon()
+            self._loss_scale.discard_step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, including the peak learning rates."""
@@ -213,7 +215,7 @@ class OptimizerWrapper:
             self._loss_scale.load_state_dict(state)
 
 
-def _fuses_pieces(config: Config) -> bool:
+def _supports_fused_shards(config: Config) -> bool:
     """Return True if torch's fused kernel accepts sharded weights, which that of SGD does not."""
     return config.optimizer is OptimizerName.ADAMW
 
@@ -224,7 +226,7 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
             f"--optimizer-kernel is fused, but that of {config.optimizer} knows no weights in pieces (--parallel).",
             hint="Give --optimizer-kernel auto.",
         )
-    if config.optimizer_kernel is KernelName.AUTO and _lie_apart(model):
+    if config.optimizer_kernel is KernelName.AUTO and _has_mixed_weights(model):
         # Weights have different meshes, or only some are sharded, and no kernel accepts both in one call.
         return _with_kernel(_KERNEL[KernelName.LOOP], model, config)
     if lacks_fused and config.optimizer_kernel is KernelName.AUTO:
@@ -244,7 +246,7 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
         ) from None
 
 
-def _lie_apart(model: nn.Module) -> bool:
+def _has_mixed_weights(model: nn.Module) -> bool:
     """Return True if weights on this rank differ in type or device mesh."""
     here = [weight for weight in model.parameters() if not weight.is_meta]
     return len({(type(weight), getattr(weight, "device_mesh", None)) for weight in here}) > 1

@@ -41,7 +41,7 @@ def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
     for name, weight in model.named_parameters(remove_duplicate=False):
         shared.setdefault(id(weight), []).append(name)
     shared_rng(model, f"tp={mesh.layout.tp}")
-    with group.watched():
+    with group.convert_errors():
         parallelize_module(model, mesh.along("tp"), dict(plan))
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)  # torch makes new parameters, with requires_grad=True
@@ -51,9 +51,9 @@ def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
                 f"The tp_plan of the task {task.name!r} cuts {first} and {others[0]}, which are one weight, apart.",
                 hint="Let the model use one module for both, as gpt does.",
             )
-    model.register_forward_hook(_whole_in_evaluation)
+    model.register_forward_hook(_gather_eval_logits)
 
 
-def _whole_in_evaluation(model: nn.Module, _: Any, output: Any) -> Any:
+def _gather_eval_logits(model: nn.Module, _: Any, output: Any) -> Any:
     """Return whole logits in evaluation: a loss can use slices (loss_parallel), the task's metrics may not."""
     return output.full_tensor() if isinstance(output, DTensor) and not model.training else output

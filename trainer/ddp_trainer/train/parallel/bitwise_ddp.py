@@ -57,11 +57,11 @@ class Exact(Strategy):
     def shard_done(self, shard: int) -> None:
         """Move the shard's gradients to the tree, so that those of the next shard are not added to them."""
         used = torch.tensor([weight.grad is not None for weight in self._weights], dtype=torch.float32)
-        gradients = [self._taken(weight) for weight in self._weights]
+        gradients = [self._pop_grad(weight) for weight in self._weights]
         self._tree.put(shard, [*gradients, used.to(self._group.device), self._loss_of_shard])
         self._loss_of_shard = self._no_loss()
 
-    def _taken(self, weight: Tensor) -> Tensor:
+    def _pop_grad(self, weight: Tensor) -> Tensor:
         gradient, weight.grad = weight.grad, None
         if gradient is None:
             return torch.zeros_like(weight)
@@ -76,18 +76,18 @@ class Exact(Strategy):
         """Set each gradient to its sum over all shards, added up along the tree."""
         *gradients, used, self._loss_of_step = self._tree.total()
         for weight, gradient, shards in zip(self._weights, gradients, used.tolist(), strict=True):
-            weight.grad = _with_memory_of_its_own(gradient, weight) if shards else None
+            weight.grad = _match_weight_layout(gradient, weight) if shards else None
 
-    def loss_for_vote(self, own: Tensor) -> Tensor:
+    def reported_loss(self, own: Tensor) -> Tensor:
         """Return the tree's sum on rank 0 and zero on the others: adding zeros in any order keeps the bits."""
         return self._loss_of_step if self._group.rank == 0 else torch.zeros_like(own)
 
-    def reassign(self, shards: Sequence[range]) -> None:
+    def assign_slices(self, shards: Sequence[range]) -> None:
         """Update the tree, whose exchange depends on which rank owns which shard."""
-        self._tree.reassign(shards)
+        self._tree.assign_slices(shards)
 
 
-def _with_memory_of_its_own(gradient: Tensor, weight: Tensor) -> Tensor:
+def _match_weight_layout(gradient: Tensor, weight: Tensor) -> Tensor:
     """Return the gradient in the weight's layout: the order in which kernels add up (norms) depends on the layout."""
     if gradient.storage_offset() == 0 and gradient.stride() == torch.empty_like(weight).stride():
         return gradient

@@ -31,11 +31,11 @@ def measure_waits(
         recorder: The recorder of the metrics.
     """
     is_device = group.device.type != "cpu"
-    kinds = () if is_device and layout.pp == 1 else kinds_of(layout)
+    kinds = () if is_device and layout.pp == 1 else possible_waits(layout)
     if not kinds:
         phases.expect(())
         return CommWaits()
-    recorder.waited(dict.fromkeys(kinds, 0.0))
+    recorder.record_wait(dict.fromkeys(kinds, 0.0))
     if is_device:
         marked = StreamWaits(phases)
         phases.expect(kinds, marked.known)
@@ -49,10 +49,10 @@ def measure_waits(
     return waits
 
 
-def kinds_of(layout: Layout) -> Sequence[Wait]:
+def possible_waits(layout: Layout) -> Sequence[Wait]:
     """Return the kinds of waits that can occur in this layout.
 
-    >>> [str(wait) for wait in kinds_of(Layout(replicate=2, shard=2, pp=2))], kinds_of(Layout(tp=2, pp=2))
+    >>> [str(wait) for wait in possible_waits(Layout(replicate=2, shard=2, pp=2))], possible_waits(Layout(tp=2, pp=2))
     (['all_gather', 'reduce_scatter', 'stage'], (<Wait.STAGE: 'stage'>,))
     """
     of_pieces = (Wait.ALL_GATHER, Wait.REDUCE_SCATTER) if layout.shard > 1 else ()

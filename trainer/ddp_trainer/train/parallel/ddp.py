@@ -21,9 +21,9 @@ class Ddp(Strategy):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         if parts.config.static_graph:
-            _demand_one_pass(parts)
+            _require_single_pass(parts)
         self._exchanged = False
-        with self._group.watched(), uncompiled():
+        with self._group.convert_errors(), uncompiled():
             self._ddp = DistributedDataParallel(
                 parts.module(),
                 device_ids=[self._group.device] if self._group.device.type == "cuda" else None,
@@ -39,7 +39,7 @@ class Ddp(Strategy):
         """Start a step in which no gradient has been exchanged."""
         self._exchanged = False
 
-    def alone(self) -> AbstractContextManager[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Return DDP's ``no_sync()`` context, in which gradients stay on this rank."""
         return self._ddp.no_sync()
 
@@ -48,12 +48,12 @@ class Ddp(Strategy):
 
         The ranks agree on DDP's buckets after the first backward pass.
         """
-        with self._group.watched_pass(), uncompiled():
+        with self._group.convert_pass_errors(), uncompiled():
             return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """Add the gradients; DDP exchanges them during the pass, except in :meth:`alone`."""
-        with self._group.watched_pass():
+        with self._group.convert_pass_errors():
             super().backward(losses, samples)
         self._exchanged = self._ddp.require_backward_grad_sync
 
@@ -64,9 +64,9 @@ class Ddp(Strategy):
         """
         if not self._exchanged:
             self.backward(self.forward(None), samples)
-        self._demand_all_gradients()
+        self._require_all_gradients()
 
-    def _demand_all_gradients(self) -> None:
+    def _require_all_gradients(self) -> None:
         """Raise BadTask on a missing gradient now: DDP itself reports it one step later, after the incomplete step."""
         finalized = getattr(self._ddp, "_check_reducer_finalized", None)
         if finalized is None:
@@ -80,7 +80,7 @@ class Ddp(Strategy):
             ) from err
 
 
-def _demand_one_pass(parts: Parts) -> None:
+def _require_single_pass(parts: Parts) -> None:
     """Check what DDP needs for a static graph: exactly one pass on every rank in every step.
 
     Raises:

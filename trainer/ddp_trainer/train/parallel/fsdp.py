@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from ddp_trainer.train.data.pass_count import Passes
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
-from ddp_trainer.train.parallel.tensor_parallel import in_slices, whole_losses
+from ddp_trainer.train.parallel.tensor_parallel import full_losses, in_slices
 
 
 class Fsdp(Strategy):
@@ -60,12 +60,12 @@ class Fsdp(Strategy):
             self._sharded.set_requires_gradient_sync(is_last)
             self._adds_up = is_last
         self._batch = batch
-        with self._group.watched_pass(), self._around():
-            return whole_losses(super().forward(batch))
+        with self._group.convert_pass_errors(), self._pass_context():
+            return full_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """Add the gradients; ranks gather weights and reduce gradients during the pass."""
-        with self._group.watched_pass(), self._around():
+        with self._group.convert_pass_errors(), self._pass_context():
             super().backward(losses, samples)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - empty passes contribute nothing
@@ -75,10 +75,10 @@ class Fsdp(Strategy):
         buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
         while self._made < self._wanted:
             losses = self.forward(self._example() if self._batch is None else self._batch)
-            with self._group.watched_pass(), self._around():
+            with self._group.convert_pass_errors(), self._pass_context():
                 torch.autograd.backward(losses, torch.zeros_like(losses))
         for buffer, before in zip(self.model.buffers(), buffers, strict=True):
             buffer.detach().copy_(before)
 
-    def _around(self) -> AbstractContextManager[None]:
+    def _pass_context(self) -> AbstractContextManager[None]:
         return in_slices() if self._is_sliced else nullcontext()

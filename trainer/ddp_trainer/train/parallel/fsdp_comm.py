@@ -60,4 +60,4 @@ class _Scatter(_Collective):
 
     def added_up(self, _: Tensor) -> None:
         """Add the time of the all-reduce over replicas to the wait; with one replica that is zero."""
-        self._waits.went_on(Wait.REDUCE_SCATTER)
+        self._waits.extend_wait(Wait.REDUCE_SCATTER)

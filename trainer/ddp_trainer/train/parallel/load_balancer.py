@@ -60,16 +60,16 @@ class LoadBalancer:
         """End the forward pass."""
         self._events[-1][1].record()
 
-    def ballot(self, samples: int) -> list[float]:
+    def cost_vector(self, samples: int) -> list[float]:
         """Return this rank's part of the vote: its busy seconds per sample at its own index, zeros elsewhere."""
-        busy = self._phases.spent(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
+        busy = self._phases.phase_seconds(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
         # On a GPU this is the forward pass of the previous step, whose events are complete since that step's vote.
-        busy += self._forward if self._group.device.type == "cuda" else self._phases.spent(Phase.FORWARD)
+        busy += self._forward if self._group.device.type == "cuda" else self._phases.phase_seconds(Phase.FORWARD)
         ballot = [0.0] * self._group.world_size
         ballot[self._group.rank] = busy / samples if samples else 0.0
         return ballot
 
-    def settle(self, busy: Sequence[float]) -> list[range] | None:
+    def rebalance(self, busy: Sequence[float]) -> list[range] | None:
         """Return the shards of every rank from the next step on, or None if the map stays.
 
         Args:
@@ -85,8 +85,8 @@ class LoadBalancer:
             return None
         costs = [sorted(seen)[len(seen) // 2] for seen in self._busy]
         self._busy = [[] for _ in self._counts]
-        better = fair(self._shards, costs)
-        if slowest(better, costs) > (1 - LEAST_GAIN) * slowest(self._counts, costs):
+        better = balance_slices(self._shards, costs)
+        if max_rank_time(better, costs) > (1 - LEAST_GAIN) * max_rank_time(self._counts, costs):
             return None
         self._counts = better
         self._told(better)
@@ -97,14 +97,14 @@ def _cuda_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's
 
 
-def fair(shards: int, costs: Sequence[float]) -> list[int]:
+def balance_slices(shards: int, costs: Sequence[float]) -> list[int]:
     """Return the number of shards per rank that minimizes the time of the slowest rank; at least one each.
 
     Args:
         shards: Number of logical shards, at least ``len(costs)``.
         costs: Time of one shard on each rank.
 
-    >>> fair(8, [1.0, 1.0]), fair(8, [1.0, 3.0]), fair(8, [1.0, 100.0])
+    >>> balance_slices(8, [1.0, 1.0]), balance_slices(8, [1.0, 3.0]), balance_slices(8, [1.0, 100.0])
     ([4, 4], [6, 2], [7, 1])
     """
     counts = [1] * len(costs)
@@ -114,10 +114,10 @@ def fair(shards: int, costs: Sequence[float]) -> list[int]:
     return counts
 
 
-def slowest(counts: Sequence[int], costs: Sequence[float]) -> float:
+def max_rank_time(counts: Sequence[int], costs: Sequence[float]) -> float:
     """Return the time of the slowest rank, in the unit of ``costs``.
 
-    >>> slowest([6, 2], [1.0, 3.5])
+    >>> max_rank_time([6, 2], [1.0, 3.5])
     7.0
     """
     return max(count * cost for count, cost in zip(counts, costs, strict=True))

@@ -52,18 +52,18 @@ class LocalSgd(Strategy):
             for weight in self._weights:
                 weight.grad = torch.zeros_like(weight)
 
-    def committed(self, step: int, optimizer: Optimizer) -> None:
+    def on_step_end(self, step: int, optimizer: Optimizer) -> None:
         """Average weights and moments over ranks if a synchronization is due."""
-        if self.is_synchronised(step + 1):
-            average([weight.detach() for weight in self._weights] + _moments(optimizer), self._group)
+        if self.synchronize_with_timeout(step + 1):
+            average([weight.detach() for weight in self._weights] + _optimizer_moments(optimizer), self._group)
 
-    def is_synchronised(self, steps: int) -> bool:
+    def synchronize_with_timeout(self, steps: int) -> bool:
         """Return True after every ``sync_steps`` steps, at the end of an epoch, and at the end of the run."""
         plan = self._plan
         return steps % self._every == 0 or steps % plan.steps_per_epoch == 0 or steps >= plan.total_steps
 
 
-def _moments(optimizer: Optimizer) -> list[Tensor]:
+def _optimizer_moments(optimizer: Optimizer) -> list[Tensor]:
     """Return the optimizer's moments in the same order on all ranks; step counters are equal already."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     states = [optimizer.state[weight] for weight in weights if weight in optimizer.state]

@@ -30,16 +30,16 @@ from ddp_trainer.train.data.loaders.request import BatchSlice
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
-from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.parallel.pipeline_schedule import demand_fit, make_schedule
+from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches, make_schedule
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages
-from ddp_trainer.train.parallel.pp.pp_comm import timed_transfers
+from ddp_trainer.train.parallel.pp.pp_comm import time_transfers
 from ddp_trainer.train.parallel.pp.pp_module import StageComputation
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
-from ddp_trainer.train.parallel.tensor_parallel import add_up_along, in_slices, settle, whole_losses
+from ddp_trainer.train.parallel.tensor_parallel import add_up_along, full_losses, in_slices, redistribute_gradient
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadTask, TrainError
 
@@ -63,9 +63,9 @@ class Pipeline(Strategy):
         of_all = [_micro_batches(plan, config, rank, ranks, pp) for rank in range(ranks)]
         for _, count in of_all:
             # The counts of all ranks, so that all ranks raise the same error.
-            demand_fit(config.pipeline_schedule, count, pp)
+            check_micro_batches(config.pipeline_schedule, count, pp)
         self._size, self._count = of_all[group.data_rank]
-        own = {number: stages.modules[number] for number in stages.own}
+        own = {number: stages.modules[number] for number in stages.local_stages}
         self._computation = StageComputation(own, config.precision, config.seed, group.device)
         self._schedule: Any = None
         self._loss: Callable[[Tensor, int], Tensor] | None = None
@@ -97,18 +97,20 @@ class Pipeline(Strategy):
         def loss(output: Tensor, number: int) -> Tensor:
             if number >= len(pieces):
                 return output.sum() * 0.0
-            losses = whole_losses(self._losses(_Answer(answer.joined(output)[: sizes[number]]), pieces[number]))
+            losses = full_losses(
+                self._losses(_FixedOutputModel(answer.from_local(output)[: sizes[number]]), pieces[number])
+            )
             total.add_(losses.detach().sum(dtype=torch.float64))
             return optimizer.scaled(losses).sum() / part.total_samples
 
         filled = inputs[:1].expand(self._size * self._count - here, *inputs.shape[1:])
         self._run(torch.cat([inputs, filled]), loss)
-        timer.lap(Phase.BACKWARD)
+        timer.end_phase(Phase.BACKWARD)
         return total
 
     def _run(self, inputs: Tensor, loss: Callable[[Tensor, int], Tensor]) -> None:
-        own, last = self._stages.own, len(self._stages.modules) - 1
-        with self._group.watched_pass(), _as_it_was(), self._around(), timed_transfers(self._waits):
+        own, last = self._stages.local_stages, len(self._stages.modules) - 1
+        with self._group.convert_pass_errors(), _as_it_was(), self._pass_context(), time_transfers(self._waits):
             if self._schedule is None:
                 self._schedule = self._make(inputs[: self._size])
             self._loss = loss
@@ -120,7 +122,7 @@ class Pipeline(Strategy):
         """Build the schedule for micro-batches of this shape and dtype."""
         streams = self._stages.streams(example)
         count = len(self._stages.modules)
-        with self._group.watched():
+        with self._group.convert_errors():
             made = [
                 PipelineStage(
                     BetweenStreams(self._stages.modules[number], streams[number], streams[number + 1]),
@@ -131,7 +133,7 @@ class Pipeline(Strategy):
                     output_args=_as_passed(streams[number + 1].here),
                     group=self._stages.process_group,
                 )
-                for number in self._stages.own
+                for number in self._stages.local_stages
             ]
             return make_schedule(self._stages.kind, made, self._count, self._loss_of)
 
@@ -145,10 +147,10 @@ class Pipeline(Strategy):
         Raises:
             BadTask: It does not call the model with one tensor.
         """
-        question = _Question()
+        question = _ProbeModel()
         try:
             self._losses(question, batch)
-        except _Asked:
+        except _InputCaptured:
             if len(question.asked) == 1 and isinstance(question.asked[0], Tensor):
                 return question.asked[0]
         raise BadTask(
@@ -158,16 +160,16 @@ class Pipeline(Strategy):
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - the losses were divided by it
         """Add up gradients over the stages that share a weight, over ``shard``, and over replicas."""
-        with self._group.watched():
+        with self._group.convert_errors():
             for weight in self._here():
-                settle(weight)
+                redistribute_gradient(weight)
             for name in self._shared:
                 with self._waits.during(Wait.STAGE):  # the others may not be through with the schedule
                     self._add_up_over_stages(self.model.get_parameter(name))
             if self._stages.pieces is not None:
-                self._stages.pieces.deal_out(self._waits)
+                self._stages.pieces.reduce_scatter_grads(self._waits)
             if self._layout.replicate > 1:
-                add_up_along(self._weights, self._stages.mesh, "replicate", self._adding_up)
+                add_up_along(self._weights, self._stages.mesh, "replicate", self._allreduce_timer)
 
     def _here(self) -> list[nn.Parameter]:
         """Return the trainable weights of this rank's stages; during a step these are whole weights."""
@@ -175,23 +177,23 @@ class Pipeline(Strategy):
 
     def _add_up_over_stages(self, weight: nn.Parameter) -> None:
         if weight.grad is None:  # the weight is in other stages; the collective needs all ranks
-            own = piece(weight)
+            own = local_shard(weight)
             gradient = torch.zeros(own.shape, dtype=own.dtype, device=self._group.device)
         else:
-            gradient = piece(weight.grad)
+            gradient = local_shard(weight.grad)
         dist.all_reduce(gradient, group=self._stages.process_group)
 
-    def _adding_up(self) -> AbstractContextManager[None]:
+    def _allreduce_timer(self) -> AbstractContextManager[None]:
         """Return the timer around the all-reduce over replicas, which is measured only if stages are sharded."""
         return nullcontext() if self._stages.pieces is None else self._waits.during(Wait.REDUCE_SCATTER)
 
-    def _around(self) -> AbstractContextManager[None]:
+    def _pass_context(self) -> AbstractContextManager[None]:
         return in_slices() if self._layout.tp > 1 else uncompiled()
 
-    def loss_for_vote(self, own: Tensor) -> Tensor:
+    def reported_loss(self, own: Tensor) -> Tensor:
         """Return the loss of the last stage, on all ranks of the pipeline."""
         told = own.clone()
-        with self._group.watched(), self._waits.during(Wait.STAGE):
+        with self._group.convert_errors(), self._waits.during(Wait.STAGE):
             dist.all_reduce(told, group=self._stages.process_group)
         return told
 
@@ -205,11 +207,11 @@ def _micro_batches(plan: BatchPlan, config: Config, rank: int, ranks: int, pp: i
     return size, -(-most // size)
 
 
-class _Asked(Exception):
+class _InputCaptured(Exception):
     """Raised when the model is called, to end the task's ``losses()``."""
 
 
-class _Question(nn.Module):
+class _ProbeModel(nn.Module):
     """Stand-in for the model that records the inputs of its call."""
 
     asked: tuple[Any, ...] = ()
@@ -217,10 +219,10 @@ class _Question(nn.Module):
     def forward(self, *inputs: Any) -> Tensor:
         """Record the inputs and end the caller by raising."""
         self.asked = inputs
-        raise _Asked
+        raise _InputCaptured
 
 
-class _Answer(nn.Module):
+class _FixedOutputModel(nn.Module):
     """Stand-in for the model that returns an output that is computed already."""
 
     def __init__(self, answer: Tensor) -> None:

@@ -52,7 +52,7 @@ KINDS: Final[Mapping[PipelineSchedule, Kind]] = {
 """Schedules by name; :mod:`ddp_trainer.common.model_constraints` has their limits on the number of micro-batches."""
 
 
-def demand_fit(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
+def check_micro_batches(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
     """Check that a schedule supports this number of micro-batches.
 
     Args:
@@ -64,7 +64,7 @@ def demand_fit(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
         BadConfig: There are too few micro-batches, or they do not form whole rounds.
     """
     for misfit in of_micro_batches(name, micro_batches, pp=ranks):
-        raise BadConfig(misfit.sentence, hint=misfit.help)
+        raise BadConfig(misfit.message, hint=misfit.help)
 
 
 def make_schedule(

@@ -12,14 +12,14 @@ from ddp_trainer.train.distributed.group import Group
 
 def send_from_first(tensors: Sequence[Tensor], group: Group) -> None:
     """Overwrite the tensors with those of rank 0, in place."""
-    with group.watched():
+    with group.convert_errors():
         for tensor in tensors:
             dist.broadcast(tensor.detach(), 0)
 
 
 def average(tensors: Sequence[Tensor], group: Group) -> None:
     """Replace the tensors by their mean over ranks, in place; every rank gets the same bits."""
-    with group.watched():
+    with group.convert_errors():
         for tensor in tensors:
             dist.all_reduce(tensor.detach())
             tensor.detach().div_(group.world_size)

@@ -107,7 +107,7 @@ class Strategy:
     def begin(self, step: int) -> None:
         """Prepare a step; gradients are cleared already."""
 
-    def alone(self) -> AbstractContextManager[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Return a context in which gradients stay on this rank, for every pass of a step except the last."""
         return nullcontext()
 
@@ -125,13 +125,13 @@ class Strategy:
         total = torch.empty(0)
         batches = micro_batches(part.batch, part.samples, self._micro_batch)
         for number, batch in enumerate(batches, start=1):
-            with nullcontext() if part.is_last and number == len(batches) else self.alone():
+            with nullcontext() if part.is_last and number == len(batches) else self.no_sync():
                 with self._forward_timer:
                     losses = self.forward(batch)
                 loss = losses.detach().sum(dtype=torch.float64)
-                timer.lap(Phase.FORWARD)
+                timer.end_phase(Phase.FORWARD)
                 self.backward(optimizer.scaled(losses), part.total_samples)
-                timer.lap(Phase.BACKWARD)
+                timer.end_phase(Phase.BACKWARD)
             total = loss if number == 1 else total + loss
             buffers.shard_done()
         buffers.close_shard(part.shard)
@@ -157,7 +157,7 @@ class Strategy:
     def reduce(self, samples: int) -> None:
         """Make ``weight.grad`` the gradient for the optimizer; every rank calls it in every step."""
 
-    def loss_for_vote(self, own: Tensor) -> Tensor:
+    def reported_loss(self, own: Tensor) -> Tensor:
         """Return the loss that this rank adds to the vote; called after ``reduce``.
 
         Args:
@@ -165,13 +165,13 @@ class Strategy:
         """
         return own
 
-    def reassign(self, shards: Sequence[range]) -> None:
+    def assign_slices(self, shards: Sequence[range]) -> None:
         """Set the logical shards of all ranks, in rank order, from the next step on; must not communicate."""
 
-    def committed(self, step: int, optimizer: Optimizer) -> None:
+    def on_step_end(self, step: int, optimizer: Optimizer) -> None:
         """React to a committed step; the optimizer has moved the weights unless a guard skipped the step."""
 
-    def is_synchronised(self, steps: int) -> bool:  # noqa: ARG002 - for strategies that are not always synchronized
+    def synchronize_with_timeout(self, steps: int) -> bool:  # noqa: ARG002 - for strategies that are not always synchronized
         """Return True if all ranks hold the same state after ``steps`` committed steps.
 
         Only then can the run save, evaluate or stop. The result depends only on the number of steps, so all ranks and

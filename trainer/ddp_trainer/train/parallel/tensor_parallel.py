@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 
@@ -39,19 +39,19 @@ class TensorParallel(Strategy):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return whole losses; logits stay sharded over the vocabulary if the plan leaves them so."""
-        with self._group.watched_pass(), in_slices():
-            return whole_losses(super().forward(batch))
+        with self._group.convert_pass_errors(), in_slices():
+            return full_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """Add the gradients of losses that were computed from slices."""
-        with self._group.watched_pass(), in_slices():
+        with self._group.convert_pass_errors(), in_slices():
             super().backward(losses, samples)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
         """Give each gradient the placement of its weight, and add gradients up over replicas."""
-        with self._group.watched():
+        with self._group.convert_errors():
             for weight in self._weights:
-                settle(weight)
+                redistribute_gradient(weight)
             if self._mesh.layout.replicate > 1:
                 add_up_along(self._weights, self._mesh, "replicate")
 
@@ -63,12 +63,12 @@ def in_slices() -> Iterator[None]:
         yield
 
 
-def whole_losses(losses: Tensor) -> Tensor:
+def full_losses(losses: Tensor) -> Tensor:
     """Return the whole losses on every rank of a tensor-parallel group; gradients flow back to the slices."""
     return losses.full_tensor() if isinstance(losses, DTensor) else losses
 
 
-def settle(weight: nn.Parameter) -> None:
+def redistribute_gradient(weight: nn.Parameter) -> None:
     """Give a weight's gradient the placement of the weight; partial sums are added up.
 
     A weight without a gradient gets zeros, because other replicas may have one.
@@ -97,7 +97,7 @@ def add_up_along(
     group = mesh.along(dimension).get_group()
     with torch.no_grad():
         for bucket in buckets(weights):
-            pieces = [piece(weight.grad) for weight in bucket if weight.grad is not None]
+            pieces = [local_shard(weight.grad) for weight in bucket if weight.grad is not None]
             flat = torch.cat([piece.flatten() for piece in pieces])
             with waiting():
                 dist.all_reduce(flat, group=group)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.data.user_callable import ask, kind_of
+from ddp_trainer.train.data.user_callable import call_user_function, kind_of
 from ddp_trainer.train.mesh.tp_rng import PerRankRng
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
@@ -49,27 +49,27 @@ def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, ParallelSty
     whose = f"The tp_plan of the task {task.name!r}"
     given: Any = getattr(task, "tp_plan", None)
     if given is not None:
-        plan = ask(given, whose, model=model) if callable(given) else given
+        plan = call_user_function(given, whose, model=model) if callable(given) else given
     elif callable(own := getattr(model, "tp_plan", None)):
         whose = f"The tp_plan of the model, a {type(model).__name__},"
-        plan = ask(own, whose, tp=tp)
+        plan = call_user_function(own, whose, tp=tp)
     else:
         raise BadConfig(
             f"--parallel has tp={tp}, and neither the task {task.name!r} nor its model, a {type(model).__name__}, has "
             "a tp_plan.",
             hint=f"Give the task a tp_plan, as {_EXAMPLE}, or leave tp out.",
         )
-    _demand_form(plan, whose)
+    _check_plan_format(plan, whose)
     names = [name for name, _ in model.named_modules() if name]
     for pattern in plan:
-        demand_module(pattern, names, whose)
+        check_module_match(pattern, names, whose)
     styles = {pattern: _style(pattern, style, task) for pattern, style in plan.items()}
     for pattern, style in styles.items():
-        _demand_layer(pattern, style, model, task)
+        _check_layer_type(pattern, style, model, task)
     return styles
 
 
-def _demand_form(plan: Any, whose: str) -> None:
+def _check_plan_format(plan: Any, whose: str) -> None:
     """Raise BadTask unless the plan is a mapping with at least one entry, and all its keys are strings."""
     wrong = ""
     if not isinstance(plan, Mapping):
@@ -82,7 +82,7 @@ def _demand_form(plan: Any, whose: str) -> None:
         raise BadTask(wrong, hint=f"Give names of modules and how each is cut, as {_EXAMPLE}, or leave tp out.")
 
 
-def demand_module(pattern: str, names: list[str], whose: str) -> None:
+def check_module_match(pattern: str, names: list[str], whose: str) -> None:
     """Check that a pattern matches at least one module.
 
     Raises:
@@ -102,7 +102,7 @@ def _matcher(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
 
 
-def _demand_layer(pattern: str, style: ParallelStyle, model: nn.Module, task: Task) -> None:
+def _check_layer_type(pattern: str, style: ParallelStyle, model: nn.Module, task: Task) -> None:
     """Raise BadTask if colwise or rowwise is applied to anything but nn.Linear and nn.Embedding."""
     if not isinstance(style, ColwiseParallel | RowwiseParallel):
         return

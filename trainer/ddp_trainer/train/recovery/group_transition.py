@@ -13,9 +13,9 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.device_selection import choose_device
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.distributed.group_teardown import leave_default_group
+from ddp_trainer.train.distributed.group_teardown import destroy_default_group
 from ddp_trainer.train.distributed.stop_signals import StopRequest
-from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
+from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 
 
 class GroupTransition:
@@ -38,14 +38,14 @@ class GroupTransition:
         self._is_able = True
         if control is not None:
             stop.heard = control.end
-            control.able()
+            control.set_reusable()
             if config.parallel is not None:
-                control.laid(config.parallel)
+                control.report_layouts(config.parallel)
 
     @property
     def is_open(self) -> bool:
         """True if this process can join a next group after the current one."""
-        may_stay = self._group is None or self._group.may_be_outlived
+        may_stay = self._group is None or self._group.can_survive_group_end
         return self._control is not None and self._can_stay and may_stay
 
     def first(self, env: Environment) -> Environment | None:
@@ -56,14 +56,14 @@ class GroupTransition:
         """
         if self._control is None or not self._control.stands_by:
             return env
-        self._control.stand_by()
+        self._control.report_standby()
         return self._wait(self._control)
 
     def join(self, env: Environment) -> Group:
         """Join the worker group of this environment; see :meth:`Group.join`.
 
         Raises:
-            GroupEnds: The launcher canceled the group before it was complete.
+            GroupEnded: The launcher canceled the group before it was complete.
             PeerLost: A rank was lost.
         """
         self._group = None
@@ -81,15 +81,15 @@ class GroupTransition:
             )
         except PeerLost as err:
             if control is not None and control.is_called_off:
-                raise GroupEnds("The meeting of the ranks was called off.") from err
+                raise GroupEnded("The meeting of the ranks was called off.") from err
             raise
-        self._set_able(able=self._group.may_be_outlived)
+        self._set_reusable(able=self._group.can_survive_group_end)
         return self._group
 
     def free_device(self, ended: PeerLost) -> None:
         """Stop pending work on the device; must be called before any state of the ended group is touched."""
         if self._group is not None:
-            self._group.free_device(agreed=isinstance(ended, GroupEnds))
+            self._group.free_device(agreed=isinstance(ended, GroupEnded))
 
     def next(self, ended: PeerLost) -> Environment | None:
         """Leave the ended group and wait for the next; nothing of the old group may be in use.
@@ -99,21 +99,21 @@ class GroupTransition:
         """
         assert self._control is not None  # noqa: S101 - only called if is_open
         if self._group is None:
-            leave_default_group()
+            destroy_default_group()
         else:
-            self._group.abandon()
-        self._control.leave(ended)
+            self._group.abort()
+        self._control.report_group_exit(ended)
         return self._wait(self._control)
 
     def close(self) -> None:
         """Report to the agent that this process now ends with its group."""
-        self._set_able(able=False)
+        self._set_reusable(able=False)
 
-    def _set_able(self, *, able: bool) -> None:
+    def _set_reusable(self, *, able: bool) -> None:
         """Report a change to the agent, which sends SIGTERM to workers that cannot leave their group alive."""
         if self._control is not None and able is not self._is_able:
             self._is_able = able
-            self._control.able(able=able)
+            self._control.set_reusable(able=able)
 
     def _wait(self, control: Control) -> Environment | None:
         return control.next_place(lambda: self._stop.requested)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ddp_trainer.train.mesh.sharded_state import joined, piece
+from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 
 LocalShards = dict[str, Any]
@@ -31,18 +31,18 @@ def take_out(model: nn.Module, optimization: OptimizerWrapper, *, copied: bool =
     """
     model.state_dict()  # after an aborted pass weights may be gathered; state_dict() shards them again
     weights = {name: weight.detach() for name, weight in model.named_parameters() if not weight.is_meta}
-    own: LocalShards = _plain({"weights": weights, "optimizer": _here_alone(optimization)}, copied=copied)
+    own: LocalShards = _plain({"weights": weights, "optimizer": _local_optimizer_state(optimization)}, copied=copied)
     return own
 
 
-def _here_alone(optimization: OptimizerWrapper) -> dict[str, Any]:
+def _local_optimizer_state(optimization: OptimizerWrapper) -> dict[str, Any]:
     """Return the optimizer's state without that of other stages' weights, which some create at construction."""
     state = optimization.state_dict()
-    of_weights = {number: of for number, of in state["state"].items() if not any(map(_is_elsewhere, of.values()))}
+    of_weights = {number: of for number, of in state["state"].items() if not any(map(_is_meta_tensor, of.values()))}
     return {**state, "state": of_weights}
 
 
-def _is_elsewhere(value: Any) -> bool:
+def _is_meta_tensor(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_meta
 
 
@@ -51,7 +51,7 @@ def put_in(holdings: LocalShards, model: nn.Module, optimization: OptimizerWrapp
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if not weight.is_meta:
-                piece(weight).copy_(holdings["weights"][name])
+                local_shard(weight).copy_(holdings["weights"][name])
     weights = [weight for group in optimization.optimizer.param_groups for weight in group["params"]]
     state = holdings["optimizer"]
     cut = {number: _in_pieces(of, weights[number]) for number, of in state["state"].items()}
@@ -65,7 +65,7 @@ def _plain(value: Any, *, copied: bool) -> Any:
         return [_plain(each, copied=copied) for each in value]
     if not isinstance(value, Tensor):
         return value
-    own = piece(value.detach())
+    own = local_shard(value.detach())
     # On the CPU, because the device may not have room for the old and the new state together.
     return own.to("cpu", copy=copied)
 
@@ -74,9 +74,9 @@ def _in_pieces(state: Mapping[str, Any], weight: Tensor) -> dict[str, Any]:
     """Return the state of a weight with its moments sharded like the weight; counters stay whole."""
     if not isinstance(weight, DTensor):
         return dict(state)
-    own = piece(weight)
+    own = local_shard(weight)
     return {
-        name: joined(value.to(own.device), weight)
+        name: from_local(value.to(own.device), weight)
         if isinstance(value, Tensor) and value.dim() and value.shape == own.shape
         else value
         for name, value in state.items()

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, copied, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.option_rules import layout_of
 from ddp_trainer.train.loop.run_context import RunContext
-from ddp_trainer.train.loop.train_state import Restored, TrainState
+from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState, recover_from_peers
 
 _BUFFERS: Final = "buffers"
@@ -37,14 +37,14 @@ def capture_state(state: TrainState, *, in_doubt: bool) -> LocalState:
     if state.sharded is not None:
         state.sharded.break_off()
     whole = {name: buffer.detach().clone() for name, buffer in context.model.named_buffers()}
-    beside = copied({**state.replicated(), _BUFFERS: whole}, state.manifest())
+    beside = pack_checkpoint({**state.replicated(), _BUFFERS: whole}, state.manifest())
     holdings = take_out(context.model, optimizer, copied=in_doubt)
     ahead = None
     if in_doubt:
         optimizer.step(step)
         ahead = take_out(context.model, optimizer)
     if state.sharded is not None:
-        state.sharded.mesh.let_go()
+        state.sharded.mesh.release_groups()
     return LocalState(
         step=step,
         attained=progress_key(step, is_evaluated=context.watch.has_seen(step)),
@@ -62,7 +62,7 @@ def recover_state(context: RunContext, own: LocalState | None, demand: Demand) -
     return recover_from_peers(context.process.group, _layout(context), own, demand=demand, skipped=_skipped)
 
 
-def recapture_state(taken: RecoveredState, context: RunContext) -> LocalState:
+def to_local_state(taken: RecoveredState, context: RunContext) -> LocalState:
     """Return a recovered state as a local state, to keep it if the group ends before it is loaded."""
     return LocalState(
         step=taken.step,
@@ -76,7 +76,7 @@ def recapture_state(taken: RecoveredState, context: RunContext) -> LocalState:
     )
 
 
-def restore_state(taken: RecoveredState, state: TrainState) -> Restored:
+def restore_state(taken: RecoveredState, state: TrainState) -> RestoreResult:
     """Load a recovered state into a model that was cut for this group, and into the other components."""
     from ddp_trainer.train.recovery.local_shards import put_in  # noqa: PLC0415 - as above
 

@@ -133,15 +133,15 @@ def recover_from_peers(
     if furthest == _NOTHING or not set(range(layout.replica)) <= set(slots):
         return None
     beside = from_rank(leader, None if own is None else own.beside, group, demand)
-    holdings = None if own is None else _settled(own, step, moved=own.skipped == skipped(beside))
-    mine = _handed(group, layout, slots, holdings)
+    holdings = None if own is None else _resolve_shards(own, step, moved=own.skipped == skipped(beside))
+    mine = _exchange_shards(group, layout, slots, holdings)
     if group.rank < layout.world and slots[group.rank] == group.rank % layout.replica:
         assert holdings is not None  # noqa: S101 - it holds the slot
         mine = holdings
     return RecoveredState(step, furthest, mine, beside, was_behind=own is None or own.attained != furthest)
 
 
-def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
+def _exchange_shards(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
     """Exchange shards with peers, and return those that this rank received; empty if it needed none.
 
     Ranks that are in no pair of a round wait for the end of the round; see :meth:`Group.hand`.
@@ -150,7 +150,7 @@ def _handed(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalS
     pairs = transfer_pairs(slots, layout.replica, layout.world)
     packed = _packed(holdings) if group.rank in {source for source, _ in pairs} and holdings is not None else None
     for round_ in transfer_rounds(pairs):
-        received = group.hand(packed, round_)
+        received = group.transfer(packed, round_)
         if received is not None:
             given = torch.load(BytesIO(received), map_location="cpu", weights_only=True)
     return given
@@ -201,7 +201,7 @@ def transfer_pairs(slots: Sequence[int], replica: int, places: int) -> list[tupl
     return found
 
 
-def _settled(own: LocalState, step: int, *, moved: bool) -> LocalShards:
+def _resolve_shards(own: LocalState, step: int, *, moved: bool) -> LocalShards:
     """Return this rank's shards of its old slot, after or before the step in doubt, depending on its outcome."""
     return own.ahead if own.step < step and own.ahead is not None and moved else own.holdings
 

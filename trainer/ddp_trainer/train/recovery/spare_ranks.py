@@ -10,22 +10,22 @@ from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.option_rules import layout_of
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.process_context import ProcessContext
-from ddp_trainer.train.utils.errors import GroupEnds, PeerLost
+from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 
 
-def needs_more_ranks(parallel: LayoutRange | None, world: int, most_ranks: int | None) -> bool:
+def needs_more_ranks(parallel: LayoutRange | None, world: int, max_ranks: int | None) -> bool:
     """Return True if there are too few ranks for any layout, but more ranks can still join.
 
     Args:
         parallel: The range of layouts; None for plain data parallelism.
         world: Number of ranks now.
-        most_ranks: Maximum number of ranks of the job; None if unknown.
+        max_ranks: Maximum number of ranks of the job; None if unknown.
 
     >>> layouts = LayoutRange.parse("replicate=1:2,shard=2")
     >>> [needs_more_ranks(layouts, world, 4) for world in (1, 2, 3)], needs_more_ranks(layouts, 1, None)
     ([True, False, False], False)
     """
-    return parallel is not None and world < parallel.smallest.world <= (most_ranks or 0)
+    return parallel is not None and world < parallel.smallest.world <= (max_ranks or 0)
 
 
 def select_active_ranks(parallel: LayoutRange, group: Group, note: Callable[[str], None]) -> None:
@@ -46,7 +46,7 @@ def await_end(around: ProcessContext) -> Summary:
 
     Raises:
         PeerLost: The other ranks were lost.
-        GroupEnds: A new group is formed, or this process received a stop request.
+        GroupEnded: A new group is formed, or this process received a stop request.
     """
     control, stop = around.control, around.stop
 
@@ -54,8 +54,8 @@ def await_end(around: ProcessContext) -> Summary:
         return stop.requested or (control is not None and control.is_called_off)
 
     try:
-        return Summary.from_dict(json.loads(around.group.stand_aside(is_over)))
+        return Summary.from_dict(json.loads(around.group.wait_as_spare(is_over)))
     except PeerLost as err:
         if is_over():
-            raise GroupEnds(err.message) from err
+            raise GroupEnded(err.message) from err
         raise

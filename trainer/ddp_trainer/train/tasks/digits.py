@@ -33,7 +33,7 @@ _TEST_PER_CLASS: Final = 36
 _SPLIT_SEED: Final = 1797
 
 
-class LabelledImages:
+class LabeledImages:
     """Images, float32 ``(n, 64)`` in 0..1, with labels, int64 ``(n,)``."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
@@ -64,7 +64,7 @@ class Digits(Classification):
             BadData: The file is missing or damaged.
         """
         self._model = model
-        raw = _read(file or locate())
+        raw = _read(file or find_data_file())
         self._digest = hashlib.sha256(raw).hexdigest()
         self._train, self._test = split(*parse(raw))
 
@@ -76,16 +76,16 @@ class Digits(Classification):
         """Return the model. The default has 26,122 weights and dropout, so restarts must reproduce random streams."""
         return build(self._model, channels=1, side=SIDE, classes=CLASSES)
 
-    def train_samples(self) -> LabelledImages:
+    def train_samples(self) -> LabeledImages:
         """Return the 1,437 training images."""
         return self._train
 
-    def test_samples(self) -> LabelledImages:
+    def test_samples(self) -> LabeledImages:
         """Return the 360 test images."""
         return self._test
 
 
-def locate() -> Path:
+def find_data_file() -> Path:
     """Return the path of the file in the installed scikit-learn.
 
     Raises:
@@ -122,11 +122,11 @@ def parse(raw: bytes) -> tuple[Tensor, Tensor]:
     return rows[:, :_PIXELS] / _BRIGHTEST, rows[:, _PIXELS].long()
 
 
-def split(images: Tensor, labels: Tensor) -> tuple[LabelledImages, LabelledImages]:
+def split(images: Tensor, labels: Tensor) -> tuple[LabeledImages, LabeledImages]:
     """Return training and test samples; the same 36 samples of every class are for the test."""
     shuffled = order(len(labels), _SPLIT_SEED, 0)
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(CLASSES):
         of_class = shuffled[labels[shuffled] == label]
         test[of_class[:_TEST_PER_CLASS]] = True
-    return LabelledImages(images[~test], labels[~test]), LabelledImages(images[test], labels[test])
+    return LabeledImages(images[~test], labels[~test]), LabeledImages(images[test], labels[test])

@@ -55,16 +55,16 @@ class Images:
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         file, label = self._files[index]
-        return self._decoded(file), torch.tensor(label)
+        return self._decode_image(file), torch.tensor(label)
 
-    def _decoded(self, file: Path) -> Tensor:
+    def _decode_image(self, file: Path) -> Tensor:
         from PIL import Image  # noqa: PLC0415 - optional, and slow to import
 
         try:
             with Image.open(file) as image:
                 # Lets the JPEG decoder skip pixels that would be thrown away.
                 image.draft("RGB", (2 * self._size, 2 * self._size))
-                cut = random_cut(*image.size) if self._augment else middle(*image.size)
+                cut = random_cut(*image.size) if self._augment else center_crop_box(*image.size)
                 pixels = image.convert("RGB").resize((self._size, self._size), Image.Resampling.BILINEAR, box=cut)
         except (  # errors of Pillow's decoders
             OSError,
@@ -93,7 +93,7 @@ class ImageFolder(Classification):
         self.name = f"image-folder/{image_size}"
         self._size = image_size
         self._model = model
-        self.classes, self._train, self._test = sides(data)
+        self.classes, self._train, self._test = list_splits(data)
         self._digest = _digest(data, [*self._train, *self._test])
 
     def data_digest(self) -> str:
@@ -116,7 +116,7 @@ class ImageFolder(Classification):
         return Images(self._test, self._size, augment=False)
 
 
-def sides(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]]:
+def list_splits(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]]:
     """Return the names of the classes, the training files and the test files.
 
     Raises:
@@ -127,14 +127,14 @@ def sides(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]]:
         raise BadData(f"The folder of images {folder} {what}.", hint="Give --data a folder with one folder per class.")
     other = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
     if other is None or not (folder / "train").is_dir():
-        classes, files = listed(folder)
+        classes, files = list_images(folder)
         return classes, *_split(files, len(classes))
     own, theirs = class_names(folder / "train"), class_names(other)
     for name in sorted(set(own) ^ set(theirs)):
         lacks = other if name in own else folder / "train"
         raise BadData(f"The class {name!r} is missing in {lacks}.", hint="Let both folders have the same classes.")
-    classes, train = listed(folder / "train")
-    return classes, train, listed(other)[1]
+    classes, train = list_images(folder / "train")
+    return classes, train, list_images(other)[1]
 
 
 def class_names(folder: Path) -> list[str]:
@@ -142,7 +142,7 @@ def class_names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def listed(folder: Path) -> tuple[list[str], list[Labelled]]:
+def list_images(folder: Path) -> tuple[list[str], list[Labelled]]:
     """Return the sorted names of the classes, and each image with its class number.
 
     Raises:
@@ -184,10 +184,10 @@ def random_cut(width: int, height: int) -> tuple[float, float, float, float]:
     return left, top, left + across, top + down
 
 
-def middle(width: int, height: int) -> tuple[float, float, float, float]:
+def center_crop_box(width: int, height: int) -> tuple[float, float, float, float]:
     """Return the center square, 7/8 of the shorter side: left, top, right, bottom, in pixels.
 
-    >>> middle(80, 160)
+    >>> center_crop_box(80, 160)
     (5.0, 45.0, 75.0, 115.0)
     """
     side = min(width, height) / _MARGIN

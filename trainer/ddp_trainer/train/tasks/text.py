@@ -135,10 +135,10 @@ class Text:
 
     def show(self, model: nn.Module) -> str:
         """Return the model's continuation of :data:`SHOWN_START`."""
-        return "The model writes:\n" + continued(model, SHOWN_START, SHOWN_BYTES, self._window)
+        return "The model writes:\n" + generate_text(model, SHOWN_START, SHOWN_BYTES, self._window)
 
 
-def continued(model: nn.Module, start: bytes, count: int, window: int) -> str:
+def generate_text(model: nn.Module, start: bytes, count: int, window: int) -> str:
     """Return ``start`` and ``count`` bytes drawn from the model's predictions; deterministic.
 
     The bytes are drawn at :data:`TEMPERATURE`, because the long tail of a small model's distribution is noise.

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ddp_trainer.train.config.options import Recompute
-from ddp_trainer.train.transforms.blocks import demand_blocks
+from ddp_trainer.train.transforms.blocks import require_blocks
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 
 _COSTLY: Final = (
@@ -57,17 +57,19 @@ def checkpoint_activations(
     Raises:
         BadConfig: The model has no blocks.
     """
-    found = demand_blocks(model, "--activation-checkpointing") if found is None else found
+    found = require_blocks(model, "--activation-checkpointing") if found is None else found
     chosen = found if isinstance(recompute, Recompute) else found[recompute - 1 :: recompute]
     for block in found:
         vars(block)[COMPUTES_AGAIN] = any(block is each for each in chosen)
     for block in chosen:
-        block.forward = _again(block.forward, cheap=recompute is Recompute.CHEAP, compiled=compiled)
+        block.forward = _checkpointed(block.forward, cheap=recompute is Recompute.CHEAP, compiled=compiled)
     return len(chosen)
 
 
-def _again(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Callable[..., Any]:
-    kept: dict[str, Any] = {"context_fn": partial(create_selective_checkpoint_contexts, _kept)} if cheap else {}
+def _checkpointed(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Callable[..., Any]:
+    kept: dict[str, Any] = (
+        {"context_fn": partial(create_selective_checkpoint_contexts, _checkpoint_policy)} if cheap else {}
+    )
 
     def run(*args: Any, **options: Any) -> Any:
         return checkpoint(forward, *args, use_reentrant=False, **kept, **options)
@@ -79,13 +81,13 @@ def _again(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Calla
     return run if compiled else run_uncompiled
 
 
-def _kept(_: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolicy:
+def _checkpoint_policy(_: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolicy:
     # Dropout must not be kept: its numbers would not be drawn again, and later draws would differ in the recomputation.
-    keeps = operation in _costly() and not _drops_out(operation, args, options)
+    keeps = operation in _compute_intensive_ops() and not _has_dropout(operation, args, options)
     return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _drops_out(operation: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def _has_dropout(operation: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     names = [each.name for each in operation._schema.arguments]  # noqa: SLF001 - torch has no public accessor
     if "dropout_p" not in names:
         return False
@@ -94,7 +96,7 @@ def _drops_out(operation: Any, args: Sequence[Any], options: Mapping[str, Any]) 
 
 
 @lru_cache(maxsize=1)
-def _costly() -> list[Any]:
+def _compute_intensive_ops() -> list[Any]:
     """Return the costly operations that this version of torch has."""
     packets = [getattr(torch.ops.aten, name) for name in _COSTLY if hasattr(torch.ops.aten, name)]
     return [packet.default for packet in packets]

@@ -19,7 +19,7 @@ _NAMED: Final = 12
 """Maximum number of classes in a message."""
 
 
-def demand_blocks(model: nn.Module, flag: str) -> list[nn.Module]:
+def require_blocks(model: nn.Module, flag: str) -> list[nn.Module]:
     """Return the blocks of a model for a flag that requires them.
 
     Raises:

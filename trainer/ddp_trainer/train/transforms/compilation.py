@@ -50,7 +50,7 @@ class CompiledLosses:
         try:
             return self._losses(model, batch)
         except self._failures as err:
-            _give_up("The model", err, self._alarm)
+            _report_compile_error("The model", err, self._alarm)
             model._compiled_call_impl = None  # noqa: SLF001 - set by Module.compile(); torch has no public way to undo it
             self._failures = ()
         return self._losses(model, batch)
@@ -89,7 +89,7 @@ class _CompiledForward:
         try:
             return self._compiled(*args, **options)
         except self._failures as err:
-            _give_up("A block of the model", err, self._alarm)
+            _report_compile_error("A block of the model", err, self._alarm)
             self._compiled, self._failures = self._plain, ()
         return self._plain(*args, **options)
 
@@ -103,8 +103,8 @@ def _failures(backend: str) -> tuple[type[Exception], ...]:
     return (_dynamo.exc.TorchDynamoException,)
 
 
-def _give_up(what: str, err: Exception, alarm: Alarm | None) -> None:
-    reason = _first_sentence(err)
+def _report_compile_error(what: str, err: Exception, alarm: Alarm | None) -> None:
+    reason = _error_summary(err)
     if alarm is None:
         raise BadConfig(
             f"{what} could not be compiled: {reason}.",
@@ -113,6 +113,6 @@ def _give_up(what: str, err: Exception, alarm: Alarm | None) -> None:
     alarm(f"{what} could not be compiled, and is trained uncompiled: {reason}.")
 
 
-def _first_sentence(err: Exception) -> str:
+def _error_summary(err: Exception) -> str:
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
     return f"{type(err).__name__}: {lines[0] if lines else 'no reason was given'}".rstrip(".: ")

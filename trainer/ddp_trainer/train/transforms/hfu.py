@@ -9,7 +9,7 @@ from ddp_trainer.train.config.options import Recompute
 from ddp_trainer.train.models.registry import flops
 
 
-def recomputed_ratio(model: nn.Module, config: Config) -> float | None:
+def recompute_ratio(model: nn.Module, config: Config) -> float | None:
     """Return the recomputed operations divided by the operations of the model; None if the model does not count them.
 
     The model counts them in two methods, as :class:`ddp_trainer.train.models.gpt.Gpt` does.

@@ -16,8 +16,8 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level, Recompute
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.transforms.blocks import demand_blocks, named_blocks
-from ddp_trainer.train.transforms.precision import around, demand
+from ddp_trainer.train.transforms.blocks import named_blocks, require_blocks
+from ddp_trainer.train.transforms.precision import precision_context, require_precision
 from ddp_trainer.train.utils.errors import BadConfig
 
 Losses = Callable[[nn.Module, Batch], Tensor]
@@ -37,25 +37,25 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
     Raises:
         BadConfig: The device or the model does not support an option.
     """
-    demand(config.precision, group.device)
+    require_precision(config.precision, group.device)
     if config.deterministic or config.level is Level.EXACT:
         from ddp_trainer.train.transforms.determinism import be_deterministic  # noqa: PLC0415 - a process-wide change
 
         be_deterministic()
     if config.sync_batchnorm:
-        synchronise_batchnorm(model, config, group)
+        convert_sync_batchnorm(model, config, group)
     if config.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks this form
         losses = _with_channels_last(losses)
     if config.activation_checkpointing or config.compile:
         losses = _of_blocks(model, losses, config, alarm)
-    context = around(config.precision, group.device)
+    context = precision_context(config.precision, group.device)
     return losses if context is nullcontext else _within(context, losses)
 
 
 def _of_blocks(model: nn.Module, losses: Losses, config: Config, alarm: Alarm) -> Losses:
     """Apply activation checkpointing and compilation."""
-    by_block = config.compile and (config.compile_blocks or config.spreads)
+    by_block = config.compile and (config.compile_blocks or config.is_model_sharded)
     found: Sequence[nn.Module] = ()
     if by_block or config.activation_checkpointing:
         found = _blocks(model, config, "--activation-checkpointing" if config.activation_checkpointing else "--compile")
@@ -91,7 +91,7 @@ def _compiled(
 def _blocks(model: nn.Module, config: Config, flag: str) -> Sequence[nn.Module]:
     if config.fsdp_blocks:
         return named_blocks(model, config.fsdp_blocks)
-    return demand_blocks(model, flag)
+    return require_blocks(model, flag)
 
 
 def _within(context: Callable[[], Any], losses: Losses) -> Losses:
@@ -119,7 +119,7 @@ def channels_last(batch: Batch) -> Batch:
     return batch
 
 
-def synchronise_batchnorm(model: nn.Module, config: Config, group: Group) -> None:
+def convert_sync_batchnorm(model: nn.Module, config: Config, group: Group) -> None:
     """Replace BatchNorm by torch's SyncBatchNorm, which normalizes over the passes of all ranks; no-op on one rank.
 
     Without it, each logical shard is normalized separately, which needs no other rank, and

@@ -23,7 +23,7 @@ _AMPERE: Final = (8, 0)
 _PASCAL: Final = (5, 3)
 
 
-def lacking(precision: PrecisionName, device: torch.device) -> str:
+def unsupported_reason(precision: PrecisionName, device: torch.device) -> str:
     """Return the reason why the device cannot compute in this precision; empty if it can."""
     if precision is PrecisionName.FP32:
         return ""
@@ -47,19 +47,19 @@ def _cpu_has_fp16() -> bool:
         return True
 
 
-def demand(precision: PrecisionName, device: torch.device) -> None:
+def require_precision(precision: PrecisionName, device: torch.device) -> None:
     """Refuse a precision that the device only emulates, at a fraction of the speed.
 
     Raises:
         BadConfig: The device does not support the precision.
     """
-    reason = lacking(precision, device)
+    reason = unsupported_reason(precision, device)
     if reason:
         instead = "fp32" if precision in {PrecisionName.BF16, PrecisionName.TF32} else "bf16 or fp32"
         raise BadConfig(f"--precision is {precision}, but {reason}.", hint=f"Give --precision {instead}.")
 
 
-def around(precision: PrecisionName, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+def precision_context(precision: PrecisionName, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
     """Return the context manager for forward pass and loss; enables TF32 in the process if configured."""
     if precision is PrecisionName.TF32:
         torch.set_float32_matmul_precision("high")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-def lay_out(model: nn.Module, *, spreads: bool) -> None:
+def make_contiguous(model: nn.Module, *, spreads: bool) -> None:
     """Make all strided buffers of a model contiguous, in place.
 
     A buffer may be a view of another tensor, a transpose, or one row expanded to many (``expand``). A collective cannot

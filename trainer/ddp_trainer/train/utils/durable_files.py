@@ -10,7 +10,7 @@ from typing import Self
 from ddp_trainer.process.atomic_files import draft_of
 
 
-def write_durably(file: Path, content: bytes) -> None:
+def atomic_write(file: Path, content: bytes) -> None:
     """Replace a file's content atomically.
 
     A reader sees the old or the new content, also after a power failure.
@@ -19,13 +19,13 @@ def write_durably(file: Path, content: bytes) -> None:
         OSError: The file could not be written. The old content is still there.
     """
     with draft_of(file) as draft:
-        write_synced(draft, content)
+        write_fsync(draft, content)
     sync_directory(file.parent)
 
 
-def write_synced(file: Path, content: bytes) -> None:
+def write_fsync(file: Path, content: bytes) -> None:
     """Write a file and wait until its content is on the disk (``fsync``)."""
-    with SyncedStream(file) as stream:
+    with FsyncStream(file) as stream:
         stream.write(content)
 
 
@@ -38,7 +38,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-class SyncedStream:
+class FsyncStream:
     """New file, written as a stream, with the SHA-256 digest and the size of its content.
 
     On exit, the context manager waits until the content is on the disk, unless an exception is raised inside.

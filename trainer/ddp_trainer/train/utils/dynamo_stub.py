@@ -27,7 +27,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class _StandIn(ModuleType):
+class _DynamoStub(ModuleType):
     """The attributes of ``torch._dynamo`` that optimizers and DDP use, with their default behavior."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _StandIn(ModuleType):
         return getattr(_load(self), name)
 
 
-_STAND_IN: Final = _StandIn()
+_STAND_IN: Final = _DynamoStub()
 
 
 def _load(stand_in: ModuleType) -> ModuleType:

@@ -1,6 +1,6 @@
 """Reporting of the error that ends a rank: a message on stderr, and torch's error file for the launcher.
 
-:func:`last_words` reports an error and returns the exit code; :func:`leave_group` also ends the process.
+:func:`report_error` reports an error and returns the exit code; :func:`exit_without_teardown` also ends the process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def code_of(err: BaseException) -> int:
     return int(Exit.GPU_FAULT if isinstance(err, RuntimeError) and fault_in(str(err)) else Exit.FAILURE)
 
 
-def last_words(err: Exception, error_file: Path | None) -> int:
+def report_error(err: Exception, error_file: Path | None) -> int:
     """Print the error, write the error file, and return the exit code.
 
     A :class:`TrainError` is printed as one sentence, any other exception with its traceback.
@@ -70,15 +70,15 @@ def end_for_lost_peer(sentence: str, error_file: Path | None) -> NoReturn:
 
     Used when the process cannot leave its group in any other way. The exit code lets the launcher start another one.
     """
-    leave_group(PeerLost(sentence), error_file)
+    exit_without_teardown(PeerLost(sentence), error_file)
 
 
-def leave_group(err: Exception, error_file: Path | None) -> NoReturn:
+def exit_without_teardown(err: Exception, error_file: Path | None) -> NoReturn:
     """Report the error and end this process with its exit code, without tearing down the process group.
 
     An orderly teardown is impossible here, and the launcher waits for the exit.
     """
-    code = last_words(err, error_file)
+    code = report_error(err, error_file)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

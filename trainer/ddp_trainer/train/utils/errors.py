@@ -10,14 +10,14 @@
     ├─ DataWorkerLost           1   a data loading process died
     ├─ CheckpointMismatch       2   the checkpoint belongs to another run
     ├─ WrongSamples             1   the ranks processed other samples than the step requires
-    ├─ NotFinite                1   the loss is infinite or not a number
+    ├─ NonFiniteLoss                1   the loss is infinite or not a number
     ├─ CheckpointNotWritten     1   the final state of the run could not be saved
     ├─ GpuFailed              173   the GPU of this rank failed or is missing; retryable on another node
     ├─ PeerLost               170   another rank ended or does not respond; retryable
     │  ├─ PeerFailed          170   another rank reported that its part of the step failed
-    │  └─ GroupEnds           143   planned end of the group, after a step that all ranks agreed on
+    │  └─ GroupEnded           143   planned end of the group, after a step that all ranks agreed on
     ├─ StaleGeneration        172   a newer worker group owns the checkpoint directory
-    └─ DamagedClaim             2   the claim on the checkpoint directory cannot be parsed
+    └─ InvalidLease             2   the claim on the checkpoint directory cannot be parsed
 
 Each message is one sentence that names the value. ``hint`` is the next step for the user.
 """
@@ -80,7 +80,7 @@ class WrongSamples(TrainError):
     """The ranks together processed other samples than the step requires."""
 
 
-class NotFinite(TrainError):
+class NonFiniteLoss(TrainError):
     """The loss of a step is infinite or not a number."""
 
 
@@ -99,7 +99,7 @@ class PeerLost(TrainError):
 
     exit_code = Exit.RENDEZVOUS_LOST
 
-    def alone(self) -> PeerLost:
+    def without_traceback(self) -> PeerLost:
         """Return a copy without traceback, whose frames would keep all their local objects alive."""
         return type(self)(self.message, hint=self.hint)
 
@@ -108,7 +108,7 @@ class PeerFailed(PeerLost):
     """Another rank voted that its part of the step failed. That rank reports the cause."""
 
 
-class GroupEnds(PeerLost):
+class GroupEnded(PeerLost):
     """The worker group ends as planned, without a failure, because nodes join or leave."""
 
     exit_code = Exit.TERMINATED
@@ -120,7 +120,7 @@ class StaleGeneration(TrainError):
     exit_code = Exit.STALE_GENERATION
 
 
-class DamagedClaim(TrainError):
+class InvalidLease(TrainError):
     """The claim file of the checkpoint directory cannot be parsed, so the order of its writers is unknown."""
 
     exit_code = Exit.USAGE

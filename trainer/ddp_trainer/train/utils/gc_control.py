@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collecting_by_hand(every_steps: int | None) -> Iterator[None]:
+def manual_gc(every_steps: int | None) -> Iterator[None]:
     """Disable automatic garbage collection inside the context, unless ``every_steps`` is None."""
     if every_steps is None or not gc.isenabled():
         yield

@@ -20,7 +20,7 @@ _PORTABLE: Final = 1
 """``cudaHostRegisterPortable``: the pages count as locked for every context of the process."""
 
 
-class PageLocks:
+class PageLock:
     """Page locks of the CUDA runtime, for one GPU. Not verified on GPUs."""
 
     def __init__(self, device: torch.device) -> None:
@@ -41,7 +41,7 @@ def _runtime() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call] # torch has no types here
 
 
-def host_memory(size_bytes: int, locks: PageLocks | None) -> Tensor:
+def host_memory(size_bytes: int, locks: PageLock | None) -> Tensor:
     """Return zeroed host memory, rounded up to whole pages.
 
     Args:

@@ -48,9 +48,9 @@ def mix_on(state: int, *numbers: int) -> int:
 
 def mix_all(numbers: Tensor, key: int) -> Tensor:
     """Return ``mix(key, n)`` for every ``n`` of an int64 tensor, as int64 with the bits of the unsigned result."""
-    state = numbers + _signed((key + _GAMMA) & _MASK)
-    state = (state ^ _shift(state, 30)) * _signed(_FIRST)
-    state = (state ^ _shift(state, 27)) * _signed(_SECOND)
+    state = numbers + _to_int64((key + _GAMMA) & _MASK)
+    state = (state ^ _shift(state, 30)) * _to_int64(_FIRST)
+    state = (state ^ _shift(state, 27)) * _to_int64(_SECOND)
     return state ^ _shift(state, 31)
 
 
@@ -59,5 +59,5 @@ def _shift(state: Tensor, bits: int) -> Tensor:
     return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(number: int) -> int:
+def _to_int64(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number

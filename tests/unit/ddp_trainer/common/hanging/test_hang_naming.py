@@ -7,16 +7,16 @@ from dataclasses import asdict, replace
 import pytest
 
 from ddp_trainer.common.constants import Section
-from ddp_trainer.common.hanging.look import GroupPosition, Look, RankState, look_of
-from ddp_trainer.common.hanging.naming import culprits, nobody_missing
+from ddp_trainer.common.hanging.diagnosis import all_waiting_message, find_culprits
+from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, RankStatus, parse_rank_status
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 """The collectives of a step of plain DDP: gradients, then the loss."""
 
 
-def waiting(rank: int, **changes: object) -> Look:
+def waiting(rank: int, **changes: object) -> RankStatus:
     """A rank that has begun its 40th collective, and waits in it."""
-    look = Look(
+    look = RankStatus(
         rank=rank,
         local_rank=rank % 2,
         node=f"worker-{rank // 2}",
@@ -31,7 +31,7 @@ def waiting(rank: int, **changes: object) -> Look:
     return replace(look, **changes)  # type: ignore[arg-type] # each test names fields of a Look
 
 
-def behind(rank: int, **changes: object) -> Look:
+def behind(rank: int, **changes: object) -> RankStatus:
     return waiting(
         rank,
         **{"sequence": 39, "waits_in": "", "collectives": (EACH_STEP * 10)[:-1], "place": "train.py:7", **changes},
@@ -113,21 +113,21 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("looks", "expected"), TABLE.values(), ids=TABLE.keys())
-def test_it_names(looks: list[Look], expected: dict[int, str]) -> None:
-    named = {culprit.look.rank: culprit.why for culprit in culprits(looks)}
+def test_it_names(looks: list[RankStatus], expected: dict[int, str]) -> None:
+    named = {culprit.look.rank: culprit.why for culprit in find_culprits(looks)}
     assert named.keys() == expected.keys()
     assert all(expected[rank] in why for rank, why in named.items())
 
 
 def test_a_sentence_says_who_where_and_for_how_long() -> None:
-    (culprit,) = culprits([*WAITING, behind(1, section=Section.DATA)])
-    assert culprit.sentence == (
+    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.DATA)])
+    assert culprit.message == (
         "rank 1 on worker-0 did not enter all_reduce #40; in section data at train.py:7 for 20.0 s (limit 30.0 s)"
     )
 
 
 def test_where_all_wait_in_one_collective_the_network_is_suspected() -> None:
-    assert nobody_missing(WAITING).startswith("all 3 ranks that run wait in all_reduce #40 for 20.0 s: ")
+    assert all_waiting_message(WAITING).startswith("all 3 ranks that run wait in all_reduce #40 for 20.0 s: ")
 
 
 @pytest.mark.parametrize(
@@ -135,26 +135,26 @@ def test_where_all_wait_in_one_collective_the_network_is_suspected() -> None:
     [behind(1), waiting(1, waits_in=""), waiting(1, waits_in="barrier[]"), waiting(1, seconds=2.0)],
     ids=["one is behind", "one waits in none", "one waits in another", "one has moved"],
 )
-def test_else_it_is_not(other: Look) -> None:
-    assert not nobody_missing([*WAITING, other])
+def test_else_it_is_not(other: RankStatus) -> None:
+    assert not all_waiting_message([*WAITING, other])
 
 
 def test_a_long_checkpoint_is_told_of_and_not_killed() -> None:
-    (culprit,) = culprits([*WAITING, behind(1, section=Section.CHECKPOINT)])
+    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.CHECKPOINT)])
     assert not culprit.may_be_killed
 
 
 def test_a_rank_that_is_stopped_while_it_saves_is_killed() -> None:
-    (culprit,) = culprits([*WAITING, behind(1, section=Section.CHECKPOINT, state=RankState.STOPPED)])
+    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.CHECKPOINT, state=RankState.STOPPED)])
     assert culprit.may_be_killed
 
 
 def test_ranks_that_all_wait_for_something_else_are_told_of_and_not_killed() -> None:
-    named = culprits([waiting(rank, section=Section.DATA, waits_in="") for rank in range(3)])
+    named = find_culprits([waiting(rank, section=Section.DATA, waits_in="") for rank in range(3)])
     assert [(culprit.look.rank, culprit.may_be_killed) for culprit in named] == [(0, False), (1, False), (2, False)]
 
 
-def on_nccl(rank: int, *positions: tuple[str, int, int, int], **changes: object) -> Look:
+def on_nccl(rank: int, *positions: tuple[str, int, int, int], **changes: object) -> RankStatus:
     """A rank whose host has begun its 40th collective; positions are group, enqueued, started, completed."""
     places = tuple(
         GroupPosition(group=group, enqueued=enqueued, started=started, completed=completed)
@@ -194,8 +194,8 @@ ON_GPUS = {
 
 
 @pytest.mark.parametrize(("looks", "named"), ON_GPUS.values(), ids=ON_GPUS)
-def test_gpus_that_are_behind_their_hosts_are_named(looks: list[Look], named: dict[int, str]) -> None:
-    found = {culprit.look.rank: culprit.why for culprit in culprits(looks)}
+def test_gpus_that_are_behind_their_hosts_are_named(looks: list[RankStatus], named: dict[int, str]) -> None:
+    found = {culprit.look.rank: culprit.why for culprit in find_culprits(looks)}
     assert found.keys() == named.keys()
     for rank, why in named.items():
         assert found[rank].startswith(why)
@@ -203,4 +203,4 @@ def test_gpus_that_are_behind_their_hosts_are_named(looks: list[Look], named: di
 
 def test_positions_travel_in_a_look() -> None:
     look = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
-    assert look_of(asdict(look)) == look
+    assert parse_rank_status(asdict(look)) == look

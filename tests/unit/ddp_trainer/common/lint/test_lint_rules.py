@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.generated_tables import with_tables
-from ddp_trainer.common.lint import catalogue, model, names, values
-from ddp_trainer.common.lint.catalogue import RULES, check, unknown_ids
+from ddp_trainer.common.lint import model, names, registry, values
 from ddp_trainer.common.lint.model import Facts, Finding, Severity
 from ddp_trainer.common.lint.reference import lines
+from ddp_trainer.common.lint.registry import RULES, check, unknown_ids
 
 ROOT = Path(__file__).parents[5]
 BY_ID = {rule.id: rule for rule in RULES}
@@ -309,6 +309,6 @@ def test_the_table_in_the_documentation_is_in_step() -> None:
     assert written == with_tables(written, lines()), "run: make docs"
 
 
-@pytest.mark.parametrize("module", [catalogue, model, values], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [registry, model, values], ids=lambda module: module.__name__)
 def test_the_examples_in_the_docstrings_are_true(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

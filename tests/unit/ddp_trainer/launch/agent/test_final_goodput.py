@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.common.constants import JobTime, Moment
+from ddp_trainer.common.constants import JobTime, LifecycleEvent
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.launch.agent.final_goodput import account_at_the_end
 
 LAUNCHED, JOINED, FORMED, NOW = 1000.0, 1004.0, 1014.0, 1074.0
-TIMES = {Moment.LAUNCHED: LAUNCHED, Moment.JOINED: JOINED, Moment.FORMED: FORMED}
+TIMES = {LifecycleEvent.LAUNCHED: LAUNCHED, LifecycleEvent.JOINED: JOINED, LifecycleEvent.FORMED: FORMED}
 
 
 def spent(account: JobAccount) -> dict[JobTime, float]:
-    return {state: seconds for state, seconds in account.spent.items() if seconds}
+    return {state: seconds for state, seconds in account.seconds_by_state.items() if seconds}
 
 
 def trained(until: float) -> JobAccount:
@@ -33,14 +33,17 @@ def test_before_the_first_step_time_went_into_the_start_and_the_rendezvous_and_n
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
-        ({Moment.LAUNCHED: LAUNCHED}, {JobTime.STARTUP: 74.0}),
-        ({Moment.LAUNCHED: LAUNCHED, Moment.JOINED: JOINED}, {JobTime.STARTUP: 4.0, JobTime.RENDEZVOUS: 70.0}),
-        (TIMES | {Moment.JOINED: 1024.0}, {JobTime.STARTUP: 24.0, JobTime.RENDEZVOUS: 50.0}),
+        ({LifecycleEvent.LAUNCHED: LAUNCHED}, {JobTime.STARTUP: 74.0}),
+        (
+            {LifecycleEvent.LAUNCHED: LAUNCHED, LifecycleEvent.JOINED: JOINED},
+            {JobTime.STARTUP: 4.0, JobTime.RENDEZVOUS: 70.0},
+        ),
+        (TIMES | {LifecycleEvent.JOINED: 1024.0}, {JobTime.STARTUP: 24.0, JobTime.RENDEZVOUS: 50.0}),
     ],
     ids=["never joined", "never formed", "joined again"],
 )
 def test_a_launcher_that_found_no_others_waited_in_the_rendezvous(
-    times: dict[Moment, float], expected: dict[JobTime, float]
+    times: dict[LifecycleEvent, float], expected: dict[JobTime, float]
 ) -> None:
     assert spent(account_at_the_end(None, times, NOW, JobTime.RESTART)) == expected
 

@@ -10,21 +10,20 @@ from ddp_trainer.common.constants import Exit, GroupState
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
 from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
 from ddp_trainer.launch.protocol.actions import (
-    Arm,
-    Disarm,
+    CancelTimer,
     Enter,
     Finish,
     PrepareWorkers,
     RegroupWorkers,
     Rejoin,
     Send,
+    SetTimer,
     SignalWorkers,
     StartWorkers,
     Timer,
 )
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
-    Aside,
     Failed,
     Failure,
     Generation,
@@ -32,17 +31,18 @@ from ddp_trainer.launch.protocol.messages import (
     Join,
     Leave,
     Node,
-    Outlive,
     Over,
     Policy,
     Prepare,
-    Refused,
-    Standing,
+    Rejected,
+    ReusableWorkers,
+    StandBy,
     Start,
     Stop,
     Succeeded,
     Verdict,
     Waiting,
+    WorkerState,
 )
 from tests.support.launch_simulation import a_failure, a_policy
 
@@ -55,7 +55,7 @@ SIGKILL = SignalWorkers(signal.SIGKILL)
 
 def a_hello(policy: Policy | None = None) -> Hello:
     policy = policy or a_policy()
-    return Hello(version=VERSION, run_id="run", node=NODE, policy=policy, standing=Standing.IDLE)
+    return Hello(version=VERSION, run_id="run", node=NODE, policy=policy, standing=WorkerState.IDLE)
 
 
 def joining() -> AgentStateMachine:
@@ -66,14 +66,14 @@ def joining() -> AgentStateMachine:
 
 def running() -> AgentStateMachine:
     core = joining()
-    core.opening("10.0.0.7")
-    core.told(Start(assignment=GENERATION))
+    core.initial_messages("10.0.0.7")
+    core.on_message(Start(assignment=GENERATION))
     return core
 
 
 def stopping() -> AgentStateMachine:
     core = running()
-    core.told(Stop(graceful=True))
+    core.on_message(Stop(graceful=True))
     return core
 
 
@@ -81,8 +81,8 @@ def seconds_until_killed(core: AgentStateMachine, most: float = 100) -> float:
     """Seconds until an agent that stops kills what is left, if nothing else happens in ``most`` seconds."""
     seconds: float = LIMITS.failure
     while seconds < most:
-        [action] = core.fired(Timer.KILL)
-        if not isinstance(action, Arm):
+        [action] = core.on_timer(Timer.KILL)
+        if not isinstance(action, SetTimer):
             assert isinstance(action, SignalWorkers)
             assert action.signal is signal.SIGKILL
             return seconds
@@ -92,112 +92,114 @@ def seconds_until_killed(core: AgentStateMachine, most: float = 100) -> float:
 
 def done() -> AgentStateMachine:
     core = running()
-    core.exited(0, None)
-    core.exited(1, None)
+    core.on_worker_exit(0, None)
+    core.on_worker_exit(1, None)
     return core
 
 
 def test_joining_says_the_port_and_waits_so_long_and_no_longer() -> None:
     core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
-    assert core.join(5000) == [Enter(GroupState.RENDEZVOUS), Arm(Timer.JOIN, 60), Send(Join(port=5000))]
+    assert core.join(5000) == [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, 60), Send(Join(port=5000))]
 
 
 def test_a_generation_starts_the_workers() -> None:
-    actions = joining().told(Start(assignment=GENERATION))
+    actions = joining().on_message(Start(assignment=GENERATION))
     assert StartWorkers(GENERATION) in actions
-    assert Disarm(Timer.JOIN) in actions
+    assert CancelTimer(Timer.JOIN) in actions
 
 
 @pytest.mark.parametrize("state", [running, stopping, done])
 def test_a_generation_that_comes_late_starts_nothing(state: Callable[[], AgentStateMachine]) -> None:
-    assert state().told(Start(assignment=GENERATION)) == []
+    assert state().on_message(Start(assignment=GENERATION)) == []
 
 
 def test_a_failure_is_told_at_once_and_the_others_get_little_time() -> None:
     core = running()
     failure = a_failure(4)
-    actions = core.exited(1, failure)
+    actions = core.on_worker_exit(1, failure)
     assert actions[0] == Send(Failed(failure=failure))
     assert SIGTERM in actions
-    assert Arm(Timer.KILL, 3) in actions
-    assert core.exited(0, a_failure(4, exit_code=143)) == [Disarm(Timer.KILL), Rejoin()]
+    assert SetTimer(Timer.KILL, 3) in actions
+    assert core.on_worker_exit(0, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 def test_a_single_worker_that_fails_is_followed_by_joining_again() -> None:
     core = running()
-    core.exited(0, None)
-    actions = core.exited(1, a_failure(4))
+    core.on_worker_exit(0, None)
+    actions = core.on_worker_exit(1, a_failure(4))
     assert actions[-1] == Rejoin()
     assert SIGTERM not in actions
 
 
 def test_an_error_that_was_there_earlier_is_told_when_it_turns_up() -> None:
     core = running()
-    core.exited(0, a_failure(4, at=10, reason="collective_error"))
-    assert core.exited(1, a_failure(4, at=11, exit_code=2))[0] == Send(Failed(failure=a_failure(4, at=11, exit_code=2)))
+    core.on_worker_exit(0, a_failure(4, at=10, reason="collective_error"))
+    assert core.on_worker_exit(1, a_failure(4, at=11, exit_code=2))[0] == Send(
+        Failed(failure=a_failure(4, at=11, exit_code=2))
+    )
 
 
 def test_success_of_all_workers_is_told_once() -> None:
     core = running()
-    assert core.exited(0, None) == []
-    assert Send(Succeeded(generation=4)) in core.exited(1, None)
+    assert core.on_worker_exit(0, None) == []
+    assert Send(Succeeded(generation=4)) in core.on_worker_exit(1, None)
     assert core.state is State.DONE
 
 
 def test_a_graceful_stop_gives_the_workers_their_time() -> None:
     core = running()
-    assert SIGTERM in core.told(Stop(graceful=True))
+    assert SIGTERM in core.on_message(Stop(graceful=True))
     assert seconds_until_killed(core) == LIMITS.shutdown
 
 
 def test_a_graceful_stop_does_not_wait_for_a_worker_that_is_stuck() -> None:
     core = stopping()
     core.stuck = lambda local_ranks: local_ranks & {1}
-    killed, again = core.fired(Timer.KILL)
+    killed, again = core.on_timer(Timer.KILL)
     assert killed == SignalWorkers(signal.SIGKILL, frozenset({1}))
-    assert again == Arm(Timer.KILL, LIMITS.failure)
+    assert again == SetTimer(Timer.KILL, LIMITS.failure)
 
 
 def test_a_graceful_stop_may_become_a_hurried_one_but_not_the_reverse() -> None:
     core = stopping()
-    assert core.told(Stop(graceful=False)) == [Arm(Timer.KILL, 3)]
-    assert core.told(Stop(graceful=True)) == []
+    assert core.on_message(Stop(graceful=False)) == [SetTimer(Timer.KILL, 3)]
+    assert core.on_message(Stop(graceful=True)) == []
 
 
 def test_a_node_that_is_done_joins_again_when_others_need_it() -> None:
-    assert done().told(Stop(graceful=False))[-1] == Rejoin()
+    assert done().on_message(Stop(graceful=False))[-1] == Rejoin()
 
 
 def test_workers_that_end_as_they_were_asked_to_are_no_failure() -> None:
     core = stopping()
-    assert core.exited(0, a_failure(4, exit_code=143)) == []
-    assert core.exited(1, a_failure(4, exit_code=137)) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.on_worker_exit(0, a_failure(4, exit_code=143)) == []
+    assert core.on_worker_exit(1, a_failure(4, exit_code=137)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 @pytest.mark.parametrize("state", [joining, done])
 def test_told_to_stop_without_workers_it_leaves_at_once(state: Callable[[], AgentStateMachine]) -> None:
-    actions = state().signalled(signal.SIGTERM)
+    actions = state().on_signal(signal.SIGTERM)
     assert actions[0] == Send(Leave())
     assert actions[-1] == Finish(Exit.TERMINATED)
 
 
 def test_told_to_stop_it_passes_the_signal_on_and_waits() -> None:
     core = running()
-    actions = core.signalled(signal.SIGINT)
+    actions = core.on_signal(signal.SIGINT)
     assert actions[:2] == [Send(Leave()), SignalWorkers(signal.SIGINT)]
-    assert Arm(Timer.KILL, 30) in actions
-    core.exited(0, None)
-    assert core.exited(1, a_failure(4, exit_code=1))[-1] == Finish(Exit.TERMINATED)
+    assert SetTimer(Timer.KILL, 30) in actions
+    core.on_worker_exit(0, None)
+    assert core.on_worker_exit(1, a_failure(4, exit_code=1))[-1] == Finish(Exit.TERMINATED)
 
 
 def able(core: AgentStateMachine, *local_ranks: int) -> AgentStateMachine:
     for local_rank in local_ranks:
-        core.able(local_rank)
+        core.set_reusable(local_rank)
     return core
 
 
 def test_workers_that_can_are_asked_to_leave_the_group_and_not_to_end() -> None:
-    actions = able(running(), 0).told(Stop(graceful=True))
+    actions = able(running(), 0).on_message(Stop(graceful=True))
     assert RegroupWorkers(frozenset({0}), graceful=True) in actions
     assert SignalWorkers(signal.SIGTERM, frozenset({1})) in actions
     assert SIGTERM not in actions
@@ -205,9 +207,9 @@ def test_workers_that_can_are_asked_to_leave_the_group_and_not_to_end() -> None:
 
 def test_a_group_has_stopped_when_every_worker_has_left_it_or_is_gone() -> None:
     core = able(running(), 0)
-    core.told(Stop(graceful=False))
+    core.on_message(Stop(graceful=False))
     assert core.left(0, a_failure(4, exit_code=170)) == [Send(Failed(failure=a_failure(4, exit_code=170)))]
-    assert core.exited(1, a_failure(4, exit_code=143))[-1] == Rejoin()
+    assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Rejoin()
 
 
 def test_a_worker_that_notices_the_loss_itself_counts_as_failed_and_stays() -> None:
@@ -222,55 +224,55 @@ def test_a_worker_that_notices_the_loss_itself_counts_as_failed_and_stays() -> N
 
 def test_only_those_that_did_not_leave_in_time_are_killed_where_the_run_goes_on() -> None:
     core = able(running(), 0, 1)
-    core.told(Stop(graceful=False))
+    core.on_message(Stop(graceful=False))
     core.left(0, None)
-    assert core.fired(Timer.KILL) == [SignalWorkers(signal.SIGKILL, frozenset({1}))]
+    assert core.on_timer(Timer.KILL) == [SignalWorkers(signal.SIGKILL, frozenset({1}))]
 
 
 def test_workers_that_stayed_are_ended_when_the_run_is_over_or_the_agent_is_told_to_stop() -> None:
     core = able(running(), 0, 1)
-    core.told(Stop(graceful=False))
+    core.on_message(Stop(graceful=False))
     core.left(0, None)
     core.left(1, None)
     core.join(5001)
-    actions = core.signalled(signal.SIGTERM)
+    actions = core.on_signal(signal.SIGTERM)
     assert actions[0] == Send(Leave())
     assert SIGTERM in actions
-    core.exited(0, a_failure(4, exit_code=143))
-    assert core.exited(1, a_failure(4, exit_code=143))[-1] == Finish(143)
+    core.on_worker_exit(0, a_failure(4, exit_code=143))
+    assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Finish(143)
 
 
 def test_a_node_that_leaves_says_when_its_ranks_have_left_though_they_still_save() -> None:
     core = able(running(), 0, 1)
-    core.signalled(signal.SIGTERM)
+    core.on_signal(signal.SIGTERM)
     assert core.left(0, None) == []
     assert core.left(1, None) == [Send(Leave(has_left=True))]
 
 
 def test_a_node_whose_ranks_publish_what_others_lack_has_left_when_they_have_and_nobody_hurries_them() -> None:
     core = able(running(), 0, 1)
-    core.signalled(signal.SIGTERM)
+    core.on_signal(signal.SIGTERM)
     asked = a_failure(4, exit_code=Exit.TERMINATED)
     assert core.left(0, asked, stays=False, publishes=True) == []
     assert core.left(1, asked, stays=False, publishes=True) == []
-    assert core.told(Stop(graceful=False)) == []
-    core.exited(0, asked)
-    assert core.exited(1, asked)[-1] == Finish(143)
+    assert core.on_message(Stop(graceful=False)) == []
+    core.on_worker_exit(0, asked)
+    assert core.on_worker_exit(1, asked)[-1] == Finish(143)
 
 
 def test_a_worker_that_can_no_longer_is_stopped_as_others_are() -> None:
     core = able(running(), 0)
-    core.told(Stop(graceful=True))
-    assert core.able(0, able=False) == [SignalWorkers(signal.SIGTERM, frozenset({0}))]
+    core.on_message(Stop(graceful=True))
+    assert core.set_reusable(0, able=False) == [SignalWorkers(signal.SIGTERM, frozenset({0}))]
 
 
 def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
     core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     assert PrepareWorkers() in core.prepare()
-    assert all(not isinstance(message, Join) for message in core.opening("10.0.0.7"))
+    assert all(not isinstance(message, Join) for message in core.initial_messages("10.0.0.7"))
     able(core, 0)
     assert core.left(0, None) == []
-    assert core.exited(1, a_failure(0)) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.on_worker_exit(1, a_failure(0)) == [CancelTimer(Timer.KILL), Rejoin()]
     assert core.join(5000)[-1] == Send(Join(port=5000, is_prepared=False))
 
 
@@ -280,66 +282,66 @@ def of_two_nodes(min_nodes: int) -> AgentStateMachine:
     core.join(5000)
     other = Node(token="other", name="w-1", index=1, local_world_size=2)
     group = Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)
-    core.told(Start(assignment=group.assignment_of("me")))
+    core.on_message(Start(assignment=group.assignment_of("me")))
     able(core, 0, 1)
-    core.exited(0, a_failure(4))
+    core.on_worker_exit(0, a_failure(4))
     return core
 
 
 def test_a_node_that_can_be_spared_steps_aside_until_its_dead_workers_are_replaced() -> None:
     core = of_two_nodes(1)
     actions = core.left(1, None)
-    assert actions[:2] == [Disarm(Timer.KILL), Send(Aside(generation=4))]
+    assert actions[:2] == [CancelTimer(Timer.KILL), Send(StandBy(generation=4))]
     assert PrepareWorkers() in actions
-    hello, *rest = core.opening("10.0.0.7")
+    hello, *rest = core.initial_messages("10.0.0.7")
     assert isinstance(hello, Hello)
-    assert rest == [Failed(failure=a_failure(4)), Aside(generation=4)]
+    assert rest == [Failed(failure=a_failure(4)), StandBy(generation=4)]
     able(core, 0)
-    assert core.left(0, None) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.left(0, None) == [CancelTimer(Timer.KILL), Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=True))
 
 
 def test_a_node_that_cannot_be_spared_joins_at_once() -> None:
-    assert of_two_nodes(2).left(1, None) == [Disarm(Timer.KILL), Rejoin()]
+    assert of_two_nodes(2).left(1, None) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 def test_a_node_whose_workers_could_not_have_stayed_joins_at_once() -> None:
     core = of_two_nodes(1)
-    core.able(1, able=False)
-    assert core.exited(1, a_failure(4, exit_code=143)) == [Disarm(Timer.KILL), Rejoin()]
+    core.set_reusable(1, able=False)
+    assert core.on_worker_exit(1, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 def test_a_node_that_stepped_aside_is_told_to_stop_as_any_other() -> None:
     core = of_two_nodes(1)
     core.left(1, None)
-    assert core.signalled(signal.SIGTERM)[:2] == [Send(Leave()), SIGTERM]
-    core.exited(0, None)
-    assert core.exited(1, None)[-1] == Finish(Exit.TERMINATED)
+    assert core.on_signal(signal.SIGTERM)[:2] == [Send(Leave()), SIGTERM]
+    core.on_worker_exit(0, None)
+    assert core.on_worker_exit(1, None)[-1] == Finish(Exit.TERMINATED)
 
 
 def test_told_to_stop_twice_it_does_not_wait() -> None:
     core = running()
-    core.signalled(signal.SIGTERM)
-    assert core.signalled(signal.SIGTERM) == [SIGKILL]
+    core.on_signal(signal.SIGTERM)
+    assert core.on_signal(signal.SIGTERM) == [SIGKILL]
 
 
 def test_told_to_stop_while_stopping_for_others_it_does_not_join_again() -> None:
     core = stopping()
-    assert core.signalled(signal.SIGTERM) == [Send(Leave())]
-    core.exited(0, None)
-    assert core.exited(1, None)[-1] == Finish(Exit.TERMINATED)
+    assert core.on_signal(signal.SIGTERM) == [Send(Leave())]
+    core.on_worker_exit(0, None)
+    assert core.on_worker_exit(1, None)[-1] == Finish(Exit.TERMINATED)
 
 
 def test_the_verdict_ends_a_node_that_is_done() -> None:
     over = Over(verdict=Verdict.SUCCEEDED, exit_code=0, restarts={"failure": 1})
-    assert done().told(over)[-1] == Finish(0, "", None, {"failure": 1})
+    assert done().on_message(over)[-1] == Finish(0, "", None, {"failure": 1})
 
 
 def test_the_verdict_ends_running_workers_first() -> None:
     core = running()
-    assert SIGTERM in core.told(Refused(why="stale", exit_code=172))
-    core.exited(0, a_failure(4, exit_code=143))
-    assert core.exited(1, a_failure(4, exit_code=143))[-1] == Finish(172, "stale")
+    assert SIGTERM in core.on_message(Rejected(why="stale", exit_code=172))
+    core.on_worker_exit(0, a_failure(4, exit_code=143))
+    assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Finish(172, "stale")
 
 
 def test_a_store_that_is_away_does_not_disturb_running_workers() -> None:
@@ -350,12 +352,12 @@ def test_a_store_that_is_away_does_not_disturb_running_workers() -> None:
 
 @pytest.mark.parametrize(
     ("state", "standing", "said"),
-    [(joining, Standing.IDLE, [Join]), (running, Standing.RUNNING, []), (done, Standing.SUCCEEDED, [])],
+    [(joining, WorkerState.IDLE, [Join]), (running, WorkerState.RUNNING, []), (done, WorkerState.SUCCEEDED, [])],
 )
 def test_a_new_link_hears_how_things_stand(
-    state: Callable[[], AgentStateMachine], standing: Standing, said: list[type]
+    state: Callable[[], AgentStateMachine], standing: WorkerState, said: list[type]
 ) -> None:
-    hello, *rest = state().opening("10.0.0.7")
+    hello, *rest = state().initial_messages("10.0.0.7")
     assert isinstance(hello, Hello)
     assert hello.standing is standing
     assert hello.node.address == "10.0.0.7"
@@ -365,68 +367,68 @@ def test_a_new_link_hears_how_things_stand(
 def test_a_new_link_hears_of_a_failure_that_the_old_one_may_have_lost() -> None:
     core = running()
     core.link_down()
-    core.exited(0, a_failure(4))
-    hello, *rest = core.opening("")
-    assert hello.standing is Standing.RUNNING
+    core.on_worker_exit(0, a_failure(4))
+    hello, *rest = core.initial_messages("")
+    assert hello.standing is WorkerState.RUNNING
     assert rest == [Failed(failure=a_failure(4))]
 
 
 def test_patience_ends_with_the_name_of_the_store_that_was_not_there() -> None:
-    finish = joining().fired(Timer.JOIN)[-1]
+    finish = joining().on_timer(Timer.JOIN)[-1]
     assert finish.code == Exit.RENDEZVOUS_LOST
-    assert "store:29400" in finish.sentence
+    assert "store:29400" in finish.message
 
 
 def test_patience_ends_with_the_count_of_nodes_that_were() -> None:
     core = joining()
-    core.opening("")
-    core.told(Waiting(nodes=1, spare=False))
-    assert "1 node ready" in core.fired(Timer.JOIN)[-1].sentence
+    core.initial_messages("")
+    core.on_message(Waiting(nodes=1, spare=False))
+    assert "1 node ready" in core.on_timer(Timer.JOIN)[-1].message
 
 
 def test_a_spare_waits_as_long_as_the_store_is_there() -> None:
     core = joining()
-    core.opening("")
-    assert core.told(Waiting(nodes=2, spare=True)) == [Disarm(Timer.JOIN)]
-    assert core.link_down() == [Arm(Timer.JOIN, 60)]
+    core.initial_messages("")
+    assert core.on_message(Waiting(nodes=2, spare=True)) == [CancelTimer(Timer.JOIN)]
+    assert core.link_down() == [SetTimer(Timer.JOIN, 60)]
 
 
 @pytest.mark.parametrize("timer", list(Timer))
 def test_a_timer_that_fires_too_late_does_nothing(timer: Timer) -> None:
     core = done()
-    assert core.fired(timer) == []
+    assert core.on_timer(timer) == []
 
 
 def test_the_store_hears_when_all_workers_could_outlive_their_group_and_when_one_no_longer_can() -> None:
     core = running()
-    assert core.able(0) == []
-    assert core.able(1) == [Send(Outlive(able=True))]
-    hello = core.opening("10.0.0.7")[0]
+    assert core.set_reusable(0) == []
+    assert core.set_reusable(1) == [Send(ReusableWorkers(able=True))]
+    hello = core.initial_messages("10.0.0.7")[0]
     assert isinstance(hello, Hello)
     assert hello.outlive
-    assert core.able(0, able=False) == [Send(Outlive(able=False))]
+    assert core.set_reusable(0, able=False) == [Send(ReusableWorkers(able=False))]
 
 
 def test_a_node_that_is_asked_to_gets_its_workers_ready_before_it_joins_again() -> None:
     core = joining()
-    assert PrepareWorkers() in core.told(Prepare())
-    assert core.told(Prepare()) == []
+    assert PrepareWorkers() in core.on_message(Prepare())
+    assert core.on_message(Prepare()) == []
     able(core, 0, 1)
     core.left(0, None)
-    assert core.left(1, None) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.left(1, None) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 def test_a_survivor_may_finish_a_step_that_takes_longer_than_what_is_stuck_may_live() -> None:
     core = able(running(), 0)
     core.longest_step = lambda _: 40.0
-    core.exited(1, a_failure(4))
+    core.on_worker_exit(1, a_failure(4))
     assert seconds_until_killed(core) == 40.0
 
 
 def test_a_survivor_that_a_signal_stops_meanwhile_is_not_waited_for() -> None:
     core = able(running(), 0)
     core.longest_step = lambda local_ranks: 40.0 if local_ranks else 0.0
-    core.exited(1, a_failure(4))
+    core.on_worker_exit(1, a_failure(4))
     core.stuck = frozenset
     assert seconds_until_killed(core) == LIMITS.failure
 
@@ -434,7 +436,7 @@ def test_a_survivor_that_a_signal_stops_meanwhile_is_not_waited_for() -> None:
 def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
     core = running()
     core.longest_step = lambda _: 40.0
-    assert Arm(Timer.KILL, 3) in core.exited(1, a_failure(4))
+    assert SetTimer(Timer.KILL, 3) in core.on_worker_exit(1, a_failure(4))
 
 
 def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_charged_to_nobody() -> None:
@@ -444,27 +446,27 @@ def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_c
     assert actions[0] == Send(Failed(failure=asked, agreed=True))
     assert seconds_until_killed(core, LIMITS.shutdown - 1) == LIMITS.shutdown - 1
     assert core.left(1, asked) == []
-    assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.on_worker_exit(0, asked) == [CancelTimer(Timer.KILL), Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
 
 
 def test_a_node_some_of_whose_workers_have_stayed_gets_the_others_ready_and_joins_again() -> None:
     core = able(running(), 0, 1)
-    core.exited(1, a_failure(4))
+    core.on_worker_exit(1, a_failure(4))
     core.left(0, a_failure(4))
     core.join(5001)
-    assert PrepareWorkers() in core.told(Prepare())
+    assert PrepareWorkers() in core.on_message(Prepare())
     able(core, 1)
-    assert core.left(1, None) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.left(1, None) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 def test_a_node_that_is_ready_by_the_time_it_is_asked_to_get_ready_joins_again() -> None:
     core = able(running(), 0, 1)
-    core.told(Stop(graceful=True))
+    core.on_message(Stop(graceful=True))
     core.left(0, a_failure(4))
     core.left(1, a_failure(4))
     core.join(5001)
-    assert core.told(Prepare()) == [Send(Join(port=5001, is_prepared=True))]
+    assert core.on_message(Prepare()) == [Send(Join(port=5001, is_prepared=True))]
 
 
 def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_store_says_of_the_others() -> None:
@@ -472,29 +474,29 @@ def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_
     asked = a_failure(4, exit_code=Exit.TERMINATED)
     core.left(0, asked, stays=False)
     core.left(1, asked)
-    assert core.told(Stop(graceful=False)) == []
-    assert core.exited(0, asked) == [Disarm(Timer.KILL), Rejoin()]
+    assert core.on_message(Stop(graceful=False)) == []
+    assert core.on_worker_exit(0, asked) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 def test_what_a_worker_could_is_taken_back_when_it_ends() -> None:
     core = running()
     for local_rank in (0, 1):
-        core.able(local_rank)
-    assert Send(Outlive(able=False)) in core.exited(1, a_failure(4))
-    assert Send(Outlive(able=False)) not in core.exited(0, a_failure(4))
+        core.set_reusable(local_rank)
+    assert Send(ReusableWorkers(able=False)) in core.on_worker_exit(1, a_failure(4))
+    assert Send(ReusableWorkers(able=False)) not in core.on_worker_exit(0, a_failure(4))
 
 
 def test_a_worker_that_could_not_outlive_its_group_has_nothing_to_take_back() -> None:
     core = running()
-    core.able(0)
-    assert Send(Outlive(able=False)) not in core.exited(0, a_failure(4))
+    core.set_reusable(0)
+    assert Send(ReusableWorkers(able=False)) not in core.on_worker_exit(0, a_failure(4))
 
 
 def test_a_node_that_the_members_do_not_let_in_gives_up_with_what_they_found() -> None:
     core = joining()
-    core.opening("10.0.0.7")
+    core.initial_messages("10.0.0.7")
     core.unfit = "The preflight's check versions fails"
-    finish = core.fired(Timer.JOIN)[-1]
+    finish = core.on_timer(Timer.JOIN)[-1]
     assert finish == Finish(
         Exit.RENDEZVOUS_LOST, "This node was not let in within 60 s. The preflight's check versions fails."
     )
@@ -506,8 +508,8 @@ def an_early_exit(generation: int = 4, *, rank: int = 0, at: float = 1.0) -> Fai
 
 def test_a_rank_that_ended_before_is_the_cause_of_a_collective_that_fails() -> None:
     core = running()
-    assert core.exited(0, an_early_exit()) == []
-    told, *_ = core.exited(
+    assert core.on_worker_exit(0, an_early_exit()) == []
+    told, *_ = core.on_worker_exit(
         1, a_failure(4, reason="collective_error", message="Connection closed by peer", rank=1, at=2)
     )
     assert isinstance(told, Send)
@@ -519,26 +521,26 @@ def test_a_rank_that_ended_before_is_the_cause_of_a_collective_that_fails() -> N
 
 def test_a_rank_that_ended_before_is_not_the_cause_of_an_exception() -> None:
     core = running()
-    core.exited(0, an_early_exit())
+    core.on_worker_exit(0, an_early_exit())
     failure = a_failure(4, reason="python_exception", rank=1, at=2)
-    told, *_ = core.exited(1, failure)
+    told, *_ = core.on_worker_exit(1, failure)
     assert told == Send(Failed(failure=failure))
 
 
 @pytest.mark.parametrize("all_ended", [False, True])
 def test_an_early_exit_is_told_when_a_rank_of_another_node_fails(*, all_ended: bool) -> None:
     core = running()
-    core.exited(0, an_early_exit())
+    core.on_worker_exit(0, an_early_exit())
     if all_ended:
-        core.exited(1, an_early_exit(rank=1, at=2))
-    assert core.told(Stop(graceful=False))[0] == Send(Failed(failure=an_early_exit()))
+        core.on_worker_exit(1, an_early_exit(rank=1, at=2))
+    assert core.on_message(Stop(graceful=False))[0] == Send(Failed(failure=an_early_exit()))
 
 
 def test_an_early_exit_is_forgotten_with_its_generation() -> None:
     core = running()
-    core.exited(0, an_early_exit())
-    core.exited(1, an_early_exit(rank=1))
-    core.told(Stop(graceful=True))
+    core.on_worker_exit(0, an_early_exit())
+    core.on_worker_exit(1, an_early_exit(rank=1))
+    core.on_message(Stop(graceful=True))
     core.join(5001)
-    core.told(Start(assignment=replace(GENERATION, number=5)))
-    assert not any(isinstance(action, Send) for action in core.told(Stop(graceful=False)))
+    core.on_message(Start(assignment=replace(GENERATION, number=5)))
+    assert not any(isinstance(action, Send) for action in core.on_message(Stop(graceful=False)))

@@ -41,7 +41,7 @@ def test_nobody_may_go_before_all_have_said_their_last_words(spare: bool) -> Non
     assert (may_go(agents), run.membership.has_parted) == ([False] * 3, False)
     agents[1].leave()
     assert (may_go(agents), run.membership.has_parted) == ([True] * 3, True)
-    assert not run.membership.misses_a_member
+    assert not run.membership.has_missing_member
 
 
 def test_who_is_lost_at_the_very_end_is_not_waited_for_but_its_next_pod_will_be_answered() -> None:
@@ -49,27 +49,27 @@ def test_who_is_lost_at_the_very_end_is_not_waited_for_but_its_next_pod_will_be_
     succeed(agents)
     agents[0].leave()
     agents[1].leave()
-    agents[2].disconnect()
+    agents[2].mark_disconnected()
     assert may_go(agents) == [True, True, False]
-    assert run.membership.misses_a_member
+    assert run.membership.has_missing_member
 
 
 def test_after_a_failure_no_next_pod_is_expected() -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=0))
     [agent] = run.joined(0)
-    agent.fail().join().disconnect()
-    assert (run.membership.has_parted, run.membership.misses_a_member) == (True, False)
+    agent.fail().join().mark_disconnected()
+    assert (run.membership.has_parted, run.membership.has_missing_member) == (True, False)
 
 
 def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
     async def wait() -> list[FromAgent]:
         parting, said = ExitBarrier(), []
-        parting.alone()  # the link was down once, long before the end
-        parting.told(OVER)
+        parting.stop_waiting()  # the link was down once, long before the end
+        parting.on_message(OVER)
         waiting = asyncio.create_task(parting.wait(said.append))
         await asyncio.sleep(0)
         assert not waiting.done()
-        parting.told(Part())
+        parting.on_message(Part())
         await waiting
         return said
 
@@ -79,8 +79,8 @@ def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
 def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() -> None:
     async def wait() -> None:
         parting = ExitBarrier()
-        parting.told(OVER)
-        parting.alone()
+        parting.on_message(OVER)
+        parting.stop_waiting()
         await parting.wait(lambda _: None)
 
     asyncio.run(wait())

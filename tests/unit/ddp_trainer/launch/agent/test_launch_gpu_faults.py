@@ -14,7 +14,6 @@ from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
-    Aside,
     Failed,
     Failure,
     Generation,
@@ -24,10 +23,11 @@ from ddp_trainer.launch.protocol.messages import (
     Node,
     Over,
     Prepare,
-    Standing,
+    StandBy,
     Start,
     Stop,
     Verdict,
+    WorkerState,
 )
 from tests.support.launch_simulation import a_failure, a_policy
 
@@ -39,33 +39,33 @@ ECC = a_failure(4, reason="gpu_fault", rank=1)
 
 def running(*nodes: Node, checks_health: bool = False) -> AgentStateMachine:
     group = Generation(number=4, fence=4, nodes=nodes or (NODE,), master_address="h", master_port=1)
-    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(1, 2), standing=Standing.IDLE)
+    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(1, 2), standing=WorkerState.IDLE)
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="store:29400")
     core.begin(prepares=False, is_suspect=False, checks_health=checks_health)
     core.join(5000)
-    core.opening("10.0.0.7")
-    core.told(Start(assignment=group.assignment_of("me")))
+    core.initial_messages("10.0.0.7")
+    core.on_message(Start(assignment=group.assignment_of("me")))
     return core
 
 
 def probing(failure: Failure = ECC) -> AgentStateMachine:
     core = running()
-    core.exited(0, None)
-    assert ProbeGpus() in core.exited(1, failure)
+    core.on_worker_exit(0, None)
+    assert ProbeGpus() in core.on_worker_exit(1, failure)
     return core
 
 
 def test_gpus_are_probed_before_this_node_joins_again() -> None:
     core = probing()
-    assert core.opening("10.0.0.7")[1:] == [Failed(failure=ECC)]  # and of no node that joins
-    assert core.told(Prepare()) == []
-    assert core.told(Start(assignment=core.generation)) == []  # type: ignore[arg-type] # there is one
-    assert core.probed("") == [Rejoin()]
+    assert core.initial_messages("10.0.0.7")[1:] == [Failed(failure=ECC)]  # and of no node that joins
+    assert core.on_message(Prepare()) == []
+    assert core.on_message(Start(assignment=core.generation)) == []  # type: ignore[arg-type] # there is one
+    assert core.on_gpus_probed("") == [Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
 
 
 def test_a_node_with_a_gpu_that_fails_leaves_with_the_reason() -> None:
-    leave, *_, finish = probing().probed(TROUBLE)
+    leave, *_, finish = probing().on_gpus_probed(TROUBLE)
     assert leave == Send(Leave())
     assert isinstance(finish, Finish)
     assert finish.code == Exit.GPU_FAULT
@@ -76,13 +76,13 @@ def test_a_node_with_a_gpu_that_fails_leaves_with_the_reason() -> None:
 def test_workers_that_have_stayed_end_first() -> None:
     core = running()
     for local_rank in (0, 1):
-        core.able(local_rank)
+        core.set_reusable(local_rank)
     core.left(0, None)
-    assert ProbeGpus() in core.exited(1, ECC)
-    actions = core.probed(TROUBLE)
+    assert ProbeGpus() in core.on_worker_exit(1, ECC)
+    actions = core.on_gpus_probed(TROUBLE)
     assert SignalWorkers(signal.SIGTERM) in actions
     assert not any(isinstance(action, Finish) for action in actions)
-    *_, finish = core.exited(0, None)
+    *_, finish = core.on_worker_exit(0, None)
     assert isinstance(finish, Finish)
     assert finish.code == Exit.GPU_FAULT
 
@@ -90,19 +90,19 @@ def test_workers_that_have_stayed_end_first() -> None:
 def test_others_do_not_wait_for_a_node_that_looks_at_its_gpus() -> None:
     core = running(NODE, OTHER)
     for local_rank in (0, 1):
-        core.able(local_rank)
-    core.exited(0, None)
-    actions = core.exited(1, ECC)
-    assert actions[-2:] == [Send(Aside(generation=4)), ProbeGpus()]
-    assert core.opening("10.0.0.7")[1:] == [Failed(failure=ECC), Aside(generation=4)]
-    assert PrepareWorkers() in core.probed("")
+        core.set_reusable(local_rank)
+    core.on_worker_exit(0, None)
+    actions = core.on_worker_exit(1, ECC)
+    assert actions[-2:] == [Send(StandBy(generation=4)), ProbeGpus()]
+    assert core.initial_messages("10.0.0.7")[1:] == [Failed(failure=ECC), StandBy(generation=4)]
+    assert PrepareWorkers() in core.on_gpus_probed("")
 
 
 @pytest.mark.parametrize("reason", ["python_exception", "collective_error", "sigkill", "hang"])
 def test_nobody_looks_at_gpus_for_another_failure(reason: str) -> None:
     core = running()
-    core.exited(0, None)
-    actions = core.exited(1, a_failure(4, reason=reason, rank=1))
+    core.on_worker_exit(0, None)
+    actions = core.on_worker_exit(1, a_failure(4, reason=reason, rank=1))
     assert actions[-1] == Rejoin()
 
 
@@ -116,37 +116,37 @@ def test_nobody_looks_at_gpus_for_another_failure(reason: str) -> None:
 )
 def test_with_a_preflight_a_node_is_looked_at_after_any_failure_of_its_own(reason: str, looks: bool) -> None:
     core = running(checks_health=True)
-    core.exited(0, None)
-    actions = core.exited(1, a_failure(4, reason=reason, rank=1))
+    core.on_worker_exit(0, None)
+    actions = core.on_worker_exit(1, a_failure(4, reason=reason, rank=1))
     assert actions[-1] == (ProbeGpus() if looks else Rejoin())
 
 
 def test_a_node_that_its_preflight_has_found_unfit_is_not_looked_at_again() -> None:
     core = running(checks_health=True)
-    core.exited(0, None)
-    assert core.exited(1, a_failure(4, reason="other", exit_code=94, rank=1))[-1] == Rejoin()
+    core.on_worker_exit(0, None)
+    assert core.on_worker_exit(1, a_failure(4, reason="other", exit_code=94, rank=1))[-1] == Rejoin()
 
 
 def test_with_a_preflight_a_node_whose_workers_are_stopped_is_not_looked_at() -> None:
     core = running(NODE, OTHER, checks_health=True)
-    core.told(Stop(graceful=False))
-    core.exited(0, a_failure(4, reason="sigterm", exit_code=143))
-    assert core.exited(1, a_failure(4, reason="sigterm", exit_code=143, rank=1))[-1] == Rejoin()
+    core.on_message(Stop(graceful=False))
+    core.on_worker_exit(0, a_failure(4, reason="sigterm", exit_code=143))
+    assert core.on_worker_exit(1, a_failure(4, reason="sigterm", exit_code=143, rank=1))[-1] == Rejoin()
 
 
 def test_a_container_that_follows_looks_for_what_its_run_checks(tmp_path: Path) -> None:
     report = Report({"DDP_RUN_DIR": str(tmp_path)})
-    assert not report.had_failure(of_any_kind=True)
+    assert not report.has_previous_failure(of_any_kind=True)
     for reason, looks_for_fault, looks_for_any in (
         ("gpu_fault", True, True),
         ("sigkill", False, True),
         ("collective_error", False, False),
     ):
         report.keep(a_failure(4, reason=reason))
-        found = report.had_failure(of_any_kind=False), report.had_failure(of_any_kind=True)
+        found = report.has_previous_failure(of_any_kind=False), report.has_previous_failure(of_any_kind=True)
         assert found == (looks_for_fault, looks_for_any)
     (tmp_path / "error.json").write_text("[]")
-    assert not report.had_failure(of_any_kind=True)
+    assert not report.has_previous_failure(of_any_kind=True)
 
 
 @pytest.mark.parametrize(
@@ -170,24 +170,24 @@ def vars_of(failure: Failure) -> dict[str, object]:
 
 def test_a_signal_or_the_end_of_the_run_does_not_wait_for_probes() -> None:
     core = probing()
-    *_, finish = core.signalled(signal.SIGTERM)
+    *_, finish = core.on_signal(signal.SIGTERM)
     assert isinstance(finish, Finish)
     assert finish.code == Exit.TERMINATED
-    assert core.probed(TROUBLE) == []
+    assert core.on_gpus_probed(TROUBLE) == []
     core = probing()
-    *_, finish = core.told(Over(verdict=Verdict.FAILED, exit_code=93))
+    *_, finish = core.on_message(Over(verdict=Verdict.FAILED, exit_code=93))
     assert isinstance(finish, Finish)
     assert finish.code == 93
     assert core.state is State.OVER
 
 
 def test_a_container_that_follows_one_with_a_fault_probes_first() -> None:
-    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(), standing=Standing.IDLE)
+    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(), standing=WorkerState.IDLE)
     fresh = [AgentStateMachine(hello=hello, limits=Limits(), endpoint="") for _ in range(3)]
     assert fresh[0].begin(prepares=False, is_suspect=False) == [Rejoin()]
     assert fresh[1].begin(prepares=True, is_suspect=True) == [ProbeGpus()]
-    assert PrepareWorkers() in fresh[1].probed("")
+    assert PrepareWorkers() in fresh[1].on_gpus_probed("")
     fresh[2].begin(prepares=True, is_suspect=True)
-    *_, finish = fresh[2].probed(TROUBLE)
+    *_, finish = fresh[2].on_gpus_probed(TROUBLE)
     assert isinstance(finish, Finish)
-    assert (finish.code, finish.sentence, finish.failure) == (Exit.GPU_FAULT, TROUBLE, None)
+    assert (finish.code, finish.message, finish.failure) == (Exit.GPU_FAULT, TROUBLE, None)

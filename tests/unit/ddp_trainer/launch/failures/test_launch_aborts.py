@@ -12,8 +12,8 @@ from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
 from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.failures import failure_reason
-from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, Node, Standing
-from ddp_trainer.launch.workers.logs import TAIL_LINES, LogPump, Prefix, Tail
+from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, Node, WorkerState
+from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, Prefix, Tail
 from tests.support.launch_simulation import a_policy
 
 SAMPLES = Path(__file__).parents[4] / "samples"
@@ -23,7 +23,7 @@ CUDA = (SAMPLES / "nccl_watchdog_cuda.txt").read_text()
 
 def ended(exit_code: int, stderr: str) -> Failure:
     node = Node(token="t", name="worker-0", local_world_size=1)
-    hello = Hello(version=VERSION, run_id="run", node=node, policy=a_policy(), standing=Standing.IDLE)
+    hello = Hello(version=VERSION, run_id="run", node=node, policy=a_policy(), standing=WorkerState.IDLE)
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="")
     return FailureBuilder(core, {}, lambda *_: Path("/nonexistent"), lambda _: stderr).ended(0, exit_code)
 
@@ -62,7 +62,7 @@ def test_a_timeout_is_a_consequence_of_what_another_rank_died_of() -> None:
 
 
 def test_what_was_written_before_the_end_is_there_at_the_end() -> None:
-    pump, tail = LogPump(), Tail()
+    pump, tail = LogForwarder(), Tail()
     sink = pump.add(console=None, prefix=Prefix("", 0), file=None, tail=tail)
     os.write(sink, b"".join(b"line %d\n" % number for number in range(2 * TAIL_LINES)) + b"x" * 5000 + b"\n")
     os.close(sink)
@@ -75,7 +75,7 @@ def test_what_was_written_before_the_end_is_there_at_the_end() -> None:
 
 def test_a_console_that_blocks_does_not_hold_up_whoever_asks() -> None:
     read, write = os.pipe()
-    pump, tail = LogPump(), Tail()
+    pump, tail = LogForwarder(), Tail()
     sink = pump.add(console=write, prefix=Prefix("", 0), file=None, tail=tail)
     written = 0
     for _ in range(3):  # more than the console's pipe holds

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Section
-from ddp_trainer.common.hanging.look import WARNING, Look, RankState
+from ddp_trainer.common.hanging.rank_status import WARNING, RankState, RankStatus
 from ddp_trainer.launch.hang.rank_monitor import RankWatch
 from ddp_trainer.launch.rendezvous.hang_limits import (
     FIRST_SECONDS,
@@ -31,7 +31,7 @@ class Rank:
         self.now = 100.0
         path = str(folder / "rank-0.pulse")
         heartbeat_page.create(path)
-        self.cells = heartbeat_page.open_cells(path)
+        self.cells = heartbeat_page.open_page(path)
         self.cells[heartbeat_page.HAS_GROUP] = float(has_group)
         self.watch = RankWatch(
             rank=3,
@@ -39,19 +39,19 @@ class Rank:
             node="w-1",
             pid=os.getpid(),
             page=Path(path),
-            cells=heartbeat_page.open_cells(path),
+            cells=heartbeat_page.open_page(path),
             folder=folder,
             pace=StepTimeHistory(HangPolicy(floor=FLOOR)),
             moved_at=self.now,
         )
 
-    def look(self, after: float = 0.0, *, beats: bool = True) -> Look:
+    def look(self, after: float = 0.0, *, beats: bool = True) -> RankStatus:
         self.now += after
         if beats:
             self.cells[heartbeat_page.BEAT] = self.now
         return self.watch.observe(self.now)
 
-    def step(self, seconds: float = 0.5) -> Look:
+    def step(self, seconds: float = 0.5) -> RankStatus:
         """One collective, ``seconds`` after the last."""
         self.cells[heartbeat_page.TOTAL] += 1
         self.cells[heartbeat_page.SEQUENCE] = self.cells[heartbeat_page.TOTAL]
@@ -103,7 +103,7 @@ def test_the_time_before_the_first_collective_teaches_nothing(rank: Rank) -> Non
 
 def test_a_first_step_of_twenty_times_the_others_is_no_alarm_and_teaches_nothing(rank: Rank) -> None:
     rank.step()
-    assert not rank.look(20 * FLOOR).is_overdue(WARNING)
+    assert not rank.look(20 * FLOOR).has_exceeded_limit(WARNING)
     rank.warm_up()
     assert rank.look().limit == FLOOR
     assert FIRST_SECONDS > 20 * FLOOR
@@ -111,22 +111,22 @@ def test_a_first_step_of_twenty_times_the_others_is_no_alarm_and_teaches_nothing
 
 def test_a_pause_below_the_limit_is_no_alarm(rank: Rank) -> None:
     rank.warm_up()
-    assert not rank.look(WARNING * FLOOR - 0.1).is_overdue(WARNING)
-    assert not rank.step().is_overdue(WARNING)
+    assert not rank.look(WARNING * FLOOR - 0.1).has_exceeded_limit(WARNING)
+    assert not rank.step().has_exceeded_limit(WARNING)
 
 
 def test_a_rank_that_stands_still_is_overdue_first_for_a_warning_and_then_for_good(rank: Rank) -> None:
     rank.warm_up()
     look = rank.look(WARNING * FLOOR + 0.1)
-    assert (look.is_overdue(WARNING), look.is_overdue(1.0)) == (True, False)
-    assert rank.look(FLOOR).is_overdue(1.0)
+    assert (look.has_exceeded_limit(WARNING), look.has_exceeded_limit(1.0)) == (True, False)
+    assert rank.look(FLOOR).has_exceeded_limit(1.0)
 
 
 def test_a_straggler_teaches_its_own_pace_and_is_no_alarm(rank: Rank) -> None:
     rank.warm_up()
     rank.step(4.0)
     assert rank.look().limit == 20.0
-    assert not rank.look(8.0).is_overdue(WARNING)
+    assert not rank.look(8.0).has_exceeded_limit(WARNING)
 
 
 def test_an_evaluation_and_a_checkpoint_have_limits_of_their_own(rank: Rank) -> None:
@@ -136,10 +136,10 @@ def test_an_evaluation_and_a_checkpoint_have_limits_of_their_own(rank: Rank) -> 
     for section in (Section.EVALUATION, Section.CHECKPOINT):
         rank.enter(section)
         rank.look()
-        assert not rank.look(25 * FLOOR).is_overdue(WARNING)
+        assert not rank.look(25 * FLOOR).has_exceeded_limit(WARNING)
     rank.enter(Section.FORWARD)
     rank.look()
-    assert rank.look(2 * FLOOR).is_overdue(1.0)
+    assert rank.look(2 * FLOOR).has_exceeded_limit(1.0)
 
 
 def test_a_rank_that_sets_up_or_has_ended_its_run_may_take_its_time(rank: Rank) -> None:
@@ -167,23 +167,23 @@ def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: 
         ],
     }
     (tmp_path / "answer.json").write_text(json.dumps(answer))
-    rank.watch.ask()
-    assert rank.watch.may_answer(rank.now)
-    assert rank.watch.examine(rank.now).place == ""  # not yet
+    rank.watch.request_stacks()
+    assert rank.watch.is_response_pending(rank.now)
+    assert rank.watch.observe_with_response(rank.now).place == ""  # not yet
     rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
-    look = rank.watch.examine(rank.now)
+    look = rank.watch.observe_with_response(rank.now)
     assert (look.place, look.waits_in) == ("train.py:3 in step", "barrier[]")
     assert look.collectives == ("all_reduce[[4]]", "barrier[]")
 
 
 def test_an_answer_that_is_torn_is_none(rank: Rank, tmp_path: Path) -> None:
     (tmp_path / "answer.json").write_text('{"place": ')
-    rank.watch.ask()
+    rank.watch.request_stacks()
     rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
-    assert rank.watch.examine(rank.now).stack == ""
+    assert rank.watch.observe_with_response(rank.now).stack == ""
 
 
 def test_a_rank_without_a_handler_is_sent_no_signal(rank: Rank) -> None:
-    assert rank.watch.catches_stack_signal() == 0
+    assert rank.watch.stack_dump_signal() == 0
     rank.cells[heartbeat_page.SIGNAL] = 50.0  # as it says, but a program that has replaced it catches nothing
-    assert rank.watch.catches_stack_signal() == 0
+    assert rank.watch.stack_dump_signal() == 0

@@ -19,15 +19,21 @@ from typing import Self
 
 import pytest
 
-from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang import nccl_ras
-from ddp_trainer.launch.hang.rank_snapshot import Outline, RankSnapshot, StackSource
-from ddp_trainer.launch.hang.status_socket import LINES_PER_MINUTE, MOST_CONNECTIONS, MOST_FINDINGS, Findings, HangPage
+from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot, RankSummary, StackSource
+from ddp_trainer.launch.hang.status_socket import (
+    LINES_PER_MINUTE,
+    MOST_CONNECTIONS,
+    MOST_FINDINGS,
+    FindingHistory,
+    HangStatusServer,
+)
 from ddp_trainer.metrics.serve import hang_proxy
-from ddp_trainer.metrics.serve.server import Answer
+from ddp_trainer.metrics.serve.server import Response
 from ddp_trainer.process import heartbeat_page
 
-LOOK = Look(
+LOOK = RankStatus(
     rank=0,
     local_rank=0,
     node="w-0",
@@ -49,24 +55,24 @@ class CountedEyes:
     outlined: int = 0
     sighted: int = 0
 
-    async def outlines(self) -> list[Outline]:
+    async def summarize_ranks(self) -> list[RankSummary]:
         self.outlined += 1
-        return [Outline(look=LOOK, usual=0.5)]
+        return [RankSummary(look=LOOK, usual=0.5)]
 
-    async def sights(self) -> list[RankSnapshot]:
+    async def take_snapshots(self) -> list[RankSnapshot]:
         self.sighted += 1
         return [RankSnapshot(look=LOOK, pid=4711, usual=0.5, told_by=StackSource.KERNEL)]
 
 
 @asynccontextmanager
 async def a_page(
-    folder: Path, eyes: CountedEyes | None = None, findings: Findings | None = None
+    folder: Path, eyes: CountedEyes | None = None, findings: FindingHistory | None = None
 ) -> AsyncIterator[list[str]]:
     """A page that is served in the folder; yields the lines of its log."""
     lines: list[str] = []
     nobody = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
-    page = HangPage(
-        folder, nobody, eyes or CountedEyes(), lambda: {"generation": 3}, findings or Findings(), lines.append
+    page = HangStatusServer(
+        folder, nobody, eyes or CountedEyes(), lambda: {"generation": 3}, findings or FindingHistory(), lines.append
     )
     await page.start()
     try:
@@ -76,7 +82,7 @@ async def a_page(
 
 
 def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
-    findings = Findings()
+    findings = FindingHistory()
     for number in range(MOST_FINDINGS + 2):
         findings.add(number, (1,), (), ("rank 1 on w-0 is still at secret_model.py:3",))
     eyes = CountedEyes()
@@ -100,7 +106,7 @@ def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_process
 
 
 def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path) -> None:
-    findings = Findings()
+    findings = FindingHistory()
     findings.add(3, (1,), (1,), ("rank 1 is still",))
 
     async def run() -> subprocess.CompletedProcess[str]:
@@ -130,7 +136,7 @@ def test_without_a_launcher_who_may_exec_reads_one_sentence(tmp_path: Path) -> N
 def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
     eyes = CountedEyes()
 
-    async def run() -> list[Answer]:
+    async def run() -> list[Response]:
         async with a_page(tmp_path, eyes):
             return list(await asyncio.gather(*(hang_proxy.hang(tmp_path) for _ in range(10))))
 
@@ -139,7 +145,7 @@ def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> N
 
 
 def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
-    async def run() -> tuple[list[Answer], int]:
+    async def run() -> tuple[list[Response], int]:
         clients = 0
 
         async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,8 +158,8 @@ def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Pat
 
         everybody_asks = asyncio.Event()
         async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
-            crowd = hang_proxy.HangRelay(tmp_path)
-            asked = [asyncio.create_task(crowd.answer()) for _ in range(64)]
+            crowd = hang_proxy.HangProxy(tmp_path)
+            asked = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
             await asyncio.sleep(0)
             everybody_asks.set()
             return list(await asyncio.gather(*asked)), clients

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.hang.watchdog import FIRST_STEP_SECONDS, HangGuard
-from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, Generation, Hung, Looks, Node, Show
+from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, Generation, HangingRanks, Node, RankStates, Show
 from ddp_trainer.launch.rendezvous.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
 from ddp_trainer.process import heartbeat_page
 from tests.recorder_server import entry, record, recorder_at
@@ -44,11 +44,11 @@ async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
         kill=killed.append,
         say=lambda _: None,
     )
-    cells = heartbeat_page.open_cells(guard.prepare(0))
+    cells = heartbeat_page.open_page(guard.prepare(0))
     cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.BEAT], cells[heartbeat_page.SIGNAL] = 1.0, 0.0, float(NUMBER)
     guard.begin(a_generation(1), 0, {0: pid}, folder)
     others = asyncio.all_tasks()
-    guard.told(Hung(generation=1, ranks=(0,), to_kill=(0,), sentences=("rank 0 is silent",)))
+    guard.on_message(HangingRanks(generation=1, ranks=(0,), to_kill=(0,), sentences=("rank 0 is silent",)))
     (acting,) = asyncio.all_tasks() - others
     await asyncio.sleep(0)  # it has sent the signal for stacks, and waits for them
     if forms_anew:
@@ -80,14 +80,14 @@ async def longest_steps(folder: Path, *, stays: bool) -> list[float]:
         kill=lambda _: None,
         say=lambda _: None,
     )
-    cells = heartbeat_page.open_cells(guard.prepare(0))
+    cells = heartbeat_page.open_page(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
     known = [guard.longest_step({0})]
     guard.begin(a_generation(2), 0, {0: os.getpid()}, folder)
     cells[heartbeat_page.HAS_GROUP] = 1.0
     for step in range(WARM_UP_MOVES + 3):
         cells[heartbeat_page.TOTAL] = 1.0 + step
-        await guard.outlines()
+        await guard.summarize_ranks()
     known.append(guard.longest_step({0}))
     for number, pid in ((3, os.getpid() if stays else os.getppid()), (4, os.getpid())):
         guard.begin(a_generation(number), 0, {0: pid}, folder)
@@ -122,11 +122,13 @@ async def stalls(folder: Path) -> list[tuple[bool, int]]:
         say=lambda _: None,
         stalled=stalled,
     )
-    cells = heartbeat_page.open_cells(guard.prepare(0))
+    cells = heartbeat_page.open_page(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
-    await guard.outlines()  # looks at the rank for the first time, which counts as a move
+    await guard.summarize_ranks()  # looks at the rank for the first time, which counts as a move
     changed.clear()
-    guard.told(Hung(generation=1, ranks=(3,), to_kill=(), sentences=("rank 3 on w-1 did not enter all_reduce #8",)))
+    guard.on_message(
+        HangingRanks(generation=1, ranks=(3,), to_kill=(), sentences=("rank 3 on w-1 did not enter all_reduce #8",))
+    )
     await changed.wait()
     changed.clear()
     cells[heartbeat_page.SECTION], cells[heartbeat_page.SINCE] = 1.0, 1.0
@@ -152,13 +154,13 @@ def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_pa
             kill=lambda _: None,
             say=lambda _: None,
         )
-        cells = heartbeat_page.open_cells(guard.prepare(0))
+        cells = heartbeat_page.open_page(guard.prepare(0))
         cells[heartbeat_page.HAS_GROUP] = 1.0
         attempt = tmp_path / "attempt"
         (attempt / "0").mkdir(parents=True)
         guard.begin(a_generation(2), 0, {0: os.getpid()}, attempt)
         others = asyncio.all_tasks()
-        guard.told(Show(generation=2))
+        guard.on_message(Show(generation=2))
         (acting,) = asyncio.all_tasks() - others
         await acting
         guard.end()
@@ -168,6 +170,6 @@ def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_pa
     answers = {"dump_nccl_trace_json": second, "fr_trace_json": nothing}
     with recorder_at(tmp_path / "rank-0.sock", answers):
         asyncio.run(show())
-    assert isinstance(sent[-1], Looks)
+    assert isinstance(sent[-1], RankStates)
     written = json.loads((tmp_path / "attempt" / "0" / "flight_recorder.json").read_text())
     assert written == {"dump_nccl_trace_json": json.loads(second)}

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.launch.host.network_interface import interface_to, sockets_of
+from ddp_trainer.launch.host.network_interface import interface_to, select_interface
 from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
-from ddp_trainer.net.network_interfaces import interfaces, route_from
+from ddp_trainer.net.network_interfaces import list_interfaces, route_from
 
 FAR = "198.51.100.7"
 """An address of documentation: there is a route to it wherever there is a default one."""
@@ -27,14 +27,14 @@ def place(*addresses: str, of: int = 0, master: str = "10.0.0.1") -> Assignment:
 
 def test_a_node_alone_and_nodes_of_one_machine_are_told_nothing() -> None:
     for addresses in (("10.0.0.1",), ("127.0.0.1", "127.0.0.1"), ("127.16.1.1", "127.16.1.2")):
-        assert sockets_of({}, place(*addresses, master=addresses[0])).environment == {}
-        assert sockets_of({}, place(*addresses, master=addresses[0])).sentence == ""
+        assert select_interface({}, place(*addresses, master=addresses[0])).environment == {}
+        assert select_interface({}, place(*addresses, master=addresses[0])).message == ""
 
 
 @pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
 def test_the_interface_on_the_way_to_the_others_is_told() -> None:
-    [name] = [each.name for each in interfaces() if route_from(FAR) in each.addresses]
-    told = sockets_of({}, place("127.0.1.1", FAR)).environment
+    [name] = [each.name for each in list_interfaces() if route_from(FAR) in each.addresses]
+    told = select_interface({}, place("127.0.1.1", FAR)).environment
     assert (told["GLOO_SOCKET_IFNAME"], told["TP_SOCKET_IFNAME"]) == (name, name)
     assert told.get("NCCL_SOCKET_IFNAME", f"={name}") == f"={name}"
     assert interface_to(FAR) == name
@@ -42,16 +42,16 @@ def test_the_interface_on_the_way_to_the_others_is_told() -> None:
 
 @pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
 def test_what_somebody_has_named_stays() -> None:
-    assert sockets_of({"GLOO_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment == {}
-    told = sockets_of({"NCCL_SOCKET_IFNAME": "=ib0", "TP_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment
+    assert select_interface({"GLOO_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment == {}
+    told = select_interface({"NCCL_SOCKET_IFNAME": "=ib0", "TP_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment
     assert list(told) == ["GLOO_SOCKET_IFNAME"]
 
 
 @pytest.mark.skipif(bool(route_from(NOWHERE)), reason="This machine has a way to every IPv6 address.")
 def test_a_node_without_a_way_says_so() -> None:
-    told = sockets_of({}, place("", NOWHERE))
+    told = select_interface({}, place("", NOWHERE))
     assert told.environment == {}
-    assert told.sentence == (
+    assert told.message == (
         f"GLOO_SOCKET_IFNAME is left unset, since this machine has no route to {NOWHERE}; name the interface that "
         "leads to the other nodes."
     )
@@ -62,13 +62,13 @@ def test_a_node_without_a_way_says_so() -> None:
 def test_in_a_static_group_the_way_to_rank_0_is_all_that_is_known(rank: int) -> None:
     static = place("", "", of=rank, master="first.example.com")
     for addressed in (place("", "", of=rank, master=FAR), replace(static, peer_addresses=(FAR,))):
-        assert sockets_of({}, addressed).environment["GLOO_SOCKET_IFNAME"] == interface_to(FAR)
+        assert select_interface({}, addressed).environment["GLOO_SOCKET_IFNAME"] == interface_to(FAR)
 
 
 def test_a_name_is_not_looked_up_where_the_group_starts() -> None:
-    assert sockets_of({}, place("", "", of=1, master="localhost")) == sockets_of({}, place(""))
+    assert select_interface({}, place("", "", of=1, master="localhost")) == select_interface({}, place(""))
 
 
 def test_a_name_and_the_loopback_have_no_interface() -> None:
     assert (interface_to("digits-store"), interface_to("127.0.0.1"), interface_to("")) == (None, None, None)
-    assert {name for _, name in socket.if_nameindex()} >= {each.name for each in interfaces()}
+    assert {name for _, name in socket.if_nameindex()} >= {each.name for each in list_interfaces()}

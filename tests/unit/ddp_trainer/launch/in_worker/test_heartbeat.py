@@ -51,12 +51,12 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> memoryview[float]:
     heartbeat_page.create(path)
     monkeypatch.setenv(heartbeat_page.VARIABLE, path)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    return heartbeat_page.open_cells(path)
+    return heartbeat_page.open_page(path)
 
 
 def followed() -> tuple[FakeC10d, heartbeat.Heartbeat]:
     module = FakeC10d()
-    watcher = heartbeat.follow(module)
+    watcher = heartbeat.track_default_group(module)
     assert watcher is not None
     return module, watcher
 
@@ -113,7 +113,7 @@ def test_a_forked_child_leaves_the_page_to_its_parent(
 
 def test_a_torch_without_the_private_function_is_left_as_it_is(cells: memoryview[float]) -> None:
     module = ModuleType(heartbeat.C10D)
-    assert heartbeat.follow(module) is None
+    assert heartbeat.track_default_group(module) is None
     assert cells[heartbeat_page.HAS_GROUP] == 0
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from ddp_trainer.launch.in_worker.import_hook import when_imported
+from ddp_trainer.launch.in_worker.import_hook import call_after_import
 
 PACKAGE = "package_of_a_test"
 
@@ -36,7 +36,7 @@ def awaited(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def test_a_module_is_told_of_once_it_is_executed_and_all_others_are_left_alone(awaited: str) -> None:
     told: list[ModuleType] = []
     before = list(sys.meta_path)
-    when_imported(awaited, told.append)
+    call_after_import(awaited, told.append)
     (finder,) = (each for each in sys.meta_path if each not in before)
     assert finder.find_spec("json", None) is None
     assert not told
@@ -49,7 +49,7 @@ def test_a_module_is_told_of_once_it_is_executed_and_all_others_are_left_alone(a
 def test_a_module_that_is_there_is_told_of_at_once(awaited: str) -> None:
     module = importlib.import_module(awaited)
     before, told = list(sys.meta_path), []
-    when_imported(awaited, told.append)
+    call_after_import(awaited, told.append)
     assert told == [module]
     assert sys.meta_path == before
 
@@ -57,7 +57,7 @@ def test_a_module_that_is_there_is_told_of_at_once(awaited: str) -> None:
 def test_a_module_that_fails_is_not_told_of(awaited: str, tmp_path: Path) -> None:
     file_of(awaited, tmp_path).write_text("raise ValueError('broken')\n")
     told: list[ModuleType] = []
-    when_imported(awaited, told.append)
+    call_after_import(awaited, told.append)
     with pytest.raises(ValueError, match="broken"):
         importlib.import_module(awaited)
     assert not told

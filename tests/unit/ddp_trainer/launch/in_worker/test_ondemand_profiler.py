@@ -23,7 +23,7 @@ def model() -> torch.optim.Optimizer:
 
 def a_window(folder: Path, steps: int, clock: list[float] | None = None) -> Window:
     window = Window(str(folder), steps) if clock is None else Window(str(folder), steps, lambda: clock[0])
-    window.remove = ondemand_profiler.hook()(window.stepped).remove
+    window.remove = ondemand_profiler.hook()(window.on_optimizer_step).remove
     return window
 
 

@@ -21,12 +21,12 @@ from ddp_trainer.launch.protocol.messages import (
     Node,
     Over,
     Policy,
-    Standing,
     Start,
     Verdict,
+    WorkerState,
     encode,
 )
-from ddp_trainer.launch.protocol.timeouts import Patience
+from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.client import TcpLink
 from ddp_trainer.launch.rendezvous.store import Store
 from ddp_trainer.net.handshake import ServerHandshake
@@ -45,18 +45,18 @@ class Listener:
         self.heard: asyncio.Future[FromStore] = asyncio.get_running_loop().create_future()
         self.troubles: asyncio.Queue[str] = asyncio.Queue()
 
-    def opening(self, address: str) -> Sequence[FromAgent]:
+    def initial_messages(self, address: str) -> Sequence[FromAgent]:
         node = Node(token="t0", name="worker-0", index=0, local_world_size=1, address=address)
         policy = Policy(min_nodes=1, max_nodes=1, max_restarts=0)
-        return Hello(version=VERSION, run_id="run", node=node, policy=policy, standing=Standing.IDLE), Join(port=1)
+        return Hello(version=VERSION, run_id="run", node=node, policy=policy, standing=WorkerState.IDLE), Join(port=1)
 
-    def told(self, message: FromStore) -> None:
+    def on_message(self, message: FromStore) -> None:
         if not self.heard.done():
             self.heard.set_result(message)
 
     def link_down(self) -> None: ...
 
-    def link_trouble(self, why: str) -> None:
+    def link_failed(self, why: str) -> None:
         self.troubles.put_nowait(why)
 
 
@@ -72,7 +72,7 @@ async def old_store(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     handshake = ServerHandshake(RunSecret.random().key(KEY_PURPOSE), VERSION)
-    writer.write(handshake.challenge(await reader.readline()) + OVER)
+    writer.write(handshake.make_challenge(await reader.readline()) + OVER)
     await reader.read()
 
 
@@ -97,7 +97,7 @@ async def stranger_beside(answer: Answer, *, has_store: bool = True) -> Any:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             await answer(reader, writer)
 
-    with contextlib.closing(Store(SECRET, patience=Patience(first=0.0))) as store:
+    with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
         port = store.listen(STORE, 0) if has_store else 0
         server = await asyncio.start_server(serve, STRANGER, port)
         yield server.sockets[0].getsockname()[1]

@@ -10,7 +10,7 @@ import pytest
 from ddp_trainer.launch.config import identity_of
 from ddp_trainer.launch.protocol import job_identity
 from ddp_trainer.launch.protocol.job_identity import is_same_job
-from ddp_trainer.launch.protocol.messages import Identity, Refused, Standing
+from ddp_trainer.launch.protocol.messages import Identity, Rejected, WorkerState
 from ddp_trainer.launch.rendezvous.state_machine import Phase
 from ddp_trainer.launch.workers.worker_group import Program
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
@@ -82,7 +82,7 @@ def test_a_job_that_comes_to_anothers_run_is_told_both_programs_and_the_way_out(
     first = comes(run, 0, OURS).join()
     run.wait(5)
     second = comes(run, 1, THEIRS)
-    assert isinstance(second.last, Refused)
+    assert isinstance(second.last, Rejected)
     assert second.last.exit_code == 170
     assert second.last.why == (
         "The run 'run' is in use by another job, which runs /home/ann/train.py on worker-0, and this one runs "
@@ -105,7 +105,7 @@ def test_the_run_is_free_again_when_the_other_job_has_gone() -> None:
     run = SimulatedRun(a_policy(1, 2))
     first = comes(run, 0, OURS).join()
     run.wait(5)
-    first.leave().disconnect()
+    first.leave().mark_disconnected()
     second = comes(run, 1, THEIRS).join()
     run.wait(5)
     assert second.runs == 2
@@ -115,7 +115,7 @@ def test_a_pod_that_is_created_again_with_another_program_takes_its_own_place() 
     run = SimulatedRun(a_policy(1, 1))
     first = comes(run, 0, OURS).join()
     second = comes(run, 0, THEIRS).join()
-    first.disconnect()
+    first.mark_disconnected()
     run.wait(5)
     assert second.runs == 2
 
@@ -128,11 +128,11 @@ def test_nodes_of_a_run_that_goes_on_are_let_in_and_an_intruder_of_a_forgetful_s
     run.wait(5)
     run.restart_store()
     intruder = comes(run, 5, THEIRS).join()
-    assert not isinstance(intruder.last, Refused)
+    assert not isinstance(intruder.last, Rejected)
     for agent in ours:
         run.reconnect(agent)
-        assert agent.standing is Standing.RUNNING
-    assert isinstance(intruder.last, Refused)
+        assert agent.standing is WorkerState.RUNNING
+    assert isinstance(intruder.last, Rejected)
     assert "which runs /home/ann/train.py on worker-0, and this one runs /home/bob/serve.py;" in intruder.last.why
     run.wait(60)
     assert run.membership.phase is Phase.RUNNING

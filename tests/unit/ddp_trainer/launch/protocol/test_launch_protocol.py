@@ -10,36 +10,36 @@ import pytest
 from hypothesis import given
 
 from ddp_trainer.common.bounds import Bounds
-from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.protocol.messages import (
     MOST_NAMED,
     VERSION,
-    Alarm,
     Failed,
     FromAgent,
     FromStore,
     Generation,
+    HangingRanks,
     Hello,
-    Hung,
     Identity,
     Join,
     Leave,
-    Looks,
-    Meet,
-    Met,
     Node,
     Over,
     Part,
     Ping,
+    PreflightResult,
     ProtocolError,
-    Refused,
+    RankStates,
+    Rejected,
+    RunPreflight,
     Show,
-    Standing,
     Start,
     Stop,
     Succeeded,
+    SuspectHang,
     Verdict,
     Waiting,
+    WorkerState,
     decode,
     encode,
 )
@@ -50,18 +50,18 @@ GENERATION = Generation(
     number=3, fence=3, nodes=(NODE, NODE), master_address="h", master_port=1, restarts={"failure": 2}
 )
 PLACE = GENERATION.assignment_of("t")
-LOOK = Look(
+LOOK = RankStatus(
     rank=1, local_rank=1, node="w-0", state=RankState.ALIVE, seconds=2.5, limit=60.0, section="data", collectives=("a",)
 )
 MESSAGES = [
-    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=Standing.RUNNING, last=PLACE),
-    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=Standing.IDLE),
+    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=WorkerState.RUNNING, last=PLACE),
+    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=WorkerState.IDLE),
     Hello(
         version=VERSION,
         run_id="r",
         node=NODE,
         policy=a_policy(),
-        standing=Standing.IDLE,
+        standing=WorkerState.IDLE,
         identity=Identity(program="train.py", path="/a/é", digest="1-0"),
         looks=True,
     ),
@@ -71,18 +71,18 @@ MESSAGES = [
     Succeeded(generation=1),
     Leave(),
     Part(),
-    Alarm(generation=3),
-    Looks(generation=3, ranks=(LOOK, replace(LOOK, limit=None, state=RankState.DEAF))),
+    SuspectHang(generation=3),
+    RankStates(generation=3, ranks=(LOOK, replace(LOOK, limit=None, state=RankState.DEAF))),
     Ping(),
-    Met(number=2, fit=False),
-    Meet(number=2, names=("w-0", "w-1"), place=PLACE),
+    PreflightResult(number=2, fit=False),
+    RunPreflight(number=2, names=("w-0", "w-1"), place=PLACE),
     Show(generation=3),
-    Hung(generation=3, ranks=(1, 2), to_kill=(), sentences=("é", "")),
+    HangingRanks(generation=3, ranks=(1, 2), to_kill=(), sentences=("é", "")),
     Start(assignment=PLACE),
     Stop(graceful=True),
     Waiting(nodes=1, spare=False),
     Over(verdict=Verdict.FAILED, exit_code=1, failure=a_failure(2), restarts={"hang": 1}),
-    Refused(why="é\n", exit_code=170),
+    Rejected(why="é\n", exit_code=170),
 ]
 
 
@@ -187,8 +187,8 @@ def changed(message: object, **values: object) -> bytes:
         changed(Failed(failure=a_failure(1)), failure__exit_code=256),
         changed(Failed(failure=a_failure(1)), failure__stack="x" * 100_000),
         changed(
-            Looks(generation=3, ranks=()),
-            ranks=[json.loads(encode(Looks(generation=3, ranks=(LOOK,))))["ranks"][0]] * 2000,
+            RankStates(generation=3, ranks=()),
+            ranks=[json.loads(encode(RankStates(generation=3, ranks=(LOOK,))))["ranks"][0]] * 2000,
         ),
     ],
     ids=lambda line: line[-60:].decode(errors="replace"),
@@ -212,8 +212,10 @@ def test_a_start_of_a_large_group_is_as_short_as_that_of_a_small_one() -> None:
 
 def test_what_hangs_is_told_to_a_node_in_a_message_that_does_not_grow_with_the_run() -> None:
     ranks = tuple(range(1000))
-    hung = Hung(generation=3, ranks=ranks, to_kill=ranks, sentences=tuple(f"rank {rank} is silent" for rank in ranks))
-    told = hung.told_to(first_rank=500, local_world_size=2)
+    hung = HangingRanks(
+        generation=3, ranks=ranks, to_kill=ranks, sentences=tuple(f"rank {rank} is silent" for rank in ranks)
+    )
+    told = hung.for_node(first_rank=500, local_world_size=2)
     assert told.ranks == (*range(MOST_NAMED), 500, 501)
     assert told.to_kill == told.ranks
     assert told.sentences[-1] == "rank 501 is silent"

@@ -130,9 +130,9 @@ def test_a_sentence_names_the_variable_that_said_it(environ: dict[str, str], sen
 
 
 def test_short_limits_are_looked_at_more_often() -> None:
-    assert HangPolicy(floor=1.0).look_seconds == 0.05
-    assert HangPolicy(floor=4.0).look_seconds == 0.2
-    assert HangPolicy().look_seconds == 0.5
+    assert HangPolicy(floor=1.0).poll_interval_seconds == 0.05
+    assert HangPolicy(floor=4.0).poll_interval_seconds == 0.2
+    assert HangPolicy().poll_interval_seconds == 0.5
 
 
 def test_a_step_takes_the_longest_stays_in_all_its_sections_and_an_evaluation_is_no_part_of_it() -> None:
@@ -149,27 +149,27 @@ def test_a_step_takes_the_longest_stays_in_all_its_sections_and_an_evaluation_is
 
 @pytest.mark.parametrize("section", [SCRIPT, Section.DATA, Section.FORWARD])
 def test_a_rank_is_reported_long_before_its_limit_also_while_it_warms_up(section: str) -> None:
-    assert StepTimeHistory(HangPolicy()).notice(section) == NOTICE_SECONDS
-    assert warm(section=section).notice(section) == NOTICE_SECONDS
+    assert StepTimeHistory(HangPolicy()).report_after_seconds(section) == NOTICE_SECONDS
+    assert warm(section=section).report_after_seconds(section) == NOTICE_SECONDS
 
 
 def test_slow_steps_and_pauses_delay_the_report() -> None:
     steps = warm()
     for _ in range(9):
         steps.moved(SCRIPT, 4.0)
-    assert steps.notice(SCRIPT) == NOTICE_STAYS * 4.0
+    assert steps.report_after_seconds(SCRIPT) == NOTICE_STAYS * 4.0
     steps.moved(SCRIPT, 100.0)
-    assert steps.notice(SCRIPT) == NOTICE_LONGEST * 100.0
+    assert steps.report_after_seconds(SCRIPT) == NOTICE_LONGEST * 100.0
 
 
 def test_a_report_comes_no_later_than_half_of_the_limit() -> None:
-    assert warm(2.0).notice(SCRIPT) == 1.0
+    assert warm(2.0).report_after_seconds(SCRIPT) == 1.0
 
 
 @pytest.mark.parametrize("section", [Section.EVALUATION, Section.CHECKPOINT])
 def test_what_takes_long_by_nature_is_reported_at_half_of_its_limit(section: str) -> None:
-    assert warm().notice(section) == FLOORS[section] / 2
+    assert warm().report_after_seconds(section) == FLOORS[section] / 2
 
 
 def test_a_rank_that_sets_up_is_never_reported() -> None:
-    assert warm().notice(Section.SETUP) is None
+    assert warm().report_after_seconds(Section.SETUP) is None

@@ -11,11 +11,9 @@ import os
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from ddp_trainer.common.hanging.look import Look, RankState
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
-    Alarm,
-    Aside,
     Assignment,
     Failed,
     FromAgent,
@@ -23,16 +21,18 @@ from ddp_trainer.launch.protocol.messages import (
     Identity,
     Join,
     Leave,
-    Looks,
-    Met,
     Node,
-    Outlive,
     Over,
     Ping,
     Policy,
-    Standing,
+    PreflightResult,
+    RankStates,
+    ReusableWorkers,
+    StandBy,
     Succeeded,
+    SuspectHang,
     Verdict,
+    WorkerState,
 )
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
 
@@ -62,16 +62,16 @@ HELLOS = st.builds(
         version=VERSION, run_id="run", node=node, policy=policy, standing=standing, last=last, identity=identity,
         looks=looks, clock=clock,
     ),
-    NODES, st.none() | CLAIMS, st.sampled_from(list(Standing)),
+    NODES, st.none() | CLAIMS, st.sampled_from(list(WorkerState)),
     st.sampled_from([a_policy(2, 2), a_policy(1, 9), Policy(min_nodes=0, max_nodes=0, max_restarts=0)]),
     st.sampled_from([None, Identity(program="other.py", path="/other.py", digest="0")]),
     st.booleans(), st.sampled_from([0.0, 1e9, 1e12]),
 )  # fmt: skip
 LOOKS = st.builds(
-    lambda generation, ranks: Looks(
+    lambda generation, ranks: RankStates(
         generation=generation,
         ranks=tuple(
-            Look(rank=rank, local_rank=0, node="worker-0", state=RankState.STOPPED, seconds=1e6, limit=1.0)
+            RankStatus(rank=rank, local_rank=0, node="worker-0", state=RankState.STOPPED, seconds=1e6, limit=1.0)
             for rank in ranks
         ),
     ),
@@ -83,10 +83,10 @@ MESSAGES = st.one_of(
     st.builds(lambda failure, agreed: Failed(failure=failure, agreed=agreed), FAILURES, st.booleans()),
     st.just(Leave(has_left=True)),
     st.builds(lambda number: Succeeded(generation=number), NUMBERS),
-    st.builds(lambda number: Aside(generation=number), NUMBERS),
-    st.builds(lambda able: Outlive(able=able), st.booleans()),
-    st.builds(lambda number: Alarm(generation=number), NUMBERS),
-    st.builds(lambda number, fit: Met(number=number, fit=fit), NUMBERS, st.booleans()),
+    st.builds(lambda number: StandBy(generation=number), NUMBERS),
+    st.builds(lambda able: ReusableWorkers(able=able), st.booleans()),
+    st.builds(lambda number: SuspectHang(generation=number), NUMBERS),
+    st.builds(lambda number, fit: PreflightResult(number=number, fit=fit), NUMBERS, st.booleans()),
     st.just(Ping()),
     LOOKS,
 )
@@ -104,10 +104,10 @@ def take(run: SimulatedRun, honest: list[SimulatedAgent], peer: int, step: FromA
         case "break":
             run.membership.lost(peer)
         case "blip":
-            honest[peer % 2].disconnect()
+            honest[peer % 2].mark_disconnected()
             run.reconnect(honest[peer % 2])
         case _:
-            run.membership.receive(peer, step)
+            run.membership.handle_and_tick(peer, step)
 
 
 @given(STEPS)

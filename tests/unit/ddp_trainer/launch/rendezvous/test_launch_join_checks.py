@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.launch.protocol.messages import Meet, Prepare, Waiting
+from ddp_trainer.launch.protocol.messages import Prepare, RunPreflight, Waiting
 from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
 from ddp_trainer.launch.rendezvous.state_machine import Phase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
@@ -24,8 +24,8 @@ def group_of(count: int, *, most: int = 100, looks: bool = True) -> tuple[Simula
     return run, members
 
 
-def meetings(agent: SimulatedAgent) -> list[Meet]:
-    return [heard for heard in agent.heard if isinstance(heard, Meet)]
+def meetings(agent: SimulatedAgent) -> list[RunPreflight]:
+    return [heard for heard in agent.heard if isinstance(heard, RunPreflight)]
 
 
 def test_a_node_that_joins_meets_the_members_at_its_own_port_before_they_are_stopped() -> None:
@@ -38,7 +38,7 @@ def test_a_node_that_joins_meets_the_members_at_its_own_port_before_they_are_sto
     assert list(meet.names) == ["worker-0", "worker-1", "worker-7"]
     assert (meet.place.master_address, meet.place.master_port) == ("10.0.0.7", 30007)
     assert [member.asked_to_stop for member in members] == [None, None]
-    newcomer.met(fit=True)
+    newcomer.record_result(fit=True)
     run.wait(5)
     for member in members:
         assert member.asked_to_stop is not None
@@ -49,13 +49,13 @@ def test_a_node_that_joins_meets_the_members_at_its_own_port_before_they_are_sto
 def test_a_node_that_is_not_fit_stays_out_and_is_looked_at_again() -> None:
     run, (member,) = group_of(1)
     (newcomer,) = comes(run, 1)
-    newcomer.met(fit=False)
+    newcomer.record_result(fit=False)
     run.wait(AGAIN_SECONDS - 1)
     assert len(meetings(newcomer)) == 1
     run.wait(2)
     assert len(meetings(newcomer)) == 2
     assert (member.runs, member.asked_to_stop) == (1, None)
-    newcomer.met(fit=True)
+    newcomer.record_result(fit=True)
     run.wait(5)
     assert member.asked_to_stop is not None
 
@@ -63,8 +63,8 @@ def test_a_node_that_is_not_fit_stays_out_and_is_looked_at_again() -> None:
 def test_one_that_is_not_fit_keeps_nobody_else_waiting() -> None:
     run, (member,) = group_of(1, most=3)
     bad, good = comes(run, 1, 2)
-    bad.met(fit=False)
-    good.met(fit=True)
+    bad.record_result(fit=False)
+    good.record_result(fit=True)
     run.wait(5)
     member.join()
     assert (member.runs, good.runs, bad.runs) == (2, 2, None)
@@ -73,22 +73,22 @@ def test_one_that_is_not_fit_keeps_nobody_else_waiting() -> None:
 def test_the_place_of_a_lost_node_is_taken_by_one_that_was_looked_at_too() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = comes(run, 0, 1)
-    second.disconnect()
+    second.mark_disconnected()
     run.wait(5)
     first.join()
     (instead,) = comes(run, 1)
     assert (run.membership.phase, instead.runs) == (Phase.FORMING, None)
     assert list(meetings(first)[-1].names) == ["worker-0", "worker-1"]
-    instead.met(fit=True)
+    instead.record_result(fit=True)
     assert (first.runs, instead.runs) == (2, 2)
 
 
 def test_where_nobody_is_left_to_meet_with_a_node_is_taken_in_unseen() -> None:
     run, (member,) = group_of(1)
     (newcomer,) = comes(run, 1)
-    member.disconnect()
+    member.mark_disconnected()
     run.wait(5)
-    newcomer.met(fit=False)
+    newcomer.record_result(fit=False)
     run.wait(5)
     assert newcomer.runs == 2
 
@@ -96,10 +96,10 @@ def test_where_nobody_is_left_to_meet_with_a_node_is_taken_in_unseen() -> None:
 def test_a_no_in_which_an_onlooker_was_lost_does_not_count() -> None:
     run, (member, lost) = group_of(2)
     (newcomer,) = comes(run, 2)
-    lost.disconnect()
+    lost.mark_disconnected()
     run.wait(5)
     member.join()
-    newcomer.met(fit=False)
+    newcomer.record_result(fit=False)
     assert len(meetings(newcomer)) == 2
     assert list(meetings(newcomer)[-1].names) == ["worker-0", "worker-2"]
 
@@ -107,12 +107,12 @@ def test_a_no_in_which_an_onlooker_was_lost_does_not_count() -> None:
 def test_an_answer_to_an_earlier_question_is_not_heard() -> None:
     run, (member,) = group_of(1)
     (newcomer,) = comes(run, 1)
-    newcomer.disconnect()
+    newcomer.mark_disconnected()
     run.reconnect(newcomer).join()
     first, second = meetings(newcomer)
     assert first.number != second.number
     newcomer.heard.remove(second)
-    newcomer.met(fit=True)
+    newcomer.record_result(fit=True)
     run.wait(5)
     assert member.asked_to_stop is None
 
@@ -124,7 +124,7 @@ def test_of_many_members_a_few_take_part_and_of_many_newcomers_a_few_at_once() -
     assert len(asked) <= MOST_ONLOOKERS
     assert asked[0] is members[0]
     assert [len(meetings(newcomer)) for newcomer in newcomers] == [1] * AT_ONCE + [0, 0]
-    newcomers[0].met(fit=True)
+    newcomers[0].record_result(fit=True)
     assert [len(meetings(newcomer)) for newcomer in newcomers] == [1] * (AT_ONCE + 1) + [0]
 
 
@@ -142,7 +142,7 @@ def test_one_that_is_fit_waits_as_a_spare_where_the_group_is_full() -> None:
     run, (member,) = group_of(1, most=1)
     (spare,) = comes(run, 1)
     assert not isinstance(spare.last, Waiting)
-    spare.met(fit=True)
+    spare.record_result(fit=True)
     assert spare.last == Waiting(nodes=1, spare=True)
     run.wait(1000)
     assert member.asked_to_stop is None
@@ -152,7 +152,7 @@ def test_one_that_is_fit_gets_ready_before_members_that_stay_are_stopped_for_it(
     run, (member,) = group_of(1)
     member.outlive()
     (newcomer,) = comes(run, 1)
-    newcomer.met(fit=True)
+    newcomer.record_result(fit=True)
     assert isinstance(newcomer.last, Prepare)
     assert member.asked_to_stop is None
     newcomer.join_prepared()
@@ -165,11 +165,11 @@ def test_a_spare_of_the_first_group_meets_its_members_while_it_waits() -> None:
     first, second, spare = comes(run, 0, 1, 2)
     run.wait(5)
     assert [len(meetings(agent)) for agent in (first, second, spare)] == [1, 1, 1]
-    second.disconnect()
+    second.mark_disconnected()
     run.wait(5)
     first.join()
     assert (first.runs, spare.runs) == (2, None)
-    spare.met(fit=True)
+    spare.record_result(fit=True)
     run.wait(5)
     assert first.asked_to_stop is not None
 
@@ -188,7 +188,7 @@ def test_a_node_that_came_to_a_forgetful_store_meets_the_members_when_they_are_b
 def test_a_node_that_was_in_a_group_comes_back_without_another_look() -> None:
     run, (member, aside, lost) = group_of(3)
     aside.fail().step_aside()
-    lost.disconnect()
+    lost.mark_disconnected()
     run.wait(5)
     member.join_prepared()
     assert member.runs == 2

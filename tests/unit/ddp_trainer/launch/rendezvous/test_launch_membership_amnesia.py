@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.launch.protocol.messages import Standing, Stop, Verdict
+from ddp_trainer.launch.protocol.messages import Stop, Verdict, WorkerState
 from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
@@ -79,7 +79,7 @@ def test_a_store_that_forgot_everything_begins_at_1_when_all_who_knew_are_gone_b
     (old,) = run.joined(0)
     old.fail().join()
     run.wait(1)
-    old.disconnect()
+    old.mark_disconnected()
     run.restart_store()
     run.joined(0)
     assert [generation.number for generation in run.starts] == [1, 2, 1]
@@ -91,7 +91,7 @@ def test_a_store_that_forgot_everything_waits_for_the_workers_of_a_group_that_on
     first, second = run.joined(0, 1)
     first.fail()
     run.restart_store()
-    first.standing = Standing.IDLE
+    first.standing = WorkerState.IDLE
     run.reconnect(first).join()
     run.wait(2.9)
     assert first.runs is None
@@ -106,7 +106,7 @@ def test_a_store_that_forgot_everything_waits_less_for_members_of_a_group_that_o
     first, _lost = run.joined(0, 1)
     first.fail()
     run.restart_store()
-    first.standing = Standing.IDLE
+    first.standing = WorkerState.IDLE
     run.reconnect(first).join()
     run.wait(3.1)
     assert first.runs == 2
@@ -125,7 +125,7 @@ def test_a_store_that_forgot_everything_remembers_who_has_succeeded() -> None:
 def test_a_store_that_forgot_everything_stops_workers_of_a_generation_that_is_over() -> None:
     run = SimulatedRun(a_policy(1, 2))
     survivor, cut_off = run.joined(0, 1)
-    cut_off.disconnect()
+    cut_off.mark_disconnected()
     run.wait(0.6)
     survivor.join()
     run.wait(2)

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ddp_trainer.launch.protocol.messages import Over, Standing
+from ddp_trainer.launch.protocol.messages import Over, WorkerState
 from ddp_trainer.launch.rendezvous.state_machine import Phase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
@@ -28,15 +28,15 @@ class RandomRun(RuleBasedStateMachine):
     @rule(which=st.integers(0, 20))
     def an_agent_dies(self, which: int) -> None:
         if agent := self.some(which):
-            agent.disconnect()
-            agent.standing = Standing.IDLE  # its workers die with it
+            agent.mark_disconnected()
+            agent.standing = WorkerState.IDLE  # its workers die with it
             del self.run.agents[agent.peer]
 
     @rule(which=st.integers(0, 20))
     def a_connection_breaks_and_comes_back(self, which: int) -> None:
         if agent := self.some(which):
-            was_joining = agent.standing is Standing.IDLE
-            agent.disconnect()
+            was_joining = agent.standing is WorkerState.IDLE
+            agent.mark_disconnected()
             self.run.reconnect(agent)
             if was_joining:
                 agent.join()
@@ -56,7 +56,7 @@ class RandomRun(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 20))
     def a_node_that_stepped_aside_has_its_workers_ready(self, which: int) -> None:
-        aside = [a for a in self.run.agents.values() if a.connected and a.generation and a.standing is Standing.IDLE]
+        aside = [a for a in self.run.agents.values() if a.connected and a.generation and a.standing is WorkerState.IDLE]
         if aside:
             aside[which % len(aside)].join_prepared()
 
@@ -64,8 +64,8 @@ class RandomRun(RuleBasedStateMachine):
     def an_agent_is_told_to_leave(self, which: int) -> None:
         if agent := self.some(which):
             agent.leave()
-            agent.standing = Standing.IDLE
-            agent.disconnect()
+            agent.standing = WorkerState.IDLE
+            agent.mark_disconnected()
             del self.run.agents[agent.peer]
 
     @rule()
@@ -88,7 +88,7 @@ class RandomRun(RuleBasedStateMachine):
         # forms at once, and its number is one more than the highest it was told: so those that know it come first.
         known = {agent.token: agent.generation.number if agent.generation else 0 for agent in self.run.agents.values()}
         for agent in sorted(self.run.agents.values(), key=lambda a: (a.runs is None, -known[a.token])):
-            joining = agent.standing is Standing.IDLE
+            joining = agent.standing is WorkerState.IDLE
             self.run.reconnect(agent)
             if joining:
                 agent.join()

@@ -13,14 +13,14 @@ from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.protocol.actions import Finish
-from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Node, Standing
+from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Node, WorkerState
 from tests.support.launch_simulation import a_policy
 
 
 def witness(parallel: str) -> FailureBuilder:
     """Of the second of two nodes with two workers each."""
     nodes = tuple(Node(token=f"t{index}", name=f"worker-{index}", local_world_size=2) for index in range(2))
-    hello = Hello(version=VERSION, run_id="run", node=nodes[1], policy=a_policy(), standing=Standing.IDLE)
+    hello = Hello(version=VERSION, run_id="run", node=nodes[1], policy=a_policy(), standing=WorkerState.IDLE)
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="store:29400")
     group = Generation(number=1, fence=1, nodes=nodes, master_address="10.0.0.1", master_port=1)
     core.generation = group.assignment_of("t1")
@@ -39,7 +39,7 @@ def witness(parallel: str) -> FailureBuilder:
 )
 def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tmp_path: Path) -> None:
     failure = witness(parallel).ended(1, 1)
-    assert final_report.sentence(Finish(1, failure=failure)).startswith(f"{who} failed first")
+    assert final_report.final_message(Finish(1, failure=failure)).startswith(f"{who} failed first")
 
     message = tmp_path / "message"
     Report({Env.TERMINATION_LOG: str(message)}).failed(failure, 1, {})

@@ -9,15 +9,15 @@ from ddp_trainer.launch.protocol.messages import (
     Leave,
     Over,
     Part,
-    Refused,
-    Standing,
+    Rejected,
     Start,
     Stop,
     Verdict,
     Waiting,
+    WorkerState,
 )
 from ddp_trainer.launch.rendezvous.state_machine import Phase
-from ddp_trainer.launch.rendezvous.waiting_notices import MOST_TOLD
+from ddp_trainer.launch.rendezvous.waiting_notifications import MOST_TOLD
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 
@@ -78,7 +78,7 @@ def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
     first, second = run.joined(0, 2)
     told = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
     assert (first.last, second.last) == (told, told)
-    second.disconnect()
+    second.mark_disconnected()
     assert first.last == Waiting(
         nodes=1, spare=False, names=("worker-0",), missing=("worker-1", "worker-2"), missing_count=2
     )
@@ -99,7 +99,7 @@ def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:
     first, second = run.joined(0, 1)
     (spare,) = run.joined(2)
     assert spare.last == Waiting(nodes=1, spare=True)
-    second.disconnect()
+    second.mark_disconnected()
     run.wait(0.6)
     first.join()
     assert (first.runs, spare.runs) == (2, 2)
@@ -135,7 +135,7 @@ def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
     (old,) = run.joined(0)
     run.wait(3)
     new = run.agent(1).connect()
-    run.membership.receive(new.peer, Join(port=30001, is_prepared=True))
+    run.membership.handle_and_tick(new.peer, Join(port=30001, is_prepared=True))
     assert old.asked_to_stop == Stop(graceful=True)
 
 
@@ -145,7 +145,7 @@ def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None
     second.leave()
     first.join()
     assert first.runs is None
-    run.membership.receive(second.peer, Leave(has_left=True))
+    run.membership.handle_and_tick(second.peer, Leave(has_left=True))
     assert first.runs == 2
     assert run.starts[-1].restarts == {"membership": 1}
 
@@ -251,7 +251,7 @@ def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(r
         assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
         assert agent.last.failure.exit_code == exit_code
         assert sum(agent.last.restarts.values()) == restarts
-        agent.disconnect()
+        agent.mark_disconnected()
     assert len({start.number for start in run.starts}) == 1 + restarts
     (late,) = run.joined(0)
     assert [(each.exit_code, each.late) for each in late.heard if isinstance(each, Over)] == [(93, True)]
@@ -289,7 +289,7 @@ def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
     run = SimulatedRun(a_policy(1, 2, max_restarts=0))
     survivor, lost = run.joined(0, 1)
     survivor.fail(reason="collective_error")
-    lost.disconnect()
+    lost.mark_disconnected()
     survivor.join()
     run.wait(2)
     assert survivor.runs == 2
@@ -299,7 +299,7 @@ def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
 def test_a_lost_node_is_not_waited_for_and_joins_when_it_is_back() -> None:
     run = SimulatedRun(a_policy(1, 2))
     survivor, lost = run.joined(0, 1)
-    lost.disconnect()
+    lost.mark_disconnected()
     run.wait(0.6)
     survivor.join()
     assert survivor.runs == 2
@@ -314,7 +314,7 @@ def test_a_group_of_new_pods_alone_waits_for_more_of_them() -> None:
     lost = run.joined(0, 1)
     run.wait(3)
     for agent in lost:
-        agent.disconnect()
+        agent.mark_disconnected()
     run.wait(0.6)
     (first,) = run.joined(0)
     run.wait(0.9)
@@ -331,14 +331,14 @@ def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
     assert survivor.asked_to_stop == Stop(graceful=True)
     stop_and_join(survivor)
     assert survivor.runs is None  # the leaver's workers still finish their step
-    leaver.disconnect()
+    leaver.mark_disconnected()
     assert survivor.runs == 2
 
 
 def test_a_connection_that_blips_disturbs_nobody() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
-    first.disconnect()
+    first.mark_disconnected()
     run.wait(0.3)
     run.reconnect(first)
     run.wait(100)
@@ -351,7 +351,7 @@ def test_a_loss_during_a_graceful_stop_hurries_the_others() -> None:
     run.wait(3)
     run.joined(2)
     assert first.asked_to_stop == Stop(graceful=True)
-    second.disconnect()
+    second.mark_disconnected()
     first.fail(reason="collective_error")
     assert first.asked_to_stop == Stop(graceful=False)
 
@@ -377,7 +377,7 @@ def test_a_member_that_is_done_takes_part_again_when_another_fails() -> None:
 def test_a_member_that_is_done_may_go_before_the_others_are() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
-    first.succeed().disconnect()
+    first.succeed().mark_disconnected()
     run.wait(10)
     assert second.runs == 1
     second.succeed()
@@ -400,7 +400,7 @@ def test_an_agent_of_another_run_is_refused_by_name() -> None:
     run = SimulatedRun()
     run.joined(0)
     stranger = run.agent(1).connect(run_id="other")
-    assert isinstance(stranger.last, Refused)
+    assert isinstance(stranger.last, Rejected)
     assert "'other'" in stranger.last.why
     assert "'run'" not in stranger.last.why
     assert stranger.last.exit_code == 170
@@ -413,7 +413,7 @@ def test_a_pod_created_again_waits_for_its_name_until_the_former_one_is_lost() -
     assert new.last.namesake
     run.wait(100)
     assert (first.runs, former.runs, new.runs) == (1, 1, None)
-    former.disconnect()
+    former.mark_disconnected()
     run.wait(0.6)
     stop_and_join(first)
     assert (first.runs, new.runs) == (2, 2)
@@ -423,7 +423,7 @@ def test_a_connection_that_blips_does_not_lose_its_name_to_one_that_waits_for_it
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
     (waiting,) = run.joined(1)
-    second.disconnect()
+    second.mark_disconnected()
     run.reconnect(second)
     run.wait(100)
     assert (first.runs, second.runs, waiting.runs) == (1, 1, None)
@@ -434,7 +434,7 @@ def test_a_pod_that_leaves_gives_its_name_to_the_next_one_at_once() -> None:
     first, former = run.joined(0, 1)
     former.leave()
     (new,) = run.joined(1)
-    assert isinstance(former.last, Refused)
+    assert isinstance(former.last, Rejected)
     assert former.last.exit_code == 172
     stop_and_join(first)
     assert (first.runs, new.runs) == (2, 2)
@@ -443,8 +443,8 @@ def test_a_pod_that_leaves_gives_its_name_to_the_next_one_at_once() -> None:
 def test_a_start_that_never_arrived_is_made_up_for() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
-    second.disconnect()
-    second.generation, second.standing = None, Standing.IDLE  # the message was lost on the way
+    second.mark_disconnected()
+    second.generation, second.standing = None, WorkerState.IDLE  # the message was lost on the way
     run.reconnect(second).join()
     assert first.asked_to_stop is not None
     first.join()
@@ -461,7 +461,7 @@ def test_strangers_are_not_heard() -> None:
 def test_a_range_that_holds_no_number_is_refused() -> None:
     run = SimulatedRun(a_policy(3, 2))
     agent = run.agent(0).connect()
-    assert isinstance(agent.last, Refused)
+    assert isinstance(agent.last, Rejected)
     assert "3:2" in agent.last.why
 
 

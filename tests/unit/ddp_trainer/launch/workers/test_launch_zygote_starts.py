@@ -32,7 +32,7 @@ async def main():
 asyncio.run(main())
 """
 READY = """
-    while not zygote._is_usable():
+    while not zygote._poll_ready():
         await asyncio.sleep(0.01)
 """
 
@@ -62,7 +62,7 @@ def test_a_zygote_that_keeps_dying_is_not_started_for_ever(tmp_path: Path) -> No
         print(zygote._control is not None)
         while zygote._control:
             await asyncio.sleep(0.01)
-        zygote.hurry(has_time=False)
+        zygote.stop_if_importing(has_time=False)
     """
     told = agent(tmp_path, body, torch="raise SystemExit(1)")
     assert told.split() == ["True"] * 3 + ["False"] * 6
@@ -72,7 +72,7 @@ def test_an_importing_zygote_gives_way_to_workers_once(tmp_path: Path) -> None:
     body = """
     for _ in range(3):
         zygote.start()
-        zygote.hurry(has_time=False)
+        zygote.stop_if_importing(has_time=False)
         print(zygote._control is not None)
     """
     told = agent(tmp_path, body, torch="import time; time.sleep(100)")
@@ -82,7 +82,7 @@ def test_an_importing_zygote_gives_way_to_workers_once(tmp_path: Path) -> None:
 class Importing:
     """Workers that have torch in their memory, and have imported nothing else yet."""
 
-    can_be_forked = True
+    supports_fork_server = True
 
     def __init__(self) -> None:
         self.has_zygote = asyncio.Event()

@@ -17,7 +17,7 @@ OVER = "ddp_collective_last_completed_sequence{default}"
 @pytest.fixture
 def cells(tmp_path: Path) -> memoryview[float]:
     heartbeat_page.create(str(tmp_path / "rank-0.pulse"))
-    cells = heartbeat_page.open_cells(str(tmp_path / "rank-0.pulse"))
+    cells = heartbeat_page.open_page(str(tmp_path / "rank-0.pulse"))
     cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE], cells[heartbeat_page.BEAT] = 1.0, 7.0, 100.0
     return cells
 
@@ -44,7 +44,7 @@ def told(tmp_path: Path, clock: Clock) -> Collectives:
 
 @pytest.mark.usefixtures("cells")
 def test_without_a_recorder_the_pulse_tells_what_was_begun(told: Collectives) -> None:
-    told.ask()
+    told.query_due_ranks()
     assert told.values(0) == {BEGUN: 7.0}
     assert told.values(1) == {}
 
@@ -53,10 +53,10 @@ def test_a_rank_that_gets_no_turn_is_where_its_recorder_says(
     tmp_path: Path, told: Collectives, cells: memoryview[float], clock: Clock
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (8, 7)}, entry(8))}):
-        told.ask()
+        told.query_due_ranks()
     assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
     clock.now += 60.0
-    told.ask()  # now nobody answers any more
+    told.query_due_ranks()  # now nobody answers any more
     assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
     cells[heartbeat_page.BEAT], cells[heartbeat_page.SEQUENCE] = 120.0, 12.0
     assert told.values(0) == {BEGUN: 12.0, OVER: 7.0}
@@ -65,7 +65,7 @@ def test_a_rank_that_gets_no_turn_is_where_its_recorder_says(
 def test_at_most_four_groups_are_told_of(tmp_path: Path, told: Collectives, cells: memoryview[float]) -> None:
     groups = {number: (number, number) for number in range(9)}
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record(groups, entry(1))}):
-        told.ask()
+        told.query_due_ranks()
     assert len(told.values(0)) == 8
     cells[heartbeat_page.HAS_GROUP] = 0.0
     assert told.values(0) == {}
@@ -75,7 +75,7 @@ def test_a_record_of_the_group_before_is_not_told_as_of_this_one(
     tmp_path: Path, told: Collectives, cells: memoryview[float]
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (900, 900)}, entry(900))}):
-        told.ask()
+        told.query_due_ranks()
     cells[heartbeat_page.BEAT], cells[heartbeat_page.SEQUENCE] = 120.0, 2.0
     assert told.values(0) == {BEGUN: 2.0}
 
@@ -93,7 +93,7 @@ def test_a_rank_is_asked_now_and_then_and_at_once_when_it_falls_silent(
         clock.now, cells[heartbeat_page.BEAT] = moment, beat
         number = int(moment)
         with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (number, number)}, entry(1))}):
-            told.ask()
+            told.query_due_ranks()
         (tmp_path / "rank-0.sock").unlink()
         asked.append(told.values(0).get(OVER) == number)
         cells[heartbeat_page.SEQUENCE] = 1000.0

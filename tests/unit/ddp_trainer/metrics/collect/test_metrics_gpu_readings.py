@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.collect.gpu_readings import FRESH_SECONDS, GpuReadings
+from ddp_trainer.metrics.collect.gpu_sampler import FRESH_SECONDS, GpuSampler
 from ddp_trainer.metrics.families.family import Source
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.serve.collector import Exposition
-from ddp_trainer.metrics.storage.mmap_directory import survey
+from ddp_trainer.metrics.storage.mmap_directory import read_pod_snapshot
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY, rank_of_gpu
 
@@ -70,16 +70,16 @@ def boards(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def readings(boards: Path, library: str, clock: Clock) -> GpuReadings:
-    return GpuReadings(boards, library, clock)
+def readings(boards: Path, library: str, clock: Clock) -> GpuSampler:
+    return GpuSampler(boards, library, clock)
 
 
-def told(readings: GpuReadings) -> list[Mapping[str, float]]:
+def told(readings: GpuSampler) -> list[Mapping[str, float]]:
     """What the ranks have, in order."""
-    return [readings.values(slot) for slot in survey(readings.directory).ranks]
+    return [readings.values(slot) for slot in read_pod_snapshot(readings.directory).ranks]
 
 
-def test_each_rank_has_the_readings_of_its_own_gpu(readings: GpuReadings, boards: Path, answer: Answer) -> None:
+def test_each_rank_has_the_readings_of_its_own_gpu(readings: GpuSampler, boards: Path, answer: Answer) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
     rank_of_gpu(boards, 1, "GPU-1a2b")
     answer(IDLE, {**HEALTHY, "nvmlDeviceGetCurrentClocksEventReasons": "0x24"})
@@ -89,7 +89,7 @@ def test_each_rank_has_the_readings_of_its_own_gpu(readings: GpuReadings, boards
     assert told(readings) == [OF_HEALTHY | throttled, OF_HEALTHY | idle]
 
 
-def test_a_scrape_shows_every_family_of_nvml_and_the_uuid(readings: GpuReadings, boards: Path, answer: Answer) -> None:
+def test_a_scrape_shows_every_family_of_nvml_and_the_uuid(readings: GpuSampler, boards: Path, answer: Answer) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
     rank_of_gpu(boards, 1, "")
     answer(HEALTHY)
@@ -115,7 +115,7 @@ def test_a_scrape_shows_every_family_of_nvml_and_the_uuid(readings: GpuReadings,
 )
 @pytest.mark.parametrize("error", ["!3", "!999"], ids=["not-supported", "unknown-error"])
 def test_a_field_that_cannot_be_read_takes_no_other_with_it(
-    readings: GpuReadings, boards: Path, answer: Answer, function: str, series: str, error: str
+    readings: GpuSampler, boards: Path, answer: Answer, function: str, series: str, error: str
 ) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
     answer({**HEALTHY, function: error})
@@ -126,12 +126,12 @@ def test_a_field_that_cannot_be_read_takes_no_other_with_it(
 def test_an_old_driver_has_the_reasons_by_their_old_name(boards: Path, tmp_path: Path, answer: Answer) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
     answer({**HEALTHY, "nvmlDeviceGetCurrentClocksThrottleReasons": "0x80"})
-    old = GpuReadings(boards, fake_nvml.compiled(tmp_path, "-DOLD_DRIVER"))
+    old = GpuSampler(boards, fake_nvml.compiled(tmp_path, "-DOLD_DRIVER"))
     old.read()
     assert told(old) == [OF_HEALTHY | {"ddp_gpu_throttled{power_brake}": 1.0}]
 
 
-def test_a_gpu_that_nvml_does_not_list_has_no_series(readings: GpuReadings, boards: Path, answer: Answer) -> None:
+def test_a_gpu_that_nvml_does_not_list_has_no_series(readings: GpuSampler, boards: Path, answer: Answer) -> None:
     rank_of_gpu(boards, 0, "GPU-gone")
     rank_of_gpu(boards, 1, "GPU-5d6e")
     answer(HEALTHY)
@@ -141,7 +141,7 @@ def test_a_gpu_that_nvml_does_not_list_has_no_series(readings: GpuReadings, boar
 
 def test_the_library_is_loaded_for_the_first_gpu_and_not_before(boards: Path) -> None:
     rank_of_gpu(boards, 0, "")
-    readings = GpuReadings(boards, "/nowhere/libnvidia-ml.so.1")
+    readings = GpuSampler(boards, "/nowhere/libnvidia-ml.so.1")
     readings.read()
     assert told(readings) == [{}]
     rank_of_gpu(boards, 1, "GPU-5d6e")
@@ -150,7 +150,7 @@ def test_the_library_is_loaded_for_the_first_gpu_and_not_before(boards: Path) ->
     assert told(readings) == [{}, {}]
 
 
-def test_a_driver_that_is_not_loaded_yet_is_tried_again(readings: GpuReadings, boards: Path, answer: Answer) -> None:
+def test_a_driver_that_is_not_loaded_yet_is_tried_again(readings: GpuSampler, boards: Path, answer: Answer) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
     answer(HEALTHY, nvmlInit_v2="!9")
     readings.read()
@@ -161,7 +161,7 @@ def test_a_driver_that_is_not_loaded_yet_is_tried_again(readings: GpuReadings, b
 
 
 def test_a_reading_that_is_not_renewed_is_left_out(
-    readings: GpuReadings, boards: Path, answer: Answer, clock: Clock
+    readings: GpuSampler, boards: Path, answer: Answer, clock: Clock
 ) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
     answer(HEALTHY)

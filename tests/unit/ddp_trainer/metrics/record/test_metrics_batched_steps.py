@@ -38,7 +38,7 @@ class Heard:
         self.phases = dict.fromkeys(("waited", "forward", "backward", "moved", "rest"), 0.0)
         self.unwatched = 10_000
 
-    def strode(self, optimizer: Any, stride: StepBatchResult) -> None:
+    def record_steps(self, optimizer: Any, stride: StepBatchResult) -> None:
         del optimizer
         if stride.steps == 1:
             self.taken_apart.append(stride.last)
@@ -48,7 +48,7 @@ class Heard:
         for phase in self.phases:
             self.phases[phase] += getattr(stride, phase)
 
-    def outlook(self) -> StepBudget:
+    def step_budget(self) -> StepBudget:
         return StepBudget(self.steps, self.unwatched, self.reached.append)
 
     @property
@@ -79,30 +79,30 @@ class Script(Dataset[torch.Tensor]):
         self.now = 100.0
         self.wait = WAIT
         self.weight = nn.Parameter(torch.ones(1))
-        self.weight.register_hook(lambda _: self.spend(BACKWARD))
+        self.weight.register_hook(lambda _: self.add_time(BACKWARD))
         self.optimizer = self.mover()
 
-    def spend(self, seconds: float) -> None:
+    def add_time(self, seconds: float) -> None:
         self.now += seconds
 
     def mover(self) -> torch.optim.Optimizer:
-        return Mover([self.weight], self.spend)
+        return Mover([self.weight], self.add_time)
 
     def __len__(self) -> int:
         return 40
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        self.spend(self.wait / 2)
+        self.add_time(self.wait / 2)
         return torch.ones(1)
 
     def compute(self, batch: torch.Tensor) -> None:
-        self.spend(FORWARD)
+        self.add_time(FORWARD)
         (self.weight * batch).sum().backward()  # type: ignore[no-untyped-call]
 
     def step(self, batch: torch.Tensor) -> None:
         self.compute(batch)
         self.optimizer.step()
-        self.spend(REST)
+        self.add_time(REST)
 
     def loader(self) -> DataLoader[torch.Tensor]:
         return DataLoader(self, batch_size=2)
@@ -128,13 +128,13 @@ def hooks(script: Script, heard: Heard) -> Iterator[Hooks]:
     hooks = Hooks(torch, Timeline(heard, clock=lambda: script.now))
     hooks.install()
     yield hooks
-    hooks.leave()
+    hooks.uninstall()
 
 
 def test_of_many_short_steps_a_few_are_taken_apart(script: Script, heard: Heard, hooks: Hooks) -> None:
     begun = script.now
     script.train(passes=10)
-    hooks.leave()
+    hooks.uninstall()
     assert heard.steps == 200
     assert heard.samples == 400
     assert len(heard.taken_apart) == FIRST + TIMED_STEPS
@@ -154,7 +154,7 @@ def test_each_step_of_a_stride_is_told_as_it_ends(script: Script, heard: Heard, 
     script.train(passes=1)
     assert heard.reached == list(range(FIRST + 1, 21))
     assert not heard.strides, "what it took is told later"
-    hooks.leave()
+    hooks.uninstall()
     assert heard.steps == 20
 
 
@@ -162,7 +162,7 @@ def test_backward_passes_are_those_of_torch_during_a_stride(script: Script, hear
     ours = torch.autograd.backward
     script.train(passes=1)
     assert torch.autograd.backward is not ours
-    hooks.leave()
+    hooks.uninstall()
     assert torch.autograd.backward is ours.__wrapped__  # type: ignore[attr-defined]
     assert heard.strides
 
@@ -180,14 +180,14 @@ def test_what_somebody_else_has_put_over_the_hooks_stays(
     script.train(passes=10)
     assert torch.autograd.backward is over
     assert len(calls) == 200
-    hooks.leave()
+    hooks.uninstall()
     assert heard.steps == 200
     assert heard.phases["backward"] == pytest.approx(200 * BACKWARD)
 
 
 def test_a_long_step_ends_a_stride_and_is_known_for_what_it_is(script: Script, heard: Heard, hooks: Hooks) -> None:
     for number, batch in enumerate(script.loader(), start=1):
-        script.spend(2.0 if number == 10 else 0.0)
+        script.add_time(2.0 if number == 10 else 0.0)
         script.step(batch)
     assert [stride.steps for stride in heard.strides] == [10 - FIRST]
     assert heard.strides[0].last == pytest.approx(2.0 + STEP)
@@ -199,7 +199,7 @@ def test_waits_for_data_are_timed_in_a_stride_too(script: Script, heard: Heard, 
     script.train(passes=1)
     script.wait = 5 * WAIT
     script.train(passes=1)
-    hooks.leave()
+    hooks.uninstall()
     assert len(heard.strides) == 1
     assert heard.phases["waited"] == pytest.approx(20 * WAIT + 20 * 5 * WAIT)
     assert heard.phases["forward"] == pytest.approx(40 * FORWARD)
@@ -211,7 +211,7 @@ def test_accumulated_batches_are_one_step_of_a_stride(script: Script, heard: Hea
             script.compute(batch)
             if number % 2 == 0:
                 script.optimizer.step()
-    hooks.leave()
+    hooks.uninstall()
     assert (heard.steps, heard.samples) == (50, 200)
     assert sum(stride.steps for stride in heard.strides) == 50 - FIRST
     assert heard.phases["forward"] == pytest.approx(100 * FORWARD)
@@ -222,10 +222,10 @@ def test_an_evaluation_ends_a_stride_and_is_no_training(script: Script, heard: H
     script.train(passes=1)
     with torch.no_grad():
         for _ in script.loader():
-            script.spend(0.001)
+            script.add_time(0.001)
     assert len(heard.strides) == 1
     script.train(passes=1)
-    hooks.leave()
+    hooks.uninstall()
     assert (heard.steps, heard.samples) == (40, 80)
     assert heard.phases["waited"] == pytest.approx(40 * WAIT)
     assert heard.phases["rest"] == pytest.approx(39 * REST + 20 * (WAIT + 0.001))
@@ -236,7 +236,7 @@ def test_an_evaluation_with_gradients_is_known_by_its_end(script: Script, heard:
     for _ in script.loader():
         pass
     script.train(passes=1)
-    hooks.leave()
+    hooks.uninstall()
     assert (heard.steps, heard.samples) == (40, 80)
 
 
@@ -247,14 +247,14 @@ def test_another_optimizer_ends_a_stride(script: Script, heard: Heard, hooks: Ho
         other.step()
     assert len(heard.strides) == 1
     assert heard.steps == 20
-    hooks.leave()
+    hooks.uninstall()
 
 
 def test_an_optimizer_that_goes_on_alone_after_a_stride_counts(script: Script, heard: Heard, hooks: Hooks) -> None:
     script.train(passes=1)
     script.optimizer = script.mover()
     script.train(passes=5)
-    hooks.leave()
+    hooks.uninstall()
     assert (heard.steps, heard.samples) == (120, 240)
 
 
@@ -266,7 +266,7 @@ def test_a_stride_that_ends_before_its_first_step_loses_no_time(script: Script, 
             assert heard.steps == FIRST
             other.step()
         script.optimizer.step()
-    hooks.leave()
+    hooks.uninstall()
     assert heard.steps == 20
     assert heard.seconds == pytest.approx(script.now - begun)
 
@@ -277,7 +277,7 @@ def test_a_stride_ends_in_time_when_steps_get_longer(script: Script, heard: Hear
     script.train(passes=10)
     longest = max(stride.waited for stride in heard.strides)
     assert longest < 2 * STRIDE_SECONDS
-    hooks.leave()
+    hooks.uninstall()
     assert heard.steps == 220
 
 
@@ -286,19 +286,19 @@ def test_indices_of_any_kind_may_be_drawn(script: Script, heard: Heard, hooks: H
     indices = [*lists, *[(index for index in (1, 2))] * 1, *lists]
     for batch in DataLoader(script, batch_sampler=indices):  # type: ignore[arg-type] # what a script may do
         script.step(batch)
-    hooks.leave()
+    hooks.uninstall()
     assert heard.steps == 31
 
 
 def test_a_step_that_is_to_be_looked_at_is_in_no_stride(script: Script, heard: Heard, hooks: Hooks) -> None:
     heard.unwatched = TIMED_STEPS
     script.train(passes=1)
-    hooks.leave()
+    hooks.uninstall()
     assert {stride.steps for stride in heard.strides} == {TIMED_STEPS}
     heard.unwatched = 0
     hooks.install()
     script.train(passes=1)
-    hooks.leave()
+    hooks.uninstall()
     assert heard.steps == 40
     assert sum(stride.steps for stride in heard.strides) < 20
 
@@ -308,6 +308,6 @@ def test_batches_of_any_size_are_counted(script: Script, heard: Heard, hooks: Ho
     for _ in range(3):
         for batch in DataLoader(script, batch_size=3, num_workers=workers):
             script.step(batch)
-    hooks.leave()
+    hooks.uninstall()
     assert (heard.steps, heard.samples) == (42, 120)
     assert heard.strides

@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.metrics.collect import gc_time
 from ddp_trainer.metrics.record import ddp_comm_sampler, sample_counter
-from ddp_trainer.metrics.record.ddp_comm_sampler import MOST_STEPS, STOCK_RATE, Exposure, Sample
+from ddp_trainer.metrics.record.ddp_comm_sampler import MOST_STEPS, STOCK_RATE, CommSampler, Sample
 from ddp_trainer.metrics.record.sampler import Watch
 
 
@@ -61,7 +61,7 @@ def run(watch: Watch, models: list[Model], steps: int, seconds: float = 1.0, wai
             model.step()
         left -= 1
         if left <= 0:
-            until = left = watch.look(seconds, waited, until)
+            until = left = watch.sample_if_due(seconds, waited, until)
 
 
 def test_a_sampled_step_is_split_into_busy_and_exposed() -> None:
@@ -128,12 +128,12 @@ class SimpleModel:
 
 def test_ten_samples_fit_into_five_minutes_of_any_step() -> None:
     for seconds in (0.001, 0.1, 1.0, 10.0):
-        sampling, steps, samples = Exposure(), 0, 0
+        sampling, steps, samples = CommSampler(), 0, 0
         ddp_comm_sampler.models.add(model := Model())
         while steps * seconds < 300 or steps < 1000:
             steps += sampling.wait
             model.iteration += 1
-            samples += isinstance(sampling.stepped(seconds, 0.0), Sample)
+            samples += isinstance(sampling.end_step(seconds, 0.0), Sample)
         assert samples >= 10
         assert samples <= 10 + steps / min(MOST_STEPS, max(2, 30 / seconds)), "and not many more"
 

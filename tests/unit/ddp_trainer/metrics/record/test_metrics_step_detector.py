@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
-from ddp_trainer.metrics.record.sample_counter import Intake
+from ddp_trainer.metrics.record.sample_counter import SampleCounter
 from ddp_trainer.metrics.record.step_detector import RIVAL_STEPS, Timeline
 
 
@@ -38,24 +38,24 @@ class Loop:
         self.steps: list[Step] = []
         self.timeline = Timeline(self, clock=lambda: self.now)
         self.optimizer = Optimizer()
-        self.loader = Intake()
+        self.loader = SampleCounter()
 
-    def strode(self, _: Any, stride: StepBatchResult) -> None:
+    def record_steps(self, _: Any, stride: StepBatchResult) -> None:
         assert stride.steps == 1, "these steps are not short"
         self.steps.append(Step(*astuple(stride)[2:]))
         assert stride.last == self.steps[-1].seconds
 
-    def outlook(self) -> StepBudget:
+    def step_budget(self) -> StepBudget:
         raise AssertionError("these steps are not short")
 
     def fetch(
-        self, samples: int = 4, seconds: float = 1.0, *, is_training: bool = True, of: Intake | None = None
+        self, samples: int = 4, seconds: float = 1.0, *, is_training: bool = True, of: SampleCounter | None = None
     ) -> None:
         loader = of or self.loader
         begun = self.now
         self.now += seconds
         loader.samples += samples
-        self.timeline.fetched(begun, loader, is_training=is_training)
+        self.timeline.record_fetch(begun, loader, is_training=is_training)
 
     def backward(self, forward: float = 2.0, seconds: float = 4.0) -> None:
         self.now += forward
@@ -112,7 +112,7 @@ def test_a_batch_that_is_fetched_ahead_counts_once(loop: Loop) -> None:
 
 def test_the_samples_of_several_loaders_are_added_up(loop: Loop) -> None:
     loop.fetch()
-    loop.fetch(samples=2, of=Intake())
+    loop.fetch(samples=2, of=SampleCounter())
     loop.backward()
     loop.move()
     assert [step.samples for step in loop.steps] == [6]
@@ -124,7 +124,7 @@ def test_a_batch_that_was_fetched_while_a_step_ended_takes_no_time_from_it(loop:
     loop.backward()
     loop.move()
     loop.now += 1
-    loop.timeline.fetched(begun, loop.loader, is_training=True)
+    loop.timeline.record_fetch(begun, loop.loader, is_training=True)
     loop.backward()
     loop.move()
     assert loop.steps == [Step(4, 1.0, 2.0, 4.0, 8.0, 0.0), Step(0, 1.0, 2.0, 4.0, 8.0, 0.0)]
@@ -136,7 +136,7 @@ def test_an_evaluation_without_gradients_is_no_training(loop: Loop) -> None:
         loop.backward()
         loop.move()
         for _ in range(5):
-            loop.fetch(is_training=False, of=Intake())
+            loop.fetch(is_training=False, of=SampleCounter())
             loop.now += 10
     loop.fetch()
     loop.backward()
@@ -147,7 +147,7 @@ def test_an_evaluation_without_gradients_is_no_training(loop: Loop) -> None:
 
 
 def test_an_evaluation_with_gradients_is_known_by_its_end(loop: Loop) -> None:
-    evaluation = Intake()
+    evaluation = SampleCounter()
     for _ in range(5):
         loop.fetch(of=evaluation)
     evaluation.ended()

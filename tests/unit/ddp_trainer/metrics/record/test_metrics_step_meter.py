@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ddp_trainer.common.constants import Phase
-from ddp_trainer.metrics.record.step_meter import Meter
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.metrics.record.step_meter import StepMeter
+from ddp_trainer.process.recorder import NoopRankRecorder
 
 
-class Heard(SilentRankRecorder):
+class Heard(NoopRankRecorder):
     """Keeps the steps it is told."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Clock:
 
 def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None:
     heard, clock = Heard(), Clock()
-    meter = Meter(heard, clock=clock)
+    meter = StepMeter(heard, clock=clock)
     clock.now += 1
     meter.reached(Phase.DATA_WAIT)
     clock.now += 2
@@ -44,7 +44,7 @@ def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None
 
 def test_every_step_starts_from_nothing() -> None:
     heard, clock = Heard(), Clock()
-    meter = Meter(heard, clock=clock)
+    meter = StepMeter(heard, clock=clock)
     clock.now += 1
     meter.step(samples=1)
     clock.now += 0.5
@@ -55,7 +55,7 @@ def test_every_step_starts_from_nothing() -> None:
 
 def test_a_word_that_names_no_phase_counts_as_other() -> None:
     heard, clock = Heard(), Clock()
-    meter = Meter(heard, clock=clock)
+    meter = StepMeter(heard, clock=clock)
     clock.now += 1
     meter.reached("lunch")
     meter.step(samples=1)

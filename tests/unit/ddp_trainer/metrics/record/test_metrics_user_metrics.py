@@ -13,12 +13,12 @@ from ddp_trainer.common.constants import Env, Metric
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.user_metrics import Log
-from ddp_trainer.metrics.storage.mmap_directory import rank_board
+from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
 
 
 def told(directory: Path) -> dict[str, float]:
-    return read(rank_board(directory, 0), RANK).values
+    return read(rank_board_path(directory, 0), RANK).values
 
 
 def test_what_is_told_arrives_and_work_adds_up(tmp_path: Path) -> None:

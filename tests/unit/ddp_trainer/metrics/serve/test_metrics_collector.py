@@ -24,7 +24,7 @@ from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage import container
 from ddp_trainer.process import heartbeat_page
-from ddp_trainer.process.flight_recorder import socket_beside
+from ddp_trainer.process.flight_recorder import recorder_socket_path
 from ddp_trainer.process.recorder import RankRecorder
 from tests.recorder_server import entry, record, recorder_at
 
@@ -57,15 +57,15 @@ def pod(directory: Path, *ranks: int) -> None:
     agent.stalled(31.5, 2)
     for local, number in enumerate(ranks):
         recorder = rank(directory, number, local=local, of=len(ranks))
-        recorder.planned(100)
+        recorder.planned_steps(100)
         recorder.step(1, 0, 16, *[0.25] * len(Phase))
         recorder.progress(math.nan, 0.1)
         recorder.gradients(1.5, 65536.0)
         recorder.job(precision="bf16", parallelism="shard=2,pp=4")
-        recorder.recomputed(0.25)
-        recorder.waited(dict.fromkeys(Wait, 0.5))
+        recorder.recompute_ratio(0.25)
+        recorder.record_wait(dict.fromkeys(Wait, 0.5))
         tell_of_gpu(recorder)
-        recorder.evaluated(0.5, 0.9)
+        recorder.record_evaluation(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
         recorder.checkpoint_interval(30.0)
         recorder.account(JobAccount(1000.0, [1.0] * len(JobTime), 0, 0.0))
@@ -76,7 +76,7 @@ def in_group(directory: Path, local: int) -> None:
     """Let a rank have begun seven collectives."""
     path = str(directory / f"rank-{local}.pulse")
     heartbeat_page.create(path)
-    cells = heartbeat_page.open_cells(path)
+    cells = heartbeat_page.open_page(path)
     cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE], cells[heartbeat_page.BEAT] = (
         1.0,
         7.0,
@@ -89,8 +89,10 @@ def collectives(directory: Path) -> Collectives:
     told = Collectives(directory)
     with contextlib.ExitStack() as stack:
         for path in directory.glob("*.pulse"):
-            stack.enter_context(recorder_at(socket_beside(path), {"fr_trace_json": record({0: (7, 6)}, entry(7))}))
-        told.ask()
+            stack.enter_context(
+                recorder_at(recorder_socket_path(path), {"fr_trace_json": record({0: (7, 6)}, entry(7))})
+            )
+        told.query_due_ranks()
     for path in directory.glob("*.sock"):
         path.unlink()
     return told

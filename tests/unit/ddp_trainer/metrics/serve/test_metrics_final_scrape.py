@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.metrics.serve.final_scrape import MOST_SECONDS, Scrapes, most_seconds
+from ddp_trainer.metrics.serve.final_scrape import MOST_SECONDS, ScrapeTracker, max_wait_seconds
 
 AGENT = "Prometheus/3.5.0"
 
@@ -24,7 +24,7 @@ def clock() -> Clock:
 
 
 def test_who_was_scraped_every_fifteen_seconds_waits_for_one_more(clock: Clock) -> None:
-    scrapes = Scrapes(clock)
+    scrapes = ScrapeTracker(clock)
     for moment in (100.0, 115.0):
         clock.now = moment
         scrapes.asked(AGENT)
@@ -45,7 +45,7 @@ def test_who_was_scraped_every_fifteen_seconds_waits_for_one_more(clock: Clock) 
 def test_it_waits_no_longer_than_it_may_and_no_longer_than_two_intervals(
     clock: Clock, before: float, most: float, waits: float
 ) -> None:
-    scrapes = Scrapes(clock)
+    scrapes = ScrapeTracker(clock)
     scrapes.asked(AGENT)
     clock.now += before
     scrapes.asked(AGENT)
@@ -59,7 +59,7 @@ def test_it_waits_no_longer_than_it_may_and_no_longer_than_two_intervals(
 
 @pytest.mark.parametrize("agents", [[], [AGENT], ["curl/8", "curl/8", "curl/8"]])
 def test_nobody_is_waited_for_who_has_not_come_regularly(clock: Clock, agents: list[str]) -> None:
-    scrapes = Scrapes(clock)
+    scrapes = ScrapeTracker(clock)
     for agent in agents:
         scrapes.asked(agent)
         clock.now += 5.0
@@ -68,7 +68,7 @@ def test_nobody_is_waited_for_who_has_not_come_regularly(clock: Clock, agents: l
 
 
 def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
-    scrapes = Scrapes(clock)
+    scrapes = ScrapeTracker(clock)
     for _ in range(2):
         scrapes.asked(AGENT)
         clock.now += 5.0
@@ -81,4 +81,4 @@ def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
     ("told", "seconds"), [("", 20.0), ("0", 0.0), ("45", 45.0), ("-1", 20.0), ("nan", 20.0), ("1e9", 20.0), ("x", 20.0)]
 )
 def test_how_long_is_the_jobs_to_say(told: str, seconds: float) -> None:
-    assert most_seconds({"DDP_LAST_SCRAPE": told}) == seconds
+    assert max_wait_seconds({"DDP_LAST_SCRAPE": told}) == seconds

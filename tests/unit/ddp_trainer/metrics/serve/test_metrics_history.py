@@ -14,7 +14,7 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.serve import history_format
 from ddp_trainer.metrics.serve.history import FILE, FIRST_SECONDS, MOST_READINGS, History
 from ddp_trainer.process.recorder import RankRecorder
-from kubectl_ddp import past
+from kubectl_ddp import history_log
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))
 LOSS = (Metric.LOSS.value, ())
@@ -39,7 +39,7 @@ def trained(directory: Path, seconds: int, clock: Clock, *, history: History | N
     rank = recorder(directory)
     history = history or History(directory, clock)
     for number in range(seconds * 5):
-        history.look()
+        history.sample_if_due()
         if number % 5 == 0:
             rank.step(number // 5 + 1, 0, 8, 0.125, 0, 0.25, 0.25, 0.25, 0.125, 0, 0)
             rank.progress(1.0 / (number + 1), 0.1)
@@ -57,7 +57,7 @@ def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all
 
 def test_what_is_dropped_costs_resolution_and_no_truth(tmp_path: Path) -> None:
     clock = Clock()
-    times, series = history_format.read(trained(tmp_path, 500, clock).document())
+    times, series = history_format.read(trained(tmp_path, 500, clock).to_dict())
     steps = series[STEPS]
     assert steps[-1] == 500
     assert all(
@@ -75,9 +75,9 @@ def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zer
     agent = attach.agent_recorder(tmp_path, {})
     agent.state(GroupState.RUNNING)
     agent.world(size=4, nodes=2, nodes_desired=2)
-    agent.restarted(RestartCause.FAILURE)
+    agent.count_restart(RestartCause.FAILURE)
     recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
-    _, series = history_format.read(History(tmp_path, Clock()).document())
+    _, series = history_format.read(History(tmp_path, Clock()).to_dict())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]
     assert series[Metric.RESTARTS.value, (("cause", "failure"),)] == [1]
     assert (Metric.RESTARTS.value, (("cause", "hang"),)) not in series
@@ -90,23 +90,23 @@ def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_p
     before = trained(tmp_path, 300, clock)
     before.keep()
     clock.now += 60
-    after = trained(tmp_path, 10, clock, history=History.resumed(tmp_path, clock))
+    after = trained(tmp_path, 10, clock, history=History.load(tmp_path, clock))
     assert after.times[: len(before.times)] == pytest.approx(before.times, abs=0.01)
     assert after.interval == before.interval
-    assert history_format.read(after.document())[1][STEPS][-1] == 310
+    assert history_format.read(after.to_dict())[1][STEPS][-1] == 310
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 2, "times": [], "series": []}', '{"version": 1}'])
 def test_a_file_that_is_no_history_is_begun_anew(text: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(text)
-    assert History.resumed(tmp_path).times == []
+    assert History.load(tmp_path).times == []
 
 
 def test_a_directory_that_is_gone_is_no_reason_to_end(tmp_path: Path) -> None:
     history = History(tmp_path / "gone", Clock())
-    history.look()
+    history.sample_if_due()
     history.keep()
-    assert history.document()["series"] == []
+    assert history.to_dict()["series"] == []
 
 
 def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
     history = History(tmp_path, clock)
     for loss in (2.5, math.nan, math.inf):
         rank.progress(loss, 0.1)
-        history.look()
+        history.sample_if_due()
         clock.now += 1
-    text = json.dumps(history.document(), allow_nan=False)
+    text = json.dumps(history.to_dict(), allow_nan=False)
     losses = history_format.read(json.loads(text))[1][LOSS]
     assert losses[0] == 2.5
     assert losses[1] is not None
@@ -125,8 +125,8 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
 
 
 def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
-    told = trained(tmp_path, 400, Clock()).document()
-    left = history_format.thinned(told)
+    told = trained(tmp_path, 400, Clock()).to_dict()
+    left = history_format.downsample(told)
     assert len(left["times"]) == history_format.LEFT_READINGS
     assert (left["times"][0], left["times"][-1]) == (told["times"][0], told["times"][-1])
     lines = list(history_format.lines(left))
@@ -138,7 +138,7 @@ def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) ->
         *lines,
         "Restarts: none.",
     ]
-    found = past.unpacked(log)
+    found = history_log.unpacked(log)
     assert found is not None
     assert json.loads(found) == left
     assert history_format.read(left)[1][STEPS][-1] == history_format.read(told)[1][STEPS][-1]
@@ -157,6 +157,6 @@ def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) 
         for number, rank in enumerate(ranks):
             noise = ((step * 7919 + number * 104729) % 1000) / 10_000
             rank.step(step, 0, 8, noise, 0, 0.2 + noise, 0.3 - noise, noise, 0.01, 0, 0)
-        history.look()
+        history.sample_if_due()
         clock.now += 0.51
-    assert sum(map(len, history_format.lines(history_format.thinned(history.document())))) < 16_384
+    assert sum(map(len, history_format.lines(history_format.downsample(history.to_dict())))) < 16_384

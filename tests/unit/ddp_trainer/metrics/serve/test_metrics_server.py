@@ -20,9 +20,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, Pages, _parser
+from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter, _parser
 from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, Answer, Request, Server, listen, parse
+from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, Request, Response, Server, listen, parse
 
 NOWHERE = Path("/nonexistent")
 NOWHERE = Path("/nonexistent")
@@ -30,17 +30,17 @@ NO_HISTORY = History(NOWHERE)
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def hello(request: Request) -> Answer:
-    return Answer(f"hello {request.path} {request.accept}".encode())
+def hello(request: Request) -> Response:
+    return Response(f"hello {request.path} {request.accept}".encode())
 
 
-def huge(_: Request) -> Answer:
-    return Answer(b"x" * (32 << 20))
+def huge(_: Request) -> Response:
+    return Response(b"x" * (32 << 20))
 
 
 def against(
     conversation: Callable[[Callable[[], Awaitable[Connection]]], Awaitable[None]],
-    respond: Callable[[Request], Answer] = hello,
+    respond: Callable[[Request], Response] = hello,
     deadline_seconds: float = 60.0,
 ) -> None:
     """Hold a conversation with a server of its own."""
@@ -187,21 +187,21 @@ class Counting(Collector):
 def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
     now = [0.0]
     collector = Counting()
-    pages = Pages(collector, NO_HISTORY, NOWHERE, clock=lambda: now[0])
+    pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: now[0])
     for _ in range(100):
-        pages.respond(Request("GET", "/metrics", ""))
+        pages.get_response(Request("GET", "/metrics", ""))
     assert collector.collected == 1
     now[0] += FRESH_SECONDS
-    assert b"collected_total 2.0" in pages.respond(Request("GET", "/metrics", "")).body
+    assert b"collected_total 2.0" in pages.get_response(Request("GET", "/metrics", "")).body
 
 
 def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_pages() -> None:
     collector = Counting()
-    pages = Pages(collector, NO_HISTORY, NOWHERE, clock=lambda: 0.0)
+    pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: 0.0)
     bodies = []
     for number in range(1000):
-        answer = pages.respond(Request("GET", "/metrics", "", query=f"name[]=unknown_{number}"))
-        assert isinstance(answer, Answer)
+        answer = pages.get_response(Request("GET", "/metrics", "", query=f"name[]=unknown_{number}"))
+        assert isinstance(answer, Response)
         bodies.append(answer.body)
     assert collector.collected == 1
     assert bodies[0] == b""
@@ -210,9 +210,9 @@ def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_p
 
 
 def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
-    pages = Pages(Counting(), NO_HISTORY, NOWHERE)
-    answer = pages.respond(Request("GET", "/metrics", "", query="name[]=a&" * 900))
-    assert isinstance(answer, Answer)
+    pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
+    answer = pages.get_response(Request("GET", "/metrics", "", query="name[]=a&" * 900))
+    assert isinstance(answer, Response)
     assert answer.status is HTTPStatus.BAD_REQUEST
 
 
@@ -220,14 +220,14 @@ def test_a_history_is_read_once_per_interval() -> None:
     looked = 0
 
     class Read(History):
-        def document(self) -> dict[str, Any]:
+        def to_dict(self) -> dict[str, Any]:
             nonlocal looked
             looked += 1
             return {}
 
-    pages = Pages(Counting(), Read(NOWHERE), NOWHERE, clock=lambda: 0.0)
+    pages = PageRouter(Counting(), Read(NOWHERE), NOWHERE, clock=lambda: 0.0)
     for _ in range(100):
-        pages.respond(Request("GET", "/history", ""))
+        pages.get_response(Request("GET", "/history", ""))
     assert looked == 1
 
 
@@ -255,34 +255,34 @@ class Telling(Collector):
     ],
 )
 def test_families_that_are_asked_for_by_name_are_told_alone(query: str, told: list[str]) -> None:
-    pages = Pages(Telling(), NO_HISTORY, NOWHERE)
-    answer = pages.respond(Request("GET", "/metrics", "", query=query))
-    assert isinstance(answer, Answer)
+    pages = PageRouter(Telling(), NO_HISTORY, NOWHERE)
+    answer = pages.get_response(Request("GET", "/metrics", "", query=query))
+    assert isinstance(answer, Response)
     assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == told
 
 
 def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_less() -> None:
-    pages = Pages(Telling(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
+    pages = PageRouter(Telling(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
     for query, lines in (("name[]=ddp_step", 3), ("", 11), ("name[]=ddp_step", 3)):
-        answer = pages.respond(Request("GET", "/metrics", "", query=query))
-        assert isinstance(answer, Answer)
+        answer = pages.get_response(Request("GET", "/metrics", "", query=query))
+        assert isinstance(answer, Response)
         assert len(answer.body.splitlines()) == lines
 
 
 def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
-    pages = Pages(Counting(), NO_HISTORY, NOWHERE)
+    pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
     asked = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
-    answer = pages.respond(Request("GET", "/metrics", asked))
+    answer = pages.get_response(Request("GET", "/metrics", asked))
     assert answer.body.endswith(b"# EOF\n")
     assert answer.content_type.startswith("application/openmetrics-text")
-    assert pages.respond(Request("GET", "/metrics", "*/*")).content_type.startswith("text/plain; version=0.0.4")
+    assert pages.get_response(Request("GET", "/metrics", "*/*")).content_type.startswith("text/plain; version=0.0.4")
 
 
 def test_there_are_three_pages() -> None:
-    pages = Pages(CollectorRegistry(), NO_HISTORY, NOWHERE)
-    assert json.loads(pages.respond(Request("GET", "/history", "")).body)["series"] == []
-    assert pages.respond(Request("GET", "/healthz", "")).body == b"ok\n"
-    assert pages.respond(Request("GET", "/", "")).status is HTTPStatus.NOT_FOUND
+    pages = PageRouter(CollectorRegistry(), NO_HISTORY, NOWHERE)
+    assert json.loads(pages.get_response(Request("GET", "/history", "")).body)["series"] == []
+    assert pages.get_response(Request("GET", "/healthz", "")).body == b"ok\n"
+    assert pages.get_response(Request("GET", "/", "")).status is HTTPStatus.NOT_FOUND
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "metrics", ""])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.storage.mmap_directory import Slot, current, rank_board, survey
+from ddp_trainer.metrics.storage.mmap_directory import Slot, current, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board, Snapshot
-from ddp_trainer.metrics.storage.process import ProcessId, Vitals, is_ancestor, vitals
+from ddp_trainer.metrics.storage.process import ProcessId, ProcessStats, is_ancestor, read_process_stats
 
-ALIVE = Vitals(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0, peak_resident_bytes=2.0)
+ALIVE = ProcessStats(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0, peak_resident_bytes=2.0)
 
 
 def slot(rank: int, local_rank: int, of: int, *, start: int, alive: bool = True) -> Slot:
@@ -52,7 +52,7 @@ def test_no_slot_no_rank() -> None:
 
 
 def put(directory: Path, local_rank: int, identity: dict[str, str | int]) -> None:
-    board = Board.open(rank_board(directory, local_rank), RANK)
+    board = Board.open(rank_board_path(directory, local_rank), RANK)
     board.claim(ProcessId.current())
     board.describe(identity)
 
@@ -60,13 +60,13 @@ def put(directory: Path, local_rank: int, identity: dict[str, str | int]) -> Non
 def test_a_survey_counts_what_it_cannot_read_and_passes_over_what_is_no_board(tmp_path: Path) -> None:
     put(tmp_path, 0, {"rank": 0, "local_rank": 0, "local_world_size": 9})
     put(tmp_path, 1, {"rank": "one", "local_rank": 1, "local_world_size": 9})
-    rank_board(tmp_path, 2).write_bytes(b"damaged")
-    rank_board(tmp_path, 3).mkdir()
-    Board.open(rank_board(tmp_path, 4), RANK)
+    rank_board_path(tmp_path, 2).write_bytes(b"damaged")
+    rank_board_path(tmp_path, 3).mkdir()
+    Board.open(rank_board_path(tmp_path, 4), RANK)
     (tmp_path / "agent.board").write_bytes(b"")
     (tmp_path / ".rank-5.board.tmp").write_bytes(b"half")
     (tmp_path / "rank-x.board").write_bytes(b"")
-    seen = survey(tmp_path)
+    seen = read_pod_snapshot(tmp_path)
     assert [each.rank for each in seen.ranks] == [0]
     assert seen.agent is None
     assert len(seen.stale) == 4
@@ -75,7 +75,7 @@ def test_a_survey_counts_what_it_cannot_read_and_passes_over_what_is_no_board(tm
 @pytest.mark.parametrize("name", ["missing", "file"])
 def test_no_directory_has_no_boards(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    seen = survey(tmp_path / name)
+    seen = read_pod_snapshot(tmp_path / name)
     assert (seen.agent, seen.ranks, seen.stale) == (None, (), ())
 
 
@@ -88,17 +88,17 @@ def test_a_process_that_has_ended_has_no_vitals_even_before_it_is_reaped() -> No
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         start = started(child.pid)
         process = ProcessId(child.pid, start)
-        assert vitals(process) is not None
-        assert vitals(ProcessId(child.pid, start - 1)) is None, "another process had this pid before"
+        assert read_process_stats(process) is not None
+        assert read_process_stats(ProcessId(child.pid, start - 1)) is None, "another process had this pid before"
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert vitals(process) is None
-    assert vitals(process) is None
+        assert read_process_stats(process) is None
+    assert read_process_stats(process) is None
 
 
 def test_this_process_lives_and_uses_memory() -> None:
     me = ProcessId.current()
-    mine = vitals(me)
+    mine = read_process_stats(me)
     assert mine is not None
     assert mine.resident_bytes > 1 << 20
     assert not mine.standing_still
@@ -113,7 +113,7 @@ def test_memory_that_was_given_back_is_in_the_peak_of_its_process_and_not_in_tha
         assert parent.stdin is not None
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        whole, fork = (vitals(ProcessId(pid, started(pid))) for pid in (parent.pid, child))
+        whole, fork = (read_process_stats(ProcessId(pid, started(pid))) for pid in (parent.pid, child))
         parent.stdin.close()
     assert whole is not None
     assert fork is not None

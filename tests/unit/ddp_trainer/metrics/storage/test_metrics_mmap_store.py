@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Metric
-from ddp_trainer.metrics.storage.mmap_store import AGENT, CELLS_AT, RANK, Board, StaleBoard, read
+from ddp_trainer.metrics.storage.mmap_store import AGENT, CELLS_AT, RANK, Board, InvalidBoardError, read
 from ddp_trainer.metrics.storage.process import ProcessId
 
-LOSS = RANK.cells[Metric.LOSS]
-STEPS = RANK.cells[Metric.STEPS]
+LOSS = RANK.cell_index[Metric.LOSS]
+STEPS = RANK.cell_index[Metric.STEPS]
 ME = ProcessId(4711, 123456)
 
 
@@ -90,8 +90,8 @@ def other_schema(content: bytes) -> bytes:
 def test_a_damaged_board_is_refused_by_the_reader_and_replaced_by_the_writer(
     path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    path.write_bytes(damage(RANK.blank()))
-    with pytest.raises(StaleBoard):
+    path.write_bytes(damage(RANK.initial_bytes()))
+    with pytest.raises(InvalidBoardError):
         read(path, RANK)
     board = Board.open(path, RANK)
     board.cells[STEPS] = 1.0
@@ -100,9 +100,9 @@ def test_a_damaged_board_is_refused_by_the_reader_and_replaced_by_the_writer(
 
 @pytest.mark.parametrize("text", [b"{", b"[1]", b"\xff\xfe", b"null"])
 def test_an_identity_that_is_no_object_is_damage(path: Path, text: bytes) -> None:
-    content = RANK.blank()
+    content = RANK.initial_bytes()
     path.write_bytes(content[:40] + text.ljust(CELLS_AT - 40, b"\0") + content[CELLS_AT:])
-    with pytest.raises(StaleBoard):
+    with pytest.raises(InvalidBoardError):
         read(path, RANK)
 
 
@@ -122,16 +122,16 @@ def test_a_replaced_board_still_belongs_to_the_process_that_mapped_it(path: Path
 
 def test_a_symbolic_link_is_replaced_and_not_followed(path: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(RANK.blank())
+    elsewhere.write_bytes(RANK.initial_bytes())
     path.symlink_to(elsewhere)
     Board.open(path, RANK).cells[STEPS] = 1.0
-    assert elsewhere.read_bytes() == RANK.blank()
+    assert elsewhere.read_bytes() == RANK.initial_bytes()
     assert not path.is_symlink()
 
 
 def test_a_pipe_in_the_place_of_a_board_does_not_block_the_reader(path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises((StaleBoard, OSError)):
+    with pytest.raises((InvalidBoardError, OSError)):
         read(path, RANK)
 
 
@@ -147,7 +147,7 @@ def test_a_writer_killed_while_changing_leaves_numbers_that_are_read(path: Path)
     board.cells[STEPS] = 2.0
     board.revision[0] = 41
     assert read(path, RANK).values[Metric.STEPS] == 2.0
-    with board.changing():
+    with board.atomic_update():
         assert board.revision[0] == 41
     assert board.revision[0] == 42
 

@@ -28,7 +28,7 @@ from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.storage.mmap_directory import rank_board
+from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board, read
 from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import AgentRecorder, RankRecorder
@@ -96,9 +96,9 @@ def test_a_step_leaves_an_even_revision(rank: Rank) -> None:
 
 
 def test_progress_and_evaluation_arrive(rank: Rank) -> None:
-    rank.recorder.planned(900)
+    rank.recorder.planned_steps(900)
     rank.recorder.progress(math.nan, 0.1)
-    rank.recorder.evaluated(0.25, 0.97)
+    rank.recorder.record_evaluation(0.25, 0.97)
     assert math.isnan(rank[Metric.LOSS])
     assert rank[Metric.LEARNING_RATE] == 0.1
     assert rank[Metric.STEPS_PLANNED] == 900
@@ -117,8 +117,8 @@ def test_waits_exist_from_when_a_layout_has_them_and_add_up_over_a_restart(rank:
     with pytest.raises(KeyError):
         rank[cell(Metric.WAIT_SECONDS, Wait.ALL_GATHER)]
     for _ in "first", "second process":
-        rank.recorder.waited({Wait.ALL_GATHER: 0.0})
-        rank.recorder.waited({Wait.ALL_GATHER: 0.25})
+        rank.recorder.record_wait({Wait.ALL_GATHER: 0.0})
+        rank.recorder.record_wait({Wait.ALL_GATHER: 0.25})
     assert rank[cell(Metric.WAIT_SECONDS, Wait.ALL_GATHER)] == 0.5
     with pytest.raises(KeyError):
         rank[cell(Metric.WAIT_SECONDS, Wait.STAGE)]
@@ -144,8 +144,8 @@ def test_what_the_allocator_counts_goes_on_over_a_restart(rank: Rank) -> None:
 
 
 def test_pauses_of_the_garbage_collector_are_counted(rank: Rank) -> None:
-    rank.board_recorder.collected(0.5)
-    rank.board_recorder.collected(0.25)
+    rank.board_recorder.record_gc_time(0.5)
+    rank.board_recorder.record_gc_time(0.25)
     assert rank["ddp_gc_pause_seconds_total"] == 0.75
 
 
@@ -215,7 +215,7 @@ def test_exactly_one_state_is_on(agent: Agent) -> None:
 
 
 def test_restarts_and_failures_are_counted_by_cause(agent: Agent) -> None:
-    agent.recorder.restarted(RestartCause.MEMBERSHIP)
+    agent.recorder.count_restart(RestartCause.MEMBERSHIP)
     agent.recorder.failed(FailureReason.SIGKILL)
     agent.recorder.failed(FailureReason.SIGKILL)
     assert [agent[cell(Metric.RESTARTS, cause)] for cause in RestartCause] == [0, 1, 0, 0, 0]
@@ -232,7 +232,7 @@ def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank
     assert (rank["ddp_collective_timeouts_total"], rank["ddp_collective_errors_total"]) == (2, 1)
     assert rank.board.owner == ProcessId.current()
     assert rank.board.revision[0] == revision, "the rank may be in the midst of a step"
-    assert not rank_board(tmp_path, 1).exists(), "a rank that has none gets none"
+    assert not rank_board_path(tmp_path, 1).exists(), "a rank that has none gets none"
 
 
 def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
@@ -242,7 +242,7 @@ def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     agent.recorder.restarts_remaining(0)
     agent.recorder.rendezvous_failed()
     agent.recorder.rendezvous_failed()
-    agent.recorder.rendezvous_refused(7)
+    agent.recorder.rejected_connections(7)
     assert agent["ddp_rendezvous_duration_seconds_sum"] == 2.5
     assert agent["ddp_rendezvous_duration_seconds_count"] == 2
     assert agent["ddp_rendezvous_last_duration_seconds"] == 0.5
@@ -257,8 +257,8 @@ REPORTS: list[tuple[str, tuple[Any, ...]]] = [
     ("step", (None,) * 11),
     ("step", ("a", 0, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
     ("progress", ("low", 0.1)),
-    ("planned", (object(),)),
-    ("evaluated", ("good", 1)),
+    ("planned_steps", (object(),)),
+    ("record_evaluation", ("good", 1)),
     ("checkpoint_saved", (None, None, None, None)),
     ("checkpoint_loaded", ([],)),
     ("account", (JobAccount(1.0, [1.0], 0, 0.0),)),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.preflight.collectives import report
-from ddp_trainer.preflight.collectives.comparison import Earlier, Verdict
+from ddp_trainer.preflight.collectives.comparison import BaselineRun, Verdict
 from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.reporter import Outcome
 from ddp_trainer.preflight.collectives.request import parse
@@ -23,11 +23,11 @@ def measured(times: list[float], size_bytes: int = 4096, wrong: tuple[dict[str, 
     return Result.of(("all_reduce", "float32", size_bytes), times, 1.5, wrong)
 
 
-def kept(folder: Path, *results: Result) -> Earlier:
+def kept(folder: Path, *results: Result) -> BaselineRun:
     file = folder / "earlier.json"
-    document = report.document(ABOUT, [(result, None) for result in results], [Unsupported("barrier", "", "no")])
+    document = report.results_to_json(ABOUT, [(result, None) for result in results], [Unsupported("barrier", "", "no")])
     file.write_text(document)
-    return Earlier.read(str(file))
+    return BaselineRun.read(str(file))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_measurement_that_the_earlier_run_lacks_is_new(tmp_path: Path) -> None
     assert kept(tmp_path, measured(STEADY)).change(measured(STEADY, 8192), 0.1).verdict is Verdict.NEW
 
 
-def outcome(earlier: Earlier | None, *results: Result, output: str = "table") -> tuple[int, str]:
+def outcome(earlier: BaselineRun | None, *results: Result, output: str = "table") -> tuple[int, str]:
     made = Outcome(parse([f"--output={output}"]), earlier)
     made.begin(ABOUT)
     for result in results:
@@ -87,7 +87,7 @@ def test_what_was_printed_as_json_is_read_back_as_it_was(tmp_path: Path, capsys:
     assert outcome(None, measured(STEADY), output="json") == (0, "")
     printed = capsys.readouterr().out
     (tmp_path / "run.json").write_text(printed)
-    [result] = Earlier.read(str(tmp_path / "run.json")).results.values()
+    [result] = BaselineRun.read(str(tmp_path / "run.json")).results.values()
     assert result == Result.from_json(json.loads(printed)["results"][0])
     assert result.bus_bytes_per_second == pytest.approx(1.5 * 4096 / 1.02)
 
@@ -108,11 +108,11 @@ def test_a_file_that_is_no_earlier_run_is_refused_by_name(tmp_path: Path, text: 
     if text is not None:
         file.write_text(text)
     with pytest.raises(BadRequest, match=r"run\.json") as error:
-        Earlier.read(str(file))
+        BaselineRun.read(str(file))
     assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize(("key", "value"), [("backend", "nccl"), ("world_size", 8)])
 def test_a_run_of_another_kind_is_not_compared(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(BadRequest, match=f"measured with {key} .*, this run has {value}"):
-        kept(tmp_path, measured(STEADY)).refuse_other(ABOUT | {key: value})
+        kept(tmp_path, measured(STEADY)).check_comparable(ABOUT | {key: value})

@@ -18,7 +18,7 @@ KINDS = [getattr(torch, name) for name in DTYPES]
 @pytest.mark.parametrize("world", [1, 2, 3, 8, 130, 257, 300])
 def test_the_sum_over_ranks_is_exact_in_every_dtype_and_any_order(world: int, dtype: torch.dtype) -> None:
     pattern = Pattern.of(world, dtype, "seed")
-    addends = torch.stack([pattern.addend(rank, 0, 500) for rank in range(world)])
+    addends = torch.stack([pattern.reduce_input(rank, 0, 500) for rank in range(world)])
     assert torch.equal(addends.sum(0), pattern.total(0, 500))
     running = torch.zeros(500, dtype=dtype)
     for addend in addends.flip(0):

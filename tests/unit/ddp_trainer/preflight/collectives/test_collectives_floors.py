@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.gpu_figures import FIGURES
+from ddp_trainer.common.gpu_specs import FIGURES
 from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.floors import (
-    MACHINES,
-    Floors,
-    Speeds,
-    below,
-    floors_of,
-    read_floors,
-    slow_buses,
-)
 from ddp_trainer.preflight.collectives.result import Result
+from ddp_trainer.preflight.collectives.thresholds import (
+    MACHINES,
+    DeviceThroughput,
+    Thresholds,
+    read_thresholds,
+    slow_all_reduces,
+    threshold_violations,
+    thresholds_for,
+)
 
 H100 = "NVIDIA H100 80GB HBM3"
 GIB = 1 << 30
@@ -29,32 +29,33 @@ def test_every_machine_has_a_source_and_a_gpu_whose_figures_are_known() -> None:
         assert machine.source.startswith("https://")
         assert any(figures.begin.startswith(machine.begin) for figures in FIGURES)
         assert (
-            floors_of(next(each.begin for each in FIGURES if each.begin.startswith(machine.begin))).gpus == machine.gpus
+            thresholds_for(next(each.begin for each in FIGURES if each.begin.startswith(machine.begin))).gpus
+            == machine.gpus
         )
 
 
 def test_floors_are_shares_of_the_data_sheet_and_of_what_azure_demands() -> None:
-    floors = floors_of(H100)
+    floors = thresholds_for(H100)
     assert floors.matmul_flops == pytest.approx(0.5 * 989e12)
     assert floors.memory_bytes_per_second == pytest.approx(0.7 * 3.35e12)
     assert floors.host_bytes_per_second == pytest.approx(0.9 * 52e9)
     assert floors.bus_bytes_per_second == pytest.approx(0.9 * 460e9)
-    assert floors_of("NVIDIA B200").bus_bytes_per_second is None
-    assert floors_of("some processor") == Floors()
+    assert thresholds_for("NVIDIA B200").bus_bytes_per_second is None
+    assert thresholds_for("some processor") == Thresholds()
 
 
-FAST = Speeds(matmul_flops=700e12, memory_bytes_per_second=2.9e12, host_bytes_per_second=54e9)
+FAST = DeviceThroughput(matmul_flops=700e12, memory_bytes_per_second=2.9e12, host_bytes_per_second=54e9)
 
 
 def test_what_is_below_a_floor_is_said_with_both_figures() -> None:
-    assert list(below(FAST, floors_of(H100))) == []
-    slow = Speeds(matmul_flops=300e12, memory_bytes_per_second=1e12, host_bytes_per_second=12e9)
-    assert list(below(slow, floors_of(H100))) == [
+    assert list(threshold_violations(FAST, thresholds_for(H100))) == []
+    slow = DeviceThroughput(matmul_flops=300e12, memory_bytes_per_second=1e12, host_bytes_per_second=12e9)
+    assert list(threshold_violations(slow, thresholds_for(H100))) == [
         "multiplies matrices at 300 TFLOP/s, below the floor of 494",
         "copies in its memory at 1 TB/s, below the floor of 2.35",
         "copies to or from the host at 12 GB/s, below the floor of 46.8",
     ]
-    assert list(below(slow, Floors())) == []
+    assert list(threshold_violations(slow, Thresholds())) == []
 
 
 def all_reduce(size: int, gigabytes: float, name: str = "all_reduce") -> Result:
@@ -63,21 +64,21 @@ def all_reduce(size: int, gigabytes: float, name: str = "all_reduce") -> Result:
 
 
 def test_a_bus_is_judged_by_large_messages_of_a_whole_machine() -> None:
-    floors = floors_of(H100)
+    floors = thresholds_for(H100)
     slow = [all_reduce(GIB, 300.0), all_reduce(GIB >> 1, 100.0), all_reduce(GIB, 100.0, "all_gather")]
     told = "all_reduce of 1 GiB has a bus bandwidth of 300 GB/s, below the floor of 414"
-    assert list(slow_buses(slow, floors, gpus=8, hosts=1)) == [told]
-    assert list(slow_buses(slow, floors, gpus=4, hosts=1)) == []
-    assert list(slow_buses(slow, floors, gpus=8, hosts=2)) == []
-    assert list(slow_buses([all_reduce(GIB, 470.0)], floors, gpus=8, hosts=1)) == []
+    assert list(slow_all_reduces(slow, floors, gpus=8, hosts=1)) == [told]
+    assert list(slow_all_reduces(slow, floors, gpus=4, hosts=1)) == []
+    assert list(slow_all_reduces(slow, floors, gpus=8, hosts=2)) == []
+    assert list(slow_all_reduces([all_reduce(GIB, 470.0)], floors, gpus=8, hosts=1)) == []
 
 
 def test_a_sites_own_floors_win(tmp_path: Path) -> None:
     file = tmp_path / "floors.json"
     file.write_text(json.dumps({"NVIDIA H100": {"matmul_flops": 6e14}}))
-    own = read_floors(str(file))
-    assert floors_of(H100, own) == Floors(matmul_flops=6e14)
-    assert floors_of("NVIDIA H200", own) == floors_of("NVIDIA H200")
+    own = read_thresholds(str(file))
+    assert thresholds_for(H100, own) == Thresholds(matmul_flops=6e14)
+    assert thresholds_for("NVIDIA H200", own) == thresholds_for("NVIDIA H200")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_file_that_cannot_be_meant_gets_a_sentence(tmp_path: Path, content: st
     file = tmp_path / "floors.json"
     file.write_text(content)
     with pytest.raises(BadRequest, match="--floors") as caught:
-        read_floors(str(file))
+        read_thresholds(str(file))
     assert sentence in str(caught.value)
     with pytest.raises(BadRequest, match="cannot be read: No such file"):
-        read_floors(str(tmp_path / "none"))
+        read_thresholds(str(tmp_path / "none"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.preflight.collectives.device import free_memory, refuse_what_does_not_fit
+from ddp_trainer.preflight.collectives.device import check_free_memory, free_memory
 from ddp_trainer.preflight.collectives.errors import BadRequest
 
 
@@ -31,6 +31,6 @@ def test_without_a_limit_of_the_container_the_machine_counts(tmp_path: Path) -> 
 
 
 def test_a_message_that_is_too_large_is_refused_with_what_is_needed_and_what_is_free() -> None:
-    refuse_what_does_not_fit(4096, torch.device("cpu"), 2)
+    check_free_memory(4096, torch.device("cpu"), 2)
     with pytest.raises(BadRequest, match=r"of 1024 GiB do not fit: the 2 ranks of this node need 4096 GiB, and .* are"):
-        refuse_what_does_not_fit(2**40, torch.device("cpu"), 2)
+        check_free_memory(2**40, torch.device("cpu"), 2)

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from ddp_trainer.preflight.collectives.pairing import ALONE, Pairing, Suspicion, rounds, suspicions
+from ddp_trainer.preflight.collectives.pair_analysis import ALONE, PairResult, Suspect, find_suspects, round_robin_pairs
 from ddp_trainer.preflight.collectives.pairs_report import outcome
 
 FULL = 100.0
@@ -20,19 +20,21 @@ SHARE = 0.7
 @pytest.mark.parametrize("count", range(2, 12))
 def test_every_two_nodes_meet_once_and_no_node_is_in_two_pairs_of_a_round(count: int) -> None:
     nodes = [10 * node for node in range(count)]
-    turns = list(rounds(nodes, 99))
+    turns = list(round_robin_pairs(nodes, 99))
     assert sorted(pair for turn in turns for pair in turn) == sorted(combinations(nodes, 2))
     for turn in turns:
         met = [node for pair in turn for node in pair]
         assert len(met) == len(set(met)) >= count - 1
-    assert [len(list(rounds(nodes, few))) for few in (0, 1)] == [0, 1]
+    assert [len(list(round_robin_pairs(nodes, few))) for few in (0, 1)] == [0, 1]
 
 
-def measured(nodes: int, turns: int, speed: Callable[[int, int], float | None], alone: bool = False) -> list[Pairing]:
-    found = [Pairing(round=ALONE, nodes=(node,), bus_bytes_per_second=FULL) for node in range(nodes) if alone]
-    for number, turn in enumerate(rounds(range(nodes), turns), start=1):
+def measured(
+    nodes: int, turns: int, speed: Callable[[int, int], float | None], alone: bool = False
+) -> list[PairResult]:
+    found = [PairResult(round=ALONE, nodes=(node,), bus_bytes_per_second=FULL) for node in range(nodes) if alone]
+    for number, turn in enumerate(round_robin_pairs(range(nodes), turns), start=1):
         for one, other in turn:
-            found.append(Pairing(round=number, nodes=(one, other), bus_bytes_per_second=speed(one, other)))
+            found.append(PairResult(round=number, nodes=(one, other), bus_bytes_per_second=speed(one, other)))
     return found
 
 
@@ -44,38 +46,38 @@ def slowed(bad: int, to: float | None) -> Callable[[int, int], float | None]:
 @pytest.mark.parametrize("to", [50.0, 1.0, None])
 def test_a_node_that_does_badly_with_every_partner_is_named(nodes: int, to: float | None) -> None:
     for bad in range(nodes):
-        found = suspicions(measured(nodes, 3, slowed(bad, to)), SHARE)
-        assert found == [Suspicion(nodes=(bad,), is_sure=True, has_failed=to is None)]
+        found = find_suspects(measured(nodes, 3, slowed(bad, to)), SHARE)
+        assert found == [Suspect(nodes=(bad,), is_sure=True, has_failed=to is None)]
 
 
 @pytest.mark.parametrize("nodes", range(2, 9))
 def test_nodes_that_are_alike_are_not_suspected(nodes: int) -> None:
-    assert suspicions(measured(nodes, 3, lambda one, other: FULL - one - 2 * other), SHARE) == []
+    assert find_suspects(measured(nodes, 3, lambda one, other: FULL - one - 2 * other), SHARE) == []
 
 
 def test_two_bad_nodes_of_eight_are_both_named() -> None:
-    found = suspicions(measured(8, 4, lambda one, other: None if {one, other} & {2, 5} else FULL), SHARE)
+    found = find_suspects(measured(8, 4, lambda one, other: None if {one, other} & {2, 5} else FULL), SHARE)
     assert [each.nodes for each in found] == [(2,), (5,)]
 
 
 def test_a_path_between_two_nodes_that_do_well_with_others_is_named() -> None:
-    found = suspicions(measured(4, 3, lambda one, other: 5.0 if {one, other} == {1, 3} else FULL), SHARE)
-    assert found == [Suspicion(nodes=(1, 3), is_sure=True, has_failed=False)]
+    found = find_suspects(measured(4, 3, lambda one, other: 5.0 if {one, other} == {1, 3} else FULL), SHARE)
+    assert found == [Suspect(nodes=(1, 3), is_sure=True, has_failed=False)]
 
 
 def test_of_two_nodes_it_cannot_be_told_which() -> None:
-    found = suspicions(measured(2, 3, lambda one, other: None), SHARE)
-    assert found == [Suspicion(nodes=(0, 1), is_sure=False, has_failed=True)]
+    found = find_suspects(measured(2, 3, lambda one, other: None), SHARE)
+    assert found == [Suspect(nodes=(0, 1), is_sure=False, has_failed=True)]
 
 
 def test_a_node_that_is_slow_by_itself_is_named_even_of_two() -> None:
     pairings = measured(4, 1, slowed(2, 20.0), alone=True)
-    pairings[2] = Pairing(round=ALONE, nodes=(2,), bus_bytes_per_second=20.0)
-    assert suspicions(pairings, SHARE) == [Suspicion(nodes=(2,), is_sure=True, has_failed=False)]
+    pairings[2] = PairResult(round=ALONE, nodes=(2,), bus_bytes_per_second=20.0)
+    assert find_suspects(pairings, SHARE) == [Suspect(nodes=(2,), is_sure=True, has_failed=False)]
 
 
 def test_nothing_is_said_of_nodes_where_all_pairs_fail() -> None:
-    [found] = suspicions(measured(4, 3, lambda one, other: None), SHARE)
+    [found] = find_suspects(measured(4, 3, lambda one, other: None), SHARE)
     assert (found.nodes, found.is_sure) == ((0, 1, 2, 3), False)
 
 

@@ -8,25 +8,27 @@ from types import ModuleType
 
 import pytest
 
-from ddp_trainer.launch.flags import unclaimed
+from ddp_trainer.launch.flags import remaining_args
 from ddp_trainer.preflight.collectives import (
     bandwidth,
     cli,
     errors,
-    floors,
     measure,
     operations,
-    pairing,
+    pair_analysis,
     report,
     request,
     result,
     sizes,
+    thresholds,
 )
 from ddp_trainer.preflight.collectives.errors import BadRequest
 
 
 @pytest.mark.parametrize(
-    "module", [bandwidth, errors, floors, measure, pairing, report, result, sizes], ids=lambda each: each.__name__
+    "module",
+    [bandwidth, errors, measure, pair_analysis, report, result, sizes, thresholds],
+    ids=lambda each: each.__name__,
 )
 def test_the_examples_in_the_documentation_hold(module: ModuleType) -> None:
     assert doctest.testmod(module) == doctest.TestResults(0, doctest.testmod(module).attempted)
@@ -79,7 +81,7 @@ def test_what_cannot_be_meant_gets_one_sentence_and_starts_nothing(
     def launch(_: object) -> int:
         raise AssertionError
 
-    assert cli.main(words, launch=launch, unclaimed=unclaimed) == BadRequest.exit_code
+    assert cli.main(words, launch=launch, unclaimed=remaining_args) == BadRequest.exit_code
     told = capsys.readouterr()
     assert told.out == ""
     assert sentence in told.err
@@ -93,7 +95,7 @@ def test_the_launcher_gets_torchruns_flags_then_the_worker_then_ours() -> None:
         started.append([*words])
         return 7
 
-    assert cli.main(["--sizes", "4KiB", "--nnodes", "2"], launch=launch, unclaimed=unclaimed) == 7
+    assert cli.main(["--sizes", "4KiB", "--nnodes", "2"], launch=launch, unclaimed=remaining_args) == 7
     [words] = started
     assert words[:2] == ["--nnodes", "2"]
     assert words[4:6] == ["--module", cli.WORKER]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.checkpoint.async_save import Writing
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
@@ -68,7 +68,7 @@ class Slow(CheckpointDirectory):
         return super().write(draft, archive)
 
 
-class Told(SilentRankRecorder):
+class Told(NoopRankRecorder):
     """Notes what becomes of checkpoints."""
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skippe
     wanted = {}
     for second in range(9, 46):
         now[0] = float(second)
-        if saver.wants_save():
+        if saver.should_save():
             wanted[second] = told.skipped
             saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
     assert (wanted, told.skipped) == ({10: 0}, 3), "due at 20, 30 and 40 again"
     directory.let.set()
-    saver.settle()
-    assert (told.saved, saver.wants_save()) == (1, True)
+    saver.wait_for_save()
+    assert (told.saved, saver.should_save()) == (1, True)
 
 
 def saving(path: Path) -> tuple[Slow, CheckpointManager]:
@@ -128,12 +128,12 @@ def test_ranks_that_go_on_from_the_directory_have_it_claimed_when_the_last_save_
 ) -> None:
     directory, former = saving(tmp_path)
     between, heir = a_saver(a_directory(tmp_path / "another")), a_saver(a_directory(tmp_path / "one more"))
-    between.follow(former)
-    heir.follow(between)
+    between.chain_after(former)
+    heir.chain_after(between)
     threading.Timer(0.1, directory.let.set).start()
     heir.open(ALONE)
     assert former.durable_step == 1
-    assert heir.newest() is None
+    assert heir.latest_checkpoint() is None
 
 
 def test_a_save_that_nobody_needs_ends_where_the_next_writer_claims_the_directory(tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_a_save_that_nobody_needs_ends_where_the_next_writer_claims_the_director
             tmp_path, keep=1, claim=WriteLease(tmp_path, generation=1, fence=1, run_id="run", token="b")
         )
     )
-    heir.follow(former)
+    heir.chain_after(former)
     heir.open()
     directory.let.set()
-    heir.settle()
+    heir.wait_for_save()
     with pytest.raises(StaleGeneration, match="generation 1 has claimed it"):
-        former.settle()
+        former.wait_for_save()

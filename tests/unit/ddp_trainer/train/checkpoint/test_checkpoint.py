@@ -13,7 +13,7 @@ import torch
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.checkpoint_files import unpack
-from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, demand_same
+from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, check_same_run
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
@@ -27,7 +27,7 @@ def names(path: Path) -> list[str]:
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     write(directory, 3)
-    checkpoint = directory.newest(pytest.fail)
+    checkpoint = directory.latest_checkpoint(pytest.fail)
     assert checkpoint is not None
     assert checkpoint.manifest.step == 3
     state = unpack(checkpoint)
@@ -36,7 +36,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_an_empty_directory_has_no_checkpoint(tmp_path: Path) -> None:
-    assert a_directory(tmp_path / "new").newest(pytest.fail) is None
+    assert a_directory(tmp_path / "new").latest_checkpoint(pytest.fail) is None
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 10, 9_999_999, 100_000_000):
         write(directory, step)
     assert names(tmp_path) == ["step-09999999", "step-100000000"]
-    newest = directory.newest(pytest.fail)
+    newest = directory.latest_checkpoint(pytest.fail)
     assert newest is not None
     assert newest.manifest.step == 100_000_000
 
@@ -81,7 +81,7 @@ def test_a_damaged_checkpoint_is_skipped_with_its_name_for_the_one_before(
     write(directory, 2)
     damage(tmp_path / "step-00000002" / file)
     said: list[str] = []
-    checkpoint = directory.newest(said.append)
+    checkpoint = directory.latest_checkpoint(said.append)
     assert checkpoint is not None
     assert checkpoint.manifest.step == 1
     (sentence,) = said
@@ -103,7 +103,7 @@ def test_what_a_crashed_writer_left_is_swept_up(tmp_path: Path) -> None:
     (tmp_path / ".tmp-step-00000007-dead" / PAYLOAD).write_bytes(b"half")
     directory = a_directory(tmp_path)
     assert names(tmp_path) == []
-    assert directory.newest(pytest.fail) is None
+    assert directory.latest_checkpoint(pytest.fail) is None
 
 
 def test_what_was_prepared_for_several_writers_may_be_written_by_one(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_step_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
     write(directory, 5)
     directory.write(a_manifest(5), pack({"step": 5, "again": True}))
     assert names(tmp_path) == ["step-00000005"]
-    newest = directory.newest(pytest.fail)
+    newest = directory.latest_checkpoint(pytest.fail)
     assert newest is not None
     assert unpack(newest)["again"] is True
 
@@ -134,7 +134,7 @@ def test_a_crash_between_the_renames_of_a_replacement_loses_nothing(tmp_path: Pa
     directory = a_directory(tmp_path)
     write(directory, 5)
     (tmp_path / "step-00000005").rename(tmp_path / "step-00000005.old")
-    newest = directory.newest(pytest.fail)
+    newest = directory.latest_checkpoint(pytest.fail)
     assert newest is not None
     assert newest.manifest.step == 5
 
@@ -183,7 +183,7 @@ class Code:
 def test_a_payload_with_anything_but_tensors_and_values_is_not_loaded(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     directory.write(a_manifest(1), pack({"weights": torch.zeros(1), "code": Code()}))
-    checkpoint = directory.newest(pytest.fail)
+    checkpoint = directory.latest_checkpoint(pytest.fail)
     assert checkpoint is not None
     with pytest.raises(CheckpointMismatch, match="not loaded for safety"):
         unpack(checkpoint)
@@ -206,10 +206,10 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_pat
     later = {"format": 3, "step": 2, "hashes": {"state.pt": "..."}}
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / "step-00000002" / MANIFEST).write_text(sealed(later))
-    newest = directory.newest(pytest.fail)
+    newest = directory.latest_checkpoint(pytest.fail)
     assert newest is not None
     with pytest.raises(CheckpointMismatch, match=r"has format 3, and this version reads format 2\. Go on with"):
-        demand_same(newest.manifest, IDENTITY, where="here", shards=None)
+        check_same_run(newest.manifest, IDENTITY, where="here", shards=None)
 
 
 FULL_DISK = """

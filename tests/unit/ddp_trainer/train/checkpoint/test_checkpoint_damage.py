@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, digest, unpack
-from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, Manifest, Piece
+from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, CheckpointFile, Manifest
 from tests.support.train_builders import a_directory, a_manifest, a_state, sealed, write
 
 PIECES = "pieces-00001.pt"
@@ -26,10 +26,10 @@ def two_checkpoints(path: Path, *, in_pieces: bool = False) -> tuple[CheckpointD
     directory = a_directory(path)
     write(directory, 1, metrics={"accuracy": 0.5})
 
-    def others(place: Path) -> list[Piece]:
+    def others(place: Path) -> list[CheckpointFile]:
         content = b"piece"
         (place / PIECES).write_bytes(content)
-        return [Piece(file=PIECES, sha256=digest(content), size_bytes=len(content))]
+        return [CheckpointFile(file=PIECES, sha256=digest(content), size_bytes=len(content))]
 
     directory.write(a_manifest(2, metrics={"accuracy": 0.7}), a_state(2), others if in_pieces else None)
     return directory, path / "step-00000002"
@@ -37,14 +37,14 @@ def two_checkpoints(path: Path, *, in_pieces: bool = False) -> tuple[CheckpointD
 
 def demand_fallback(directory: CheckpointDirectory, damaged: Path) -> None:
     said: list[str] = []
-    found = directory.newest(said.append)
+    found = directory.latest_checkpoint(said.append)
     assert found is not None
     assert found.manifest.step == unpack(found)["step"] == 1
     (sentence,) = said
     assert str(damaged) in sentence
     assert len(sentence.splitlines()) == 1
     write(directory, 3)  # pruning looks at the damaged one, too
-    again = directory.newest(pytest.fail)
+    again = directory.latest_checkpoint(pytest.fail)
     assert again is not None
     assert again.manifest.step == 3
 
@@ -163,7 +163,7 @@ def test_arbitrary_damage_is_harmless_or_noticed(
     old = (newest / name).read_bytes()
     (newest / name).write_bytes(damage(old))
     said: list[str] = []
-    found = directory.newest(said.append)
+    found = directory.latest_checkpoint(said.append)
     assert found is not None
     if said:
         assert found.manifest.step == 1

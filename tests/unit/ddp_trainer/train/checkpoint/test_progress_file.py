@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import JobTime
-from ddp_trainer.train.checkpoint.progress_file import FILE, ProgressFile, Reading
+from ddp_trainer.train.checkpoint.progress_file import FILE, ProgressFile, RunProgress
 from ddp_trainer.train.config.goodput_account import Account
 
 
 def account(seconds: float) -> Account:
     told = Account(until=1000.0)
-    told.spend(JobTime.PRODUCTIVE, 1000.0 + seconds)
+    told.add_time(JobTime.PRODUCTIVE, 1000.0 + seconds)
     return told
 
 
-FORMER = Reading(7, 2, 1000.0, account(1.0))
-LAST = Reading(8, 3, 1000.0, account(2.0))
+FORMER = RunProgress(7, 2, 1000.0, account(1.0))
+LAST = RunProgress(8, 3, 1000.0, account(2.0))
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / FILE
 
 
-def read(file: Path) -> tuple[Reading, list[str]]:
+def read(file: Path) -> tuple[RunProgress, list[str]]:
     """What the next process reads, and what it says about it."""
     said: list[str] = []
     return ProgressFile(file.parent, "run", said.append).read(), said
@@ -69,7 +69,7 @@ def test_a_file_of_something_else_is_one_sentence_and_is_written_anew(file: Path
     file.write_bytes(b"\xff" * 4096)
     said: list[str] = []
     odometer = ProgressFile(file.parent, "run", said.append)
-    assert odometer.read() == Reading()
+    assert odometer.read() == RunProgress()
     (sentence,) = said
     assert sentence.startswith(f"{file} is damaged: what the run has gone through is taken from its checkpoint, ")
     assert sentence.endswith("training goes on.")
@@ -84,17 +84,17 @@ def test_a_file_that_cannot_be_read_is_one_sentence(file: Path) -> None:
     file.unlink()
     file.mkdir()
     reading, (sentence,) = read(file)
-    assert reading == Reading()
+    assert reading == RunProgress()
     assert sentence.startswith(f"{file} cannot be read (Is a directory): ")
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_one(tmp_path: Path) -> None:
     code = (
         "import sys, itertools, pathlib\n"
-        "from ddp_trainer.train.checkpoint.progress_file import ProgressFile, Reading\n"
+        "from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress\n"
         "odometer = ProgressFile(pathlib.Path(sys.argv[1]), 'run')\n"
         "for step in itertools.count(1):\n"
-        "    odometer.write(Reading(step, 2 * step, 1000.0))\n"
+        "    odometer.write(RunProgress(step, 2 * step, 1000.0))\n"
         "    if step == 1000: print('writes', flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:

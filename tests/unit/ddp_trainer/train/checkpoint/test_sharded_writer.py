@@ -12,7 +12,12 @@ import torch
 
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, Damaged, looks_whole, read
+from ddp_trainer.train.checkpoint.checkpoint_files import (
+    CheckpointDirectory,
+    CorruptCheckpoint,
+    manifest_if_complete,
+    read,
+)
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
 from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, await_pieces, write_pieces
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
@@ -44,7 +49,7 @@ def published(directory: CheckpointDirectory) -> Manifest:
 def test_what_two_ranks_wrote_is_published_as_one_with_both_digests(tmp_path: Path) -> None:
     manifest = published(a_directory(tmp_path))
     assert sorted(file.name for file in (tmp_path / NAME).iterdir()) == [MANIFEST, "pieces-00001.pt", "state.pt"]
-    assert looks_whole(tmp_path / NAME) == manifest
+    assert manifest_if_complete(tmp_path / NAME) == manifest
     assert read(tmp_path / NAME).directory == tmp_path / NAME
     assert manifest.total_bytes == sum(
         file.stat().st_size for file in (tmp_path / NAME).iterdir() if file.name != MANIFEST
@@ -90,7 +95,7 @@ def test_a_bit_that_flipped_in_any_file_is_found(file: str, tmp_path: Path, caps
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
-    with pytest.raises(Damaged, match=f"{file} does not have the digest"):
+    with pytest.raises(CorruptCheckpoint, match=f"{file} does not have the digest"):
         read(tmp_path / NAME)
     assert main(["verify", str(tmp_path)]) == 1
     assert f"{file} does not have the digest" in capsys.readouterr().err
@@ -99,8 +104,8 @@ def test_a_bit_that_flipped_in_any_file_is_found(file: str, tmp_path: Path, caps
 def test_a_piece_that_is_missing_makes_a_checkpoint_torn(tmp_path: Path) -> None:
     published(a_directory(tmp_path))
     (tmp_path / NAME / "pieces-00001.pt").unlink()
-    assert looks_whole(tmp_path / NAME) is None
-    with pytest.raises(Damaged, match=r"pieces-00001\.pt is missing"):
+    assert manifest_if_complete(tmp_path / NAME) is None
+    with pytest.raises(CorruptCheckpoint, match=r"pieces-00001\.pt is missing"):
         read(tmp_path / NAME)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from ddp_trainer.train.utils.errors import DamagedClaim, StaleGeneration
+from ddp_trainer.train.utils.errors import InvalidLease, StaleGeneration
 
 NOW = 1_800_000_000.0
 DAY = 86_400_000
@@ -96,7 +96,7 @@ def test_a_damaged_claim_lets_nobody_write_and_the_error_names_it(content: bytes
     started.take()
     (tmp_path / "CLAIM").write_bytes(content)
     for demand in (claim_of(tmp_path, FENCE + 1, run_id=run_id).take, started.check):
-        with pytest.raises(DamagedClaim) as info:
+        with pytest.raises(InvalidLease) as info:
             demand()
         assert str(tmp_path / "CLAIM") in str(info.value)
         assert "delete the file" in str(info.value)

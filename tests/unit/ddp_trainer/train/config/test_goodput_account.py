@@ -15,9 +15,9 @@ from hypothesis import strategies as some
 
 from ddp_trainer.common.constants import File, JobTime, Metric, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
-from ddp_trainer.train.config.goodput_account import SIZE, Account, Moments
+from ddp_trainer.train.config.goodput_account import SIZE, Account, LauncherTimes
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker, HistoryState
@@ -32,7 +32,7 @@ ticks = some.integers(1, 64).map(lambda number: number / 4)
 """Seconds that a float holds exactly."""
 
 
-class Told(SilentRankRecorder):
+class Told(NoopRankRecorder):
     """What was told last."""
 
     seconds: Sequence[float] = ()
@@ -123,19 +123,19 @@ class Job:
         """Form one, in which a process that is new goes on from what is stored, and another from what it holds."""
         joined = self.now
         self.passes(JobTime.RENDEZVOUS, JOIN)
-        moments = Moments(self.launched, joined, self.now)
+        moments = LauncherTimes(self.launched, joined, self.now)
         if is_new:
             self.process()
         self.passes(JobTime.STARTUP, START)
-        self.history.restoring()
+        self.history.begin_restore()
         env = Environment(moments=moments, restarts=dict(self.restarts))
-        self.history.recall(ProgressFile(self.directory, "run"), self.told, Group.alone(), self.began, env)
+        self.history.load(ProgressFile(self.directory, "run"), self.told, Group.single_rank(), self.began, env)
         loads = is_new and self.stored is not None
         self.passes(JobTime.CHECKPOINT_LOAD if loads else JobTime.INIT, LOAD)
         self.history.go_on_from(self.step)
         if loads and self.stored:
             self.history.load_state_dict(self.stored[1])
-        self.history.restored(loaded=loads)
+        self.history.end_restore(loaded=loads)
         self.passes(JobTime.INIT, PREPARE)
         self.phases.restart()
         self.history.begin()
@@ -143,21 +143,21 @@ class Job:
     def train(self, waits: float, computes: float, *, saves: float = 0.0, evaluates: float = 0.0) -> None:
         """A step, perhaps with an evaluation and a checkpoint after it."""
         self.passes(JobTime.DATA_WAIT, waits)
-        self.phases.lap(Phase.DATA_WAIT)
+        self.phases.end_phase(Phase.DATA_WAIT)
         self.passes(JobTime.PRODUCTIVE, computes)
-        self.phases.lap(Phase.FORWARD)
+        self.phases.end_phase(Phase.FORWARD)
         self.step += 1
         self.steps_since.append(computes)
-        self.history.reached(self.step, self.history.word())
+        self.history.record_step(self.step, self.history.time_report())
         self.phases.report(self.told, step=self.step, epoch=0, samples=1)
         if evaluates:
             self.passes(JobTime.EVAL, evaluates)
-            self.phases.evaluated()
+            self.phases.record_evaluation()
         if saves:
             self.stored = self.step, self.history.state_dict()
             self.steps_since.clear()
             self.passes(JobTime.CHECKPOINT_SAVE, saves)
-            self.phases.lap(Phase.CHECKPOINT)
+            self.phases.end_phase(Phase.CHECKPOINT)
 
     def kill(self, seconds: float, cause: RestartCause = RestartCause.FAILURE) -> None:
         """The process, in the midst of a step; the pod stays."""
@@ -173,7 +173,7 @@ class Job:
 
     def suspend(self, seconds: float) -> None:
         self.train(0.25, 0.25, saves=0.5)
-        self.history.leave()
+        self.history.save_account()
         self.passes(JobTime.SUSPENDED, seconds)
         self.pod()
         self.group(is_new=True)
@@ -291,14 +291,14 @@ def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspensi
 
     def run(*, leaves: bool) -> None:
         history = GoodputTracker(StepTimer(lambda: now[0]), lambda: now[0])
-        history.recall(ProgressFile(tmp_path, "run"), told, Group.alone(), now[0], Environment())
-        history.restoring()
-        history.restored(loaded=False)
+        history.load(ProgressFile(tmp_path, "run"), told, Group.single_rank(), now[0], Environment())
+        history.begin_restore()
+        history.end_restore(loaded=False)
         history.begin()
         now[0] += 1.0
-        history.reached(1, history.word())
+        history.record_step(1, history.time_report())
         if leaves:
-            history.leave()
+            history.save_account()
 
     for leaves in (False, True, False):
         run(leaves=leaves)
@@ -315,23 +315,26 @@ def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tm
     job.group(is_new=True)
     for _ in range(4):
         job.train(0.25, 0.75)
-    job.history.leave()
+    job.history.save_account()
     left = job.now
-    env = Environment(moments=Moments(left + 60.0, left + 61.0, left + 62.0), run_dir=run_dir)
+    env = Environment(moments=LauncherTimes(left + 60.0, left + 61.0, left + 62.0), run_dir=run_dir)
     told = Told()
     later = GoodputTracker(StepTimer(job.clock), job.clock)
-    later.recall(ProgressFile(tmp_path, "run"), told, Group.alone(), left + 63.0, env)
+    later.load(ProgressFile(tmp_path, "run"), told, Group.single_rank(), left + 63.0, env)
     account = JobAccount.from_json((run_dir / File.ACCOUNT).read_text())
     assert account is not None
     assert account.started == FIRST
     assert account.until == pytest.approx(left + 60.0)
-    assert (account.spent[JobTime.PRODUCTIVE], account.spent[JobTime.SUSPENDED]) == (3.0, pytest.approx(60.0))
+    assert (account.seconds_by_state[JobTime.PRODUCTIVE], account.seconds_by_state[JobTime.SUSPENDED]) == (
+        3.0,
+        pytest.approx(60.0),
+    )
     assert not told.seconds, "a metric that another rank may have to take back is none yet"
 
 
 def test_a_new_run_leaves_nothing_of_before(tmp_path: Path) -> None:
     history = GoodputTracker(StepTimer(lambda: FIRST), lambda: FIRST)
-    history.recall(ProgressFile(tmp_path, "run"), Told(), Group.alone(), FIRST, Environment(run_dir=tmp_path))
+    history.load(ProgressFile(tmp_path, "run"), Told(), Group.single_rank(), FIRST, Environment(run_dir=tmp_path))
     assert not (tmp_path / File.ACCOUNT).exists()
 
 
@@ -340,7 +343,7 @@ def test_a_clock_that_is_set_back_takes_nothing_back() -> None:
     account.begin(FIRST)
     account.work(FIRST + 10.0, {JobTime.DATA_WAIT: 4.0})
     account.work(FIRST + 5.0, {JobTime.DATA_WAIT: 1.0})
-    account.spend(JobTime.RESTART, FIRST + 9.0)
+    account.add_time(JobTime.RESTART, FIRST + 9.0)
     assert (account[JobTime.PRODUCTIVE], account[JobTime.DATA_WAIT], account.elapsed) == (6.0, 4.0, 10.0)
 
 
@@ -380,31 +383,31 @@ def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_
         Rank(GoodputTracker(phases, lambda: now[0]), phases) for phases in (StepTimer(lambda: now[0]) for _ in range(2))
     ]
 
-    def form(order: list[Rank], moments: list[Moments]) -> None:
+    def form(order: list[Rank], moments: list[LauncherTimes]) -> None:
         meeting = Meeting(len(order))
 
         def enter(place: int) -> None:
             history, env = order[place].history, Environment(moments=moments[place])
-            history.restoring()
-            history.recall(None, told if place == 0 else Told(), meeting.member(place), now[0], env)
-            history.restored(loaded=False)
+            history.begin_restore()
+            history.load(None, told if place == 0 else Told(), meeting.member(place), now[0], env)
+            history.end_restore(loaded=False)
             history.begin()
 
         with ThreadPoolExecutor(len(order)) as pool:
             list(pool.map(enter, range(len(order))))
 
-    form(ranks, [Moments(FIRST, FIRST, FIRST + 4.0), Moments(FIRST, FIRST + 3.0, FIRST + 4.0)])
+    form(ranks, [LauncherTimes(FIRST, FIRST, FIRST + 4.0), LauncherTimes(FIRST, FIRST + 3.0, FIRST + 4.0)])
     for step in range(1, 4):
         now[0] += 10.0
-        ranks[0].phases.lap(Phase.DATA_WAIT)
-        ranks[1].phases.lap(Phase.FORWARD)
-        word = [sum(parts) for parts in zip(*(rank.history.word() for rank in ranks), strict=True)]
+        ranks[0].phases.end_phase(Phase.DATA_WAIT)
+        ranks[1].phases.end_phase(Phase.FORWARD)
+        word = [sum(parts) for parts in zip(*(rank.history.time_report() for rank in ranks), strict=True)]
         for rank in ranks:
-            rank.history.reached(step, word)
+            rank.history.record_step(step, word)
     accounts = [rank.history._account for rank in ranks]
     assert accounts[0] == accounts[1]
     assert accounts[0][JobTime.DATA_WAIT] == 30.0
     before = told.seconds
-    form([ranks[1]], [Moments(FIRST, now[0], now[0])])
+    form([ranks[1]], [LauncherTimes(FIRST, now[0], now[0])])
     assert all(later >= earlier for later, earlier in zip(told.seconds, before, strict=True))
     assert sum(told.seconds) == now[0] - FIRST

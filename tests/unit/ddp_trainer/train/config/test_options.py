@@ -23,7 +23,7 @@ from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.mesh.grad_norm import flaw, total_norm
+from ddp_trainer.train.mesh.grad_norm import nonfinite_flag, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper, lr_scale, rate_factor
 from ddp_trainer.train.parallel.factory import build
@@ -32,7 +32,7 @@ from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_act
 from ddp_trainer.train.transforms.blocks import blocks
 from ddp_trainer.train.transforms.model_transforms import channels_last
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
-from ddp_trainer.train.utils.gc_control import collect_if_due, collecting_by_hand
+from ddp_trainer.train.utils.gc_control import collect_if_due, manual_gc
 from tests.support.train_builders import ALONE, Lines
 
 CPU = torch.device("cpu")
@@ -115,7 +115,7 @@ def test_gradients_travel_once_per_step_however_many_passes_it_has() -> None:
         for step in range(3):
             strategy.begin(step)
             for _ in range(4):
-                with strategy.alone():
+                with strategy.no_sync():
                     strategy.backward(strategy.forward(torch.ones(2, 2)), 10)
             assert len(sent) == step
             strategy.backward(strategy.forward(torch.ones(2, 2)), 10)
@@ -130,7 +130,7 @@ def test_local_sgd_is_one_model_after_every_so_many_steps_an_epoch_and_the_run()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         strategy = a_strategy("local-sgd", Group(0, 2, "gloo", CPU), Sums(), sync_steps=3)
-        assert [steps for steps in range(1, 11) if strategy.is_synchronised(steps)] == [3, 5, 6, 9, 10]
+        assert [steps for steps in range(1, 11) if strategy.synchronize_with_timeout(steps)] == [3, 5, 6, 9, 10]
     finally:
         dist.destroy_process_group()
 
@@ -163,15 +163,15 @@ def test_a_batch_that_cannot_be_cut_is_refused(batch: object) -> None:
 def test_a_gradient_that_is_not_finite_is_found_wherever_it_is(bad: float, dtype: torch.dtype) -> None:
     gradients = [torch.ones(3, dtype=dtype), torch.ones(2, 2, dtype=dtype)]
     before = [each.clone() for each in gradients]
-    assert flaw(gradients) == 0
+    assert nonfinite_flag(gradients) == 0
     assert all(torch.equal(one, other) for one, other in zip(gradients, before, strict=True))
     gradients[1][1, 0] = bad
-    assert flaw(gradients) != 0
-    assert flaw(gradients, total_norm(gradients)) != 0
+    assert nonfinite_flag(gradients) != 0
+    assert nonfinite_flag(gradients, total_norm(gradients)) != 0
 
 
 def test_no_gradients_have_no_flaw() -> None:
-    assert flaw([]) == 0
+    assert nonfinite_flag([]) == 0
 
 
 def test_torch_still_has_the_kernel_that_finds_flaws_fast() -> None:
@@ -210,9 +210,9 @@ def test_neither_options_nor_fp16_import_the_compiler() -> None:
 
 
 def a_step(optimization: OptimizerWrapper, model: nn.Module, size: float) -> Tensor:
-    optimization.forget()
+    optimization.zero_grad()
     torch.autograd.backward(optimization.scaled((model(torch.ones(1, 1)) * size).sum()))
-    return optimization.examine()
+    return optimization.check_grads()
 
 
 def test_a_loss_scale_is_halved_by_an_overflow_and_survives_a_checkpoint() -> None:
@@ -237,7 +237,7 @@ def test_a_step_whose_vote_was_never_heard_leaves_the_loss_scale_usable() -> Non
     model = nn.Linear(1, 1)
     optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
     assert a_step(optimization, model, 1e38) != 0
-    optimization.abandon()  # a peer was lost
+    optimization.discard_step()  # a peer was lost
     assert all(weight.grad is None for weight in model.parameters())
     assert a_step(optimization, model, 1.0) == 0
     optimization.step(0)
@@ -252,10 +252,10 @@ def test_a_stage_that_learns_nothing_scales_as_the_others_do() -> None:
         scale.load_state_dict({**scale.state_dict(), "growth_interval": 2})
         optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, scale)
         for step in range(2):
-            optimization.forget()
+            optimization.zero_grad()
             if learns:
                 torch.autograd.backward(optimization.scaled(model(torch.ones(1, 1)).sum()))
-            assert optimization.examine() == 0
+            assert optimization.check_grads() == 0
             optimization.step(step)
         scales.append(optimization.loss_scale)
     assert scales == [131072, 131072]
@@ -284,7 +284,7 @@ def test_every_kernel_takes_the_same_step(optimizer: OptimizerName) -> None:
         config = Config(optimizer=optimizer, optimizer_kernel=kernel, warmup_steps=0)
         optimization = OptimizerWrapper.build(Lines(), model, config, 10)
         torch.autograd.backward(model(torch.ones(4, 3)).square().sum())
-        optimization.examine()
+        optimization.check_grads()
         optimization.step(0)
         weights.append(model.weight.detach())
     assert all(torch.allclose(each, weights[0], rtol=1e-5) for each in weights)
@@ -296,7 +296,7 @@ def test_clipping_bounds_the_norm_of_the_step() -> None:
     config = Config(optimizer=OptimizerName.SGD, learning_rate=1.0, momentum=0, weight_decay=0, clip_norm=0.5)
     optimization = OptimizerWrapper.build(Lines(), model, Config(**{**vars_of(config), "warmup_steps": 0}), 10**9)
     torch.autograd.backward((model(torch.ones(1, 2)) * 100).sum())
-    optimization.examine()
+    optimization.check_grads()
     optimization.step(0)
     moved = (model.weight.detach() - before).norm()
     assert 0.4 * 0.5 < moved <= 0.5
@@ -328,7 +328,7 @@ def test_the_rate_follows_the_batch_on_request_alone(rule: LrScaling, factor: fl
 
 def test_garbage_is_collected_when_told_and_at_no_other_time() -> None:
     assert gc.isenabled()
-    with collecting_by_hand(3):
+    with manual_gc(3):
         assert not gc.isenabled()
         collected: list[int] = []
         gc.callbacks.append(lambda phase, _: collected.append(1) if phase == "start" else None)
@@ -339,7 +339,7 @@ def test_garbage_is_collected_when_told_and_at_no_other_time() -> None:
             gc.callbacks.pop()
         assert len(collected) == 2
     assert gc.isenabled()
-    with collecting_by_hand(None):
+    with manual_gc(None):
         assert gc.isenabled()
 
 

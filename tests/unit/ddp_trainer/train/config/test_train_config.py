@@ -82,7 +82,7 @@ def test_a_variable_that_cannot_be_meant_is_refused_with_its_value(environ: dict
 def test_without_a_launcher_a_process_is_a_group_of_its_own() -> None:
     env = Environment.from_environ({})
     assert (env.rank, env.world_size, env.generation) == (0, 1, 0)
-    assert env.most_ranks is None
+    assert env.max_ranks is None
 
 
 def test_a_launchers_variables_are_understood() -> None:
@@ -132,7 +132,7 @@ def test_how_many_ranks_there_can_be_follows_from_the_launchers_nodes(
     environ: dict[str, str], fewest: int | None, most: int | None
 ) -> None:
     env = Environment.from_environ({"LOCAL_WORLD_SIZE": "2", **environ})
-    assert (env.fewest_ranks, env.most_ranks) == (fewest, most)
+    assert (env.min_ranks, env.max_ranks) == (fewest, most)
 
 
 @pytest.mark.parametrize("text", ["not json", "[1]", '{"failure": "x"}'])

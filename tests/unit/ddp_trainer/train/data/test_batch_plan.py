@@ -54,7 +54,7 @@ def test_the_last_step_of_an_epoch_has_what_is_left() -> None:
     plan = a_plan()
     assert plan.steps_per_epoch == 3
     assert [len(plan.batch(step)) for step in range(6)] == [4, 4, 2, 4, 4, 2]
-    assert [plan.ends_epoch(step) for step in range(6)] == [False, False, True, False, False, True]
+    assert [plan.is_epoch_end(step) for step in range(6)] == [False, False, True, False, False, True]
 
 
 def test_epochs_come_in_different_orders() -> None:
@@ -108,13 +108,13 @@ def test_a_world_larger_than_the_shards_is_refused_with_the_way_out() -> None:
 def test_shards_are_a_power_of_two_that_holds_the_largest_world(
     asked: int | None, promised: int | None, most: int | None, world: int, batch: int, shards: int
 ) -> None:
-    found = choose_shards(asked, promised_ranks=promised, most_ranks=most, world_size=world, global_batch=batch)
+    found = choose_shards(asked, promised_ranks=promised, max_ranks=most, world_size=world, global_batch=batch)
     assert found == shards
 
 
 def test_a_batch_smaller_than_the_world_is_refused_with_the_way_out() -> None:
     with pytest.raises(BadConfig, match=r"batch of 3 cannot feed 5 ranks.*--global-batch 8"):
-        choose_shards(None, promised_ranks=None, most_ranks=None, world_size=5, global_batch=3)
+        choose_shards(None, promised_ranks=None, max_ranks=None, world_size=5, global_batch=3)
 
 
 def test_an_empty_training_set_is_refused() -> None:

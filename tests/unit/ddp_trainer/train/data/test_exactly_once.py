@@ -65,7 +65,7 @@ class History:
         step = len(self.steps)
         self.steps.append(processed)
         self.ledger.commit(torch.tensor(processed, dtype=torch.int64))
-        if plan.ends_epoch(step):
+        if plan.is_epoch_end(step):
             self.ledger.close_epoch()
 
     def saved(self) -> History:

@@ -12,7 +12,7 @@ import torch
 
 from ddp_trainer.train.data.batch_reader import data_digest
 from ddp_trainer.train.data.task import Task, load_task
-from ddp_trainer.train.tasks.digits import Digits, locate
+from ddp_trainer.train.tasks.digits import Digits, find_data_file
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadTask
 from tests.support.train_builders import Lines
 
@@ -102,7 +102,7 @@ def test_a_missing_file_of_digits_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"not gzip", locate().read_bytes()[:-100], gzip.compress(b"1,2,three\n"), gzip.compress(b"1,2,3\n")],
+    [b"", b"not gzip", find_data_file().read_bytes()[:-100], gzip.compress(b"1,2,three\n"), gzip.compress(b"1,2,3\n")],
     ids=["empty", "not gzip", "cut short", "not a number", "too few columns"],
 )
 def test_a_damaged_file_of_digits_is_one_sentence(content: bytes, tmp_path: Path) -> None:

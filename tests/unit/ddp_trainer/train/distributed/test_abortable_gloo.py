@@ -50,7 +50,7 @@ def pair(pool: ThreadPoolExecutor) -> Iterator[Pair]:
     yield made
     made.over.set()
     for rank in made.ranks:
-        rank.let_go()
+        rank.release_pending_work()
 
 
 def test_each_rank_has_the_sum_of_both(pair: Pair) -> None:
@@ -111,7 +111,7 @@ def test_a_group_whose_exchange_is_stuck_goes_without_waiting_for_it(pair: Pair)
     stuck = pair.ranks[0].allreduce([torch.ones(2)])
     pair.over.set()
     before = set(threading.enumerate())
-    pair.ranks.pop(0).let_go()
+    pair.ranks.pop(0).release_pending_work()
     (outlasting,) = set(threading.enumerate()) - before
     assert outlasting.name == "ddp-gloo"
     assert outlasting.daemon, "and it does not keep the process"

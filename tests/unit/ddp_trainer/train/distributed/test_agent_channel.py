@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.process.worker_protocol import Able, Begin, Left, Lines, Message, Regroup, encode
+from ddp_trainer.process.worker_protocol import Begin, LeaveGroup, Left, Lines, Message, Reusable, encode
 from ddp_trainer.train.api import with_defaults
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
@@ -19,7 +19,7 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.recovery.group_transition import GroupTransition
-from ddp_trainer.train.utils.errors import BadConfig, GroupEnds, PeerLost
+from ddp_trainer.train.utils.errors import BadConfig, GroupEnded, PeerLost
 from tests.ports import free_port
 
 GENERATION = 3
@@ -40,7 +40,7 @@ class Agent:
     def say(self, message: Message) -> None:
         self.connection.sendall(encode(message))
 
-    def hear(self) -> list[Message]:
+    def handle_message(self) -> list[Message]:
         return self._lines.take(self.connection.recv(1 << 16))
 
 
@@ -61,39 +61,39 @@ def nobody_there() -> Environment:
 
 def once_it_meets(control: Control, then: threading.Thread) -> None:
     """Do it as soon as the group is being met."""
-    entering = control.entering
+    entering = control.mark_joining
 
     def entered(cut: object) -> None:
         entering(cut)  # type: ignore[arg-type]
         then.start()
 
-    control.entering = entered  # type: ignore[method-assign,assignment]
+    control.mark_joining = entered  # type: ignore[method-assign,assignment]
 
 
 def test_one_that_outlived_a_group_and_is_told_to_stop_does_not_wait_for_the_next_to_be_met(agent: Agent) -> None:
-    agent.stop.training_begins()  # in the group before
-    once_it_meets(agent.control, threading.Thread(target=agent.stop.signalled, args=(15,)))
-    with pytest.raises(GroupEnds):
+    agent.stop.begin_training()  # in the group before
+    once_it_meets(agent.control, threading.Thread(target=agent.stop.on_signal, args=(15,)))
+    with pytest.raises(GroupEnded):
         agent.passage.join(nobody_there())
-    assert agent.passage.next(GroupEnds("over")) is None
+    assert agent.passage.next(GroupEnded("over")) is None
     assert agent.left == []
 
 
 def test_one_that_is_told_to_stop_between_two_groups_meets_none(agent: Agent) -> None:
-    agent.stop.training_begins()
-    agent.stop.signalled(15)
-    with pytest.raises(GroupEnds):
+    agent.stop.begin_training()
+    agent.stop.on_signal(15)
+    with pytest.raises(GroupEnded):
         agent.passage.join(nobody_there())
 
 
 def test_a_meeting_that_the_launcher_calls_off_is_nobodys_failure(agent: Agent) -> None:
-    regroup = Regroup(generation=GENERATION, graceful=True)
+    regroup = LeaveGroup(generation=GENERATION, graceful=True)
     once_it_meets(agent.control, threading.Thread(target=agent.say, args=(regroup,)))
-    with pytest.raises(GroupEnds) as ended:
+    with pytest.raises(GroupEnded) as ended:
         agent.passage.join(nobody_there())
-    agent.hear()
-    agent.control.leave(ended.value)
-    (left,) = agent.hear()
+    agent.handle_message()
+    agent.control.report_group_exit(ended.value)
+    (left,) = agent.handle_message()
     assert isinstance(left, Left)
     assert (left.generation, left.exit_code) == (GENERATION, Exit.TERMINATED)
 
@@ -102,7 +102,7 @@ def test_a_meeting_that_fails_by_itself_is_a_lost_peer(agent: Agent) -> None:
     alone = GroupTransition(Config(timeout_seconds=0.1), agent.control, agent.stop, can_stay=True)
     with pytest.raises(PeerLost) as lost:
         alone.join(nobody_there())
-    assert not isinstance(lost.value, GroupEnds)
+    assert not isinstance(lost.value, GroupEnded)
 
 
 def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent) -> None:
@@ -126,7 +126,7 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
     assert agent.passage.is_open is stays
     agent.passage.close()
     # Each change is told once: the agent then ends this worker by SIGTERM, and not by a request to stay.
-    assert agent.hear() == [Able(able=True), Able(able=False)]
+    assert agent.handle_message() == [Reusable(able=True), Reusable(able=False)]
 
 
 def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> None:

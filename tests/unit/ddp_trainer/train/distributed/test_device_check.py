@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddp_trainer.train.config.options import BackendName
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.device_check import demand_one_device
+from ddp_trainer.train.distributed.device_check import require_same_device
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -25,21 +25,21 @@ def store() -> dist.TCPStore:  # type: ignore[name-defined] # documented, but no
 
 def test_ranks_on_one_kind_of_device_pass(store: dist.Store) -> None:  # type: ignore[name-defined] # as above
     for rank in (2, 0, 1):
-        demand_one_device(store, "a", rank, torch.device("cuda", rank), "nccl")
-    demand_one_device(store, "b", 0, CPU, "gloo")  # another generation has a first one of its own
+        require_same_device(store, "a", rank, torch.device("cuda", rank), "nccl")
+    require_same_device(store, "b", 0, CPU, "gloo")  # another generation has a first one of its own
 
 
 def test_both_ranks_are_named_whoever_came_first(store: dist.Store) -> None:  # type: ignore[name-defined] # as above
-    demand_one_device(store, "a", 3, GPU, "nccl")
+    require_same_device(store, "a", 3, GPU, "nccl")
     with pytest.raises(BadConfig) as caught:
-        demand_one_device(store, "a", 0, CPU, "gloo")
+        require_same_device(store, "a", 0, CPU, "gloo")
     assert caught.value.message == (
         "Rank 0 computes on cpu with gloo, and rank 3 on cuda with nccl: ranks of one group need one kind of device "
         "and one backend."
     )
     assert caught.value.exit_code == 2
     with pytest.raises(BadConfig, match="Rank 1 computes on cuda with gloo, and rank 3 on cuda with nccl"):
-        demand_one_device(store, "a", 1, GPU, "gloo")
+        require_same_device(store, "a", 1, GPU, "gloo")
 
 
 def test_a_rank_does_not_join_a_group_of_another_device(store: dist.TCPStore) -> None:  # type: ignore[name-defined] # as above

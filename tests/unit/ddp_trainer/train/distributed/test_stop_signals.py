@@ -24,7 +24,7 @@ def told_at(line):
                 os.kill(os.getpid(), signal.SIGTERM)
         return trace
     sys.settrace(trace)
-    with StopRequest(grace_seconds=60, leave=lambda code, _: os._exit(code)).listening():
+    with StopRequest(grace_seconds=60, leave=lambda code, _: os._exit(code)).handle_signals():
         sys.settrace(None)
         if line > 0:
             os._exit(0)  # it has fewer lines

@@ -79,7 +79,7 @@ def leave_as_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def aborting(monkeypatch: pytest.MonkeyPatch, *communicators: Any, limit: float = SOON) -> tuple[StreamAbort, Ends]:
-    monkeypatch.setattr(stream_abort, "communicators", lambda: list(communicators))
+    monkeypatch.setattr(stream_abort, "list_process_groups", lambda: list(communicators))
     ends = Ends()
     return StreamAbort(ModelStreams(), CPU, ends, limit_seconds=limit), ends
 
@@ -135,12 +135,12 @@ def test_what_a_step_makes_of_garbage_is_a_lost_peer_and_an_error_before_is_not(
 ) -> None:
     abort, _ = aborting(monkeypatch)
     group = group_of(abort)
-    with pytest.raises(ZeroDivisionError), group.blamed():
+    with pytest.raises(ZeroDivisionError), group.convert_abort_errors():
         1 / 0  # noqa: B018
     abort.finish()
-    with pytest.raises(PeerLost), group.blamed():
+    with pytest.raises(PeerLost), group.convert_abort_errors():
         1 / 0  # noqa: B018
-    with pytest.raises(BadData), group.blamed():
+    with pytest.raises(BadData), group.convert_abort_errors():
         raise BadData("The samples are missing.")
 
 
@@ -200,7 +200,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, pair: list[StreamModel], then: Calla
     then(group)
     abort.finish()
     group.mark_reduced()  # as the main thread may, which has not noticed
-    return group.had_reduced
+    return group.is_reduction_complete
 
 
 def test_a_step_is_ahead_whose_reductions_were_done_before_the_abort(
@@ -237,10 +237,10 @@ def test_a_step_is_not_ahead_that_was_begun_after_the_abort_though_the_one_befor
     group = group_of(abort)
     group.mark_reduced()
     abort.finish()
-    assert group.had_reduced
+    assert group.is_reduction_complete
     group.begin_step()
     group.mark_reduced()
-    assert not group.had_reduced
+    assert not group.is_reduction_complete
 
 
 class SilentDriver(ModelStreams):
@@ -260,20 +260,20 @@ class SilentDriver(ModelStreams):
 
 def test_a_driver_that_does_not_answer_holds_up_no_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[str] = []
-    monkeypatch.setattr(stream_abort, "communicators", lambda: [Fake("all", noted)])
+    monkeypatch.setattr(stream_abort, "list_process_groups", lambda: [Fake("all", noted)])
     abort = StreamAbort(SilentDriver(), CPU, Ends())
     abort.mark()
     abort.finish()
     assert noted == ["all"]
-    assert not abort.had_reduced
+    assert not abort.is_reduction_complete
 
 
 def test_a_group_is_not_outlived_before_its_first_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of(aborting(monkeypatch)[0])
     monkeypatch.setitem(stream_abort.STREAMS, stream_model.NAME, ModelStreams())
-    assert group.may_be_outlived
+    assert group.can_survive_group_end
     group.is_starting = True
-    assert not group.may_be_outlived
+    assert not group.can_survive_group_end
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_torchs_watchdog_is_switched_off_where_that_of_the_launcher_ends_ranks(
     given: dict[str, str], is_left: bool, set_to: list[str | None]
 ) -> None:
     environ = dict(given)
-    assert Streams().leave_errors_to_launcher(environ) is is_left
+    assert Streams().disable_watchdog(environ) is is_left
     names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
     assert [environ.get(name) for name in names] == set_to
 

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.checkpoint.checkpoint_interval import best_interval, suggestion
+from ddp_trainer.train.checkpoint.checkpoint_interval import best_interval, suggest_interval
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
-from ddp_trainer.train.config.options import EarlyStop, OnNonFinite, ProfileWindow
+from ddp_trainer.train.config.options import EarlyStop, OnNonfinite, ProfileWindow
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 from tests.support.train_builders import HERE, Lines
@@ -106,7 +106,7 @@ class Interrupted(Scripted):
 
 def test_a_rollback_to_a_state_that_was_saved_unevaluated_remembers_its_evaluation(tmp_path: Path) -> None:
     stop = EarlyStop("accuracy", 2)
-    config = a_config(early_stop=stop, checkpoint_dir=tmp_path, on_nonfinite=OnNonFinite.ROLLBACK, csv=tmp_path / "csv")
+    config = a_config(early_stop=stop, checkpoint_dir=tmp_path, on_nonfinite=OnNonfinite.ROLLBACK, csv=tmp_path / "csv")
     assert run(config, Interrupted(0.5), env=HERE).exit_code == Exit.TERMINATED
     summary = run(config, Interrupted(0.4, 0.3, 0.6, 0.6, seen=6), env=HERE).summary
     # The second evaluation and the third were no better than the first; with one forgotten it would go on.
@@ -135,9 +135,9 @@ def test_a_profile_that_cannot_be_meant_is_refused(text: str) -> None:
 def test_the_best_interval_is_youngs_and_dalys() -> None:
     assert best_interval(0.5, 3600) == pytest.approx(59.5)
     assert best_interval(5000, 3600) == 3600
-    assert suggestion(0.05, 3600).endswith("with --checkpoint-seconds 18.9 (Young, Daly).")
-    assert "18.9 for one a hour" not in suggestion(0.05, None)
-    assert "18.9 for one an hour, 46.4 for one in 6 hours" in suggestion(0.05, None)
+    assert suggest_interval(0.05, 3600).endswith("with --checkpoint-seconds 18.9 (Young, Daly).")
+    assert "18.9 for one a hour" not in suggest_interval(0.05, None)
+    assert "18.9 for one an hour, 46.4 for one in 6 hours" in suggest_interval(0.05, None)
 
 
 class Killed(BaseException):
@@ -191,7 +191,7 @@ class FlawedOnce(Lines):
 def rolled_back(path: Path, **changes: object) -> Config:
     """Nine steps with a state to go back to after the fourth, in the midst of an epoch."""
     return a_config(
-        epochs=3, checkpoint_dir=path / "c", checkpoint_steps=4, on_nonfinite=OnNonFinite.ROLLBACK, **changes
+        epochs=3, checkpoint_dir=path / "c", checkpoint_steps=4, on_nonfinite=OnNonfinite.ROLLBACK, **changes
     )
 
 

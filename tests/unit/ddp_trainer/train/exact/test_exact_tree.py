@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import owned
-from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, cover
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, subtree_roots
 from ddp_trainer.train.exact.tree_allreduce import buckets
 from ddp_trainer.train.exact.tree_sum import TreeSum
 from tests.support.train_builders import ALONE
@@ -66,7 +66,7 @@ def test_all_ranks_know_which_sums_each_of_them_has(cut: tuple[int, list[range]]
         counter = BinaryCounter[str](leaves, words)
         for leaf in run:
             counter.put(Node(0, leaf), str(leaf))
-        assert counter.nodes == cover(leaves, run)
+        assert counter.nodes == subtree_roots(leaves, run)
 
 
 @given(st.integers(1, 1000))

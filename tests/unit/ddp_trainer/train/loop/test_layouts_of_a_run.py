@@ -9,7 +9,7 @@ from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import check_places, layout_of
+from ddp_trainer.train.config.option_rules import check_unused_ranks, layout_of
 from ddp_trainer.train.config.options import Level
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import BatchPlan, owned
@@ -59,13 +59,13 @@ def test_a_layout_of_fewer_ranks_than_there_are_leaves_the_last_ones_without_a_p
     "env",
     [
         pytest.param(Environment(world_size=3, local_world_size=3), id="one node"),
-        pytest.param(Environment(world_size=6, local_world_size=3, fewest_ranks=3, most_ranks=6), id="each node"),
-        pytest.param(Environment(world_size=4, local_world_size=2, fewest_ranks=4, most_ranks=4), id="fixed nodes"),
+        pytest.param(Environment(world_size=6, local_world_size=3, min_ranks=3, max_ranks=6), id="each node"),
+        pytest.param(Environment(world_size=4, local_world_size=2, min_ranks=4, max_ranks=4), id="fixed nodes"),
     ],
 )
 def test_a_layout_that_always_leaves_ranks_over_is_refused(env: Environment) -> None:
     with pytest.raises(BadConfig) as caught:
-        check_places(LayoutRange.parse("shard=2"), env)
+        check_unused_ranks(LayoutRange.parse("shard=2"), env)
     assert str(caught.value) == (
         f"--parallel is shard=2: that has a place for 2 of the {env.world_size} ranks. Give sizes whose product is "
         f"{env.world_size}, or start fewer; where some are to be spare, give a range, as replicate=1:2,shard=2."
@@ -79,23 +79,23 @@ def test_a_layout_that_always_leaves_ranks_over_is_refused(env: Environment) -> 
         pytest.param("shard=2", Environment(world_size=1, local_world_size=1), id="too few, as is told elsewhere"),
         pytest.param("replicate=1:2,shard=2", Environment(world_size=3, local_world_size=3), id="a range"),
         pytest.param(
-            "shard=2", Environment(world_size=4, local_world_size=2, fewest_ranks=2, most_ranks=4), id="nodes may go"
+            "shard=2", Environment(world_size=4, local_world_size=2, min_ranks=2, max_ranks=4), id="nodes may go"
         ),
         pytest.param("shard=2", Environment(world_size=4, local_world_size=2), id="nobody knows of nodes"),
         pytest.param("shard=3", Environment(world_size=5, local_world_size=2), id="nodes are not alike"),
     ],
 )
 def test_spares_that_may_be_needed_are_taken(parallel: str, env: Environment) -> None:
-    check_places(LayoutRange.parse(parallel), env)
+    check_unused_ranks(LayoutRange.parse(parallel), env)
 
 
 def test_too_few_ranks_are_waited_for_where_more_may_come() -> None:
     layouts = LayoutRange.parse("replicate=1:2,shard=2")
-    assert needs_more_ranks(layouts, 1, most_ranks=4)
-    assert not needs_more_ranks(layouts, 2, most_ranks=4)
-    assert not needs_more_ranks(layouts, 1, most_ranks=1)
-    assert not needs_more_ranks(layouts, 1, most_ranks=None)
-    assert not needs_more_ranks(None, 1, most_ranks=4)
+    assert needs_more_ranks(layouts, 1, max_ranks=4)
+    assert not needs_more_ranks(layouts, 2, max_ranks=4)
+    assert not needs_more_ranks(layouts, 1, max_ranks=1)
+    assert not needs_more_ranks(layouts, 1, max_ranks=None)
+    assert not needs_more_ranks(None, 1, max_ranks=4)
 
 
 def test_one_rank_speaks_for_those_that_compute_the_same_samples() -> None:
@@ -103,7 +103,7 @@ def test_one_rank_speaks_for_those_that_compute_the_same_samples() -> None:
     groups = [Group(rank, layout.world, "gloo", torch.device("cpu")) for rank in range(layout.world)]
     assert all(group.counts and group.data_size == layout.world for group in groups)
     for group in groups:
-        group.lay(layout)
+        group.set_layout(layout)
     assert [group.data_rank for group in groups if group.counts] == [0, 1, 2, 3]
     assert {group.data_size for group in groups} == {4}
 

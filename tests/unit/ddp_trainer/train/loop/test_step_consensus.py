@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_trainer.train.config.options import LARGEST_BATCH
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, _page, _written, check, vote
+from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, _host_buffer, _written, check, decide_step
 from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))
@@ -25,12 +25,14 @@ def a_verdict(**changes: float) -> StepDecision:
 
 def test_a_ballot_comes_back_as_the_verdict_of_a_group_of_one() -> None:
     ballot = StepReport(samples=4, digest=99, loss=torch.tensor(1.5), stop=True)
-    assert vote(ballot, ALONE) == a_verdict(stop=1)
+    assert decide_step(ballot, ALONE) == a_verdict(stop=1)
 
 
 def test_the_largest_possible_digest_is_exact() -> None:
     largest = LARGEST_BATCH * ((1 << 32) - 1)
-    assert vote(StepReport(samples=LARGEST_BATCH, digest=largest, loss=torch.tensor(0.0)), ALONE).digest == largest
+    assert (
+        decide_step(StepReport(samples=LARGEST_BATCH, digest=largest, loss=torch.tensor(0.0)), ALONE).digest == largest
+    )
     assert float(largest) != float(largest - 1)
 
 
@@ -61,8 +63,8 @@ def test_a_flaw_of_any_rank_is_known_to_all(changes: dict[str, float]) -> None:
 
 def test_a_flaw_rides_in_the_vote() -> None:
     flaw = torch.tensor(float("nan"))
-    assert not vote(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=flaw), ALONE).is_finite
-    assert vote(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=torch.zeros(())), ALONE).is_finite
+    assert not decide_step(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=flaw), ALONE).is_finite
+    assert decide_step(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=torch.zeros(())), ALONE).is_finite
 
 
 class Copies(TorchDispatchMode):
@@ -95,7 +97,7 @@ def test_a_ballot_for_a_gpu_is_sent_from_memory_that_stays_in_its_place(monkeypa
         return torch.zeros(size, dtype=dtype)
 
     monkeypatch.setattr(torch, "empty", empty)
-    _page.cache_clear()
-    assert _page(12, is_pinned=True) is _page(12, is_pinned=True)
-    _page.cache_clear()
+    _host_buffer.cache_clear()
+    assert _host_buffer(12, is_pinned=True) is _host_buffer(12, is_pinned=True)
+    _host_buffer.cache_clear()
     assert asked == [True]

@@ -12,7 +12,7 @@ from ddp_trainer.train.config.options import Recompute
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.models.registry import MODELS, build, flops, tokens
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
-from ddp_trainer.train.transforms.hfu import recomputed_ratio
+from ddp_trainer.train.transforms.hfu import recompute_ratio
 from ddp_trainer.train.utils.errors import BadConfig
 
 IMAGES = {"channels": 3, "side": 64, "classes": 10}
@@ -111,7 +111,7 @@ def test_what_is_computed_again_is_what_torch_counts_more_with_activation_checkp
         with FlopCounterMode(display=False) as counter:
             gpt(torch.randint(64, (samples, window))).sum().backward()
         counted.append(counter.get_total_flops())
-        told.append(recomputed_ratio(gpt, Config(activation_checkpointing=again)))
+        told.append(recompute_ratio(gpt, Config(activation_checkpointing=again)))
     tokens_seen = samples * window
     attention = 4 * layers * width * window * tokens_seen
     norms = 2 * layers * width * tokens_seen
@@ -136,7 +136,7 @@ def test_of_every_nth_block_their_share_is_counted_again(recompute: Recompute | 
     of_a_block = gpt.recomputed_flops_per_sample() / 5
     assert counted_operations(gpt) - kept == blocks * 2 * (of_a_block - 16 * (attention + norms))
     config = Config(activation_checkpointing=True, recompute=recompute)
-    assert recomputed_ratio(gpt, config) == pytest.approx(blocks * of_a_block / gpt.flops_per_sample())
+    assert recompute_ratio(gpt, config) == pytest.approx(blocks * of_a_block / gpt.flops_per_sample())
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -147,17 +147,17 @@ def test_what_is_cheap_multiplies_nothing_again_but_a_gpus_attention_that_draws(
     # On the CPU attention that draws is made of matrix products, which are kept; on a GPU it is one kernel.
     assert counted_operations(gpt) == kept
     drawn = 2 * 16 * 4 * 3 * 32 * 16 if dropout else 0
-    told = recomputed_ratio(gpt, Config(activation_checkpointing=True, recompute=Recompute.CHEAP))
+    told = recompute_ratio(gpt, Config(activation_checkpointing=True, recompute=Recompute.CHEAP))
     norms = 2 * 16 * 2 * 3 * 2 * 32
     assert told == pytest.approx((norms + drawn) / 2 / gpt.flops_per_sample())
 
 
 def test_a_model_that_does_not_say_what_it_computes_again_has_no_ratio() -> None:
     model = nn.Linear(1, 1)
-    assert recomputed_ratio(model, Config()) is None
+    assert recompute_ratio(model, Config()) is None
     model.flops_per_sample = lambda: 6  # type: ignore[assignment]
-    assert recomputed_ratio(model, Config()) == 0.0
-    assert recomputed_ratio(model, Config(activation_checkpointing=True)) is None
+    assert recompute_ratio(model, Config()) == 0.0
+    assert recompute_ratio(model, Config(activation_checkpointing=True)) is None
 
 
 def test_a_gpt_of_gpt_2s_size_has_the_weights_of_gpt_2_without_biases() -> None:

@@ -14,14 +14,14 @@ from torch.distributed.pipelining import schedules
 
 from ddp_trainer.common.constants import Phase, Section, Wait
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.process.recorder import SilentRankRecorder
+from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.observability.comm_wait import CommWaits, StreamWaits
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.parallel.comm_timing import measure_waits
 from ddp_trainer.train.parallel.pp import pp_zero
-from ddp_trainer.train.parallel.pp.pp_comm import WAIT, timed_transfers
+from ddp_trainer.train.parallel.pp.pp_comm import WAIT, time_transfers
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 
 
@@ -35,7 +35,7 @@ class Clock:
         return self.now
 
 
-class Heard(SilentRankRecorder):
+class Heard(NoopRankRecorder):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Heard(SilentRankRecorder):
         del step, epoch, samples
         self.phases = dict(zip(Phase, seconds, strict=True))
 
-    def waited(self, seconds: Mapping[Wait, float]) -> None:
+    def record_wait(self, seconds: Mapping[Wait, float]) -> None:
         self.waits.append(dict(seconds))
 
 
@@ -70,7 +70,7 @@ def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: 
     with waits.during(Wait.STAGE):
         clock.now += 0.5
     clock.now += 0.25
-    phases.lap(Phase.BACKWARD)
+    phases.end_phase(Phase.BACKWARD)
     assert phases.report(heard, step=1, epoch=0, samples=8) == 1.75
     assert (heard.phases[Phase.BACKWARD], heard.phases[Phase.COMM_EXPOSED]) == (1.25, 0.5)
     assert heard.waits == [{Wait.STAGE: 0.5, Wait.REDUCE_SCATTER: 0.0}]
@@ -81,20 +81,20 @@ def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, 
     with waits.during(Wait.REDUCE_SCATTER):
         clock.now += 0.5
     clock.now += 0.25
-    waits.went_on(Wait.REDUCE_SCATTER)
-    phases.lap(Phase.BACKWARD)
+    waits.extend_wait(Wait.REDUCE_SCATTER)
+    phases.end_phase(Phase.BACKWARD)
     phases.report(heard, step=1, epoch=0, samples=8)
     assert heard.waits[-1][Wait.REDUCE_SCATTER] == heard.phases[Phase.COMM_EXPOSED] == 0.75
 
 
 def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, phases: StepTimer) -> None:
     waits, heard = CommWaits(phases), Heard()
-    phases.lap(Phase.OTHER)
+    phases.end_phase(Phase.OTHER)
     phases.enter(Section.EVALUATION)
     with waits.during(Wait.STAGE):
         clock.now += 4.0
-    phases.evaluated()
-    assert phases.spent_beside_steps[2] == 4.0
+    phases.record_evaluation()
+    assert phases.non_step_seconds[2] == 4.0
     with waits.during(Wait.STAGE):
         clock.now += 0.5
     phases.report(heard, step=1, epoch=0, samples=8)
@@ -123,13 +123,15 @@ def test_every_series_of_a_layout_is_there_before_its_first_step(
     clock: Clock, layout: Layout, kinds: set[Wait]
 ) -> None:
     heard = Heard()
-    measure_waits(torch.nn.Linear(1, 1), layout, Group.alone(), StepTimer(clock), heard)
+    measure_waits(torch.nn.Linear(1, 1), layout, Group.single_rank(), StepTimer(clock), heard)
     assert heard.waits == [dict.fromkeys(kinds, 0.0)]
 
 
 def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
     heard, phases = Heard(), StepTimer(clock)
-    with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.alone(), phases, heard).during(Wait.STAGE):
+    with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.single_rank(), phases, heard).during(
+        Wait.STAGE
+    ):
         clock.now += 1.0
     phases.report(heard, step=1, epoch=0, samples=8)
     assert heard.waits == []
@@ -147,7 +149,7 @@ def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
         done.append(work)
 
     monkeypatch.setattr(schedules, WAIT, transferred)
-    with timed_transfers(CommWaits(phases)):
+    with time_transfers(CommWaits(phases)):
         getattr(schedules, WAIT)(["work"])
         getattr(schedules, WAIT)([])
     assert getattr(schedules, WAIT) is transferred
@@ -212,7 +214,7 @@ def test_a_stream_waits_by_its_own_clock_and_is_asked_when_it_has_come_so_far(cl
     with waits.during(Wait.STAGE):
         stream.give(0.125)
     clock.now += 1.0
-    phases.lap(Phase.BACKWARD)
+    phases.end_phase(Phase.BACKWARD)
     phases.report(heard, step=1, epoch=0, samples=8)
     assert heard.phases[Phase.BACKWARD] == 1.0
     assert heard.phases[Phase.COMM_EXPOSED] == 0.0
@@ -271,14 +273,14 @@ def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
     phases.expect(Wait)
     phases.restart()
     waits = CommWaits(phases)
-    pieces = StageZero(model, [model], alone, Group.alone())
-    with pieces.gathered():
+    pieces = StageZero(model, [model], alone, Group.single_rank())
+    with pieces.full_weights():
         clock.now += 1.0
-    phases.evaluated()
+    phases.record_evaluation()
     pieces.gather(waits)
-    phases.lap(Phase.DATA_WAIT)
+    phases.end_phase(Phase.DATA_WAIT)
     model(torch.ones(1, 3)).sum().backward()
-    pieces.deal_out(waits)
+    pieces.reduce_scatter_grads(waits)
     phases.report(heard, step=1, epoch=0, samples=1)
     of_bias = 0.125  # one number, which is not cut
     assert heard.waits == [{Wait.ALL_GATHER: 0.5, Wait.REDUCE_SCATTER: 0.25 + of_bias, Wait.STAGE: 0.0}]

@@ -19,16 +19,16 @@ from torch import nn
 
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.common.enums import OptimizerName
-from ddp_trainer.process.recorder import SilentRankRecorder
-from ddp_trainer.train.checkpoint.progress_file import ProgressFile, Reading
+from ddp_trainer.process.recorder import NoopRankRecorder
+from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import ScheduleName
 from ddp_trainer.train.data.batch_reader import reader, to_device
-from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.distributed.group import is_network, reason
 from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
-from ddp_trainer.train.observability.console import Evaluated, Mode, Progress, clock_time
+from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress, clock_time
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper, rate_factor
 from ddp_trainer.train.utils.error_file import write_error_file
@@ -48,7 +48,7 @@ class Clock:
 
 
 def test_a_stream_draws_the_same_whenever_it_is_entered() -> None:
-    keyed = KeyedRandom(7, CPU)
+    keyed = KeyedRng(7, CPU)
     drawn = []
     for _ in range(2):
         keyed.enter(Stream.MODEL, 3, 1)
@@ -62,7 +62,7 @@ def test_streams_differ_by_seed_purpose_step_and_shard() -> None:
     keys += [(7, Stream.MODEL, 4, 1), (7, Stream.MODEL, 3, 2), (7, Stream.MODEL, 1, 3)]
     firsts = set()
     for seed, stream, step, shard in keys:
-        KeyedRandom(seed, CPU).enter(stream, step, shard)
+        KeyedRng(seed, CPU).enter(stream, step, shard)
         firsts.add(torch.rand(1).item())
     assert len(firsts) == len(keys)
 
@@ -73,7 +73,7 @@ def drawn_by_users_code() -> tuple[float, float]:
 
 @pytest.mark.parametrize("stream", [Stream.WEIGHTS, Stream.FETCH, Stream.SAMPLE])
 def test_pythons_and_numpys_own_generators_follow_where_code_of_users_may_draw(stream: Stream) -> None:
-    keyed = KeyedRandom(7, CPU)
+    keyed = KeyedRng(7, CPU)
     drawn = []
     for step in (3, 4, 3):
         keyed.enter(stream, step, 1)
@@ -83,7 +83,7 @@ def test_pythons_and_numpys_own_generators_follow_where_code_of_users_may_draw(s
 
 
 def test_a_forward_pass_leaves_pythons_and_numpys_generators_alone() -> None:
-    keyed = KeyedRandom(7, CPU)
+    keyed = KeyedRng(7, CPU)
     keyed.enter(Stream.FETCH)
     drawn = [drawn_by_users_code(), drawn_by_users_code()]
     keyed.enter(Stream.FETCH)
@@ -95,11 +95,11 @@ def test_a_forward_pass_leaves_pythons_and_numpys_generators_alone() -> None:
 def test_without_numpy_all_else_is_keyed_and_numpy_stays_unimported() -> None:
     program = (
         "import sys; sys.modules['numpy'] = None\n"
-        "import torch; from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream\n"
-        "KeyedRandom(7, torch.device('cpu')).enter(Stream.FETCH); print(torch.rand(()).item())\n"
+        "import torch; from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream\n"
+        "KeyedRng(7, torch.device('cpu')).enter(Stream.FETCH); print(torch.rand(()).item())\n"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
-    KeyedRandom(7, CPU).enter(Stream.FETCH)
+    KeyedRng(7, CPU).enter(Stream.FETCH)
     assert done.stdout == f"{torch.rand(()).item()}\n", done.stderr
 
 
@@ -120,9 +120,9 @@ def test_a_restored_optimizer_steps_as_the_first_would(name: OptimizerName) -> N
     first, second = (OptimizerWrapper.build(Lines(), model, config, 10) for model in models)
 
     def step(model: nn.Module, optimization: OptimizerWrapper, number: int) -> None:
-        optimization.forget()
+        optimization.zero_grad()
         torch.autograd.backward(model(torch.ones(1, 1)).sum())
-        assert optimization.examine() == 0
+        assert optimization.check_grads() == 0
         optimization.step(number)
 
     step(models[0], first, 0)
@@ -202,44 +202,44 @@ def test_the_fastest_way_to_fetch_is_taken() -> None:
 
 def test_an_odometer_is_read_by_the_next_process(tmp_path: Path) -> None:
     first = ProgressFile(tmp_path, "run")
-    first.write(Reading(7, 2, 1234.5))
-    first.write(Reading(8, 2, 1234.5))
-    assert ProgressFile(tmp_path, "run").read() == Reading(8, 2, 1234.5)
+    first.write(RunProgress(7, 2, 1234.5))
+    first.write(RunProgress(8, 2, 1234.5))
+    assert ProgressFile(tmp_path, "run").read() == RunProgress(8, 2, 1234.5)
     first.close()
 
 
 def test_the_odometer_of_another_run_or_a_damaged_one_reads_zero(tmp_path: Path) -> None:
     odometer = ProgressFile(tmp_path, "run")
-    odometer.write(Reading(7, 2, 1.0))
+    odometer.write(RunProgress(7, 2, 1.0))
     odometer.close()
-    assert ProgressFile(tmp_path, "another").read() == Reading()
+    assert ProgressFile(tmp_path, "another").read() == RunProgress()
     (tmp_path / "ODOMETER").write_bytes(b"torn")
-    assert ProgressFile(tmp_path, "run").read() == Reading()
+    assert ProgressFile(tmp_path, "run").read() == RunProgress()
 
 
 def test_an_odometer_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path) -> None:
-    ProgressFile(tmp_path / "nowhere", "run").write(Reading(7, 2, 1.0))
+    ProgressFile(tmp_path / "nowhere", "run").write(RunProgress(7, 2, 1.0))
 
 
 def test_phases_add_up_to_the_time_that_passed() -> None:
     clock = Clock()
     heard: list[float] = []
 
-    class Ear(SilentRankRecorder):
+    class Ear(NoopRankRecorder):
         def step(self, *values: float) -> None:  # type: ignore[override]
             heard.extend(values)
 
     phases = StepTimer(clock)
     for phase, seconds in ((Phase.FORWARD, 2.0), (Phase.BACKWARD, 3.0), (Phase.FORWARD, 1.0), (Phase.CHECKPOINT, 4.0)):
         clock.now += seconds
-        phases.lap(phase)
+        phases.end_phase(phase)
     clock.now += 0.5
     assert phases.report(Ear(), step=1, epoch=0, samples=8) == 10.5
     assert heard == [1, 0, 8, 0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0, 0.5]
-    assert phases.spent_beside_steps == (0.0, 4.0, 0.0)
+    assert phases.non_step_seconds == (0.0, 4.0, 0.0)
     clock.now += 2.0
-    phases.evaluated()
-    assert phases.spent_beside_steps == (0.0, 4.0, 2.0)
+    phases.record_evaluation()
+    assert phases.non_step_seconds == (0.0, 4.0, 2.0)
 
 
 def a_progress(mode: Mode, clock: Clock, **changes: float) -> tuple[Progress, io.StringIO]:
@@ -270,7 +270,7 @@ def test_a_terminal_gets_one_line_that_changes() -> None:
     progress, stream = a_progress(Mode.LIVE, clock)
     report(progress, clock, 1)
     report(progress, clock, 2)
-    progress.tell(Evaluated(epoch=1, step=2, metrics={"accuracy": 0.5}))
+    progress.show_event(EvaluationCompleted(epoch=1, step=2, metrics={"accuracy": 0.5}))
     assert stream.getvalue().count("\r\x1b[2Kstep ") == 2
     assert stream.getvalue().endswith("\nepoch 1 evaluated  accuracy 0.5000\n")
 
@@ -280,7 +280,7 @@ def test_json_lines_carry_every_field() -> None:
     progress, stream = a_progress(Mode.JSON, clock, every_steps=2)
     report(progress, clock, 1)
     report(progress, clock, 2)
-    progress.note("a word")
+    progress.log_message("a word")
     step, note = map(json.loads, stream.getvalue().splitlines())
     assert (step["event"], step["step"], step["loss"], step["samples_per_second"]) == ("step", 2, 0.5, 64)
     assert note["text"] == "a word"
@@ -290,8 +290,8 @@ def test_a_silent_rank_still_raises_an_alarm() -> None:
     clock = Clock()
     progress, stream = a_progress(Mode.SILENT, clock, every_seconds=0)
     report(progress, clock, 1)
-    progress.note("for rank 0")
-    progress.alarm("my disk is full")
+    progress.log_message("for rank 0")
+    progress.warn_rank("my disk is full")
     assert stream.getvalue() == "my disk is full\n"
 
 
@@ -301,8 +301,8 @@ def test_a_reader_that_goes_away_does_not_end_the_training() -> None:
             raise BrokenPipeError
 
     progress = Progress(Mode.PLAIN, Broken(), Clock(), every_seconds=0, every_steps=None)
-    progress.note("nobody hears")
-    progress.note("this either")
+    progress.log_message("nobody hears")
+    progress.log_message("this either")
 
 
 def test_durations_read_like_a_clock() -> None:
@@ -312,15 +312,15 @@ def test_durations_read_like_a_clock() -> None:
 def test_a_request_before_training_is_obeyed_at_once_and_later_ones_wait() -> None:
     left: list[int] = []
     request = StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code))
-    request.training_begins()
-    request.signalled(15)
+    request.begin_training()
+    request.on_signal(15)
     assert request.exit_code == 143
     assert left == []
-    request.signalled(2)
+    request.on_signal(2)
     assert left == [130]
     request.finished()
     early = StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code))
-    early.signalled(15)
+    early.on_signal(15)
     assert left == [130, 143]
 
 
@@ -370,14 +370,14 @@ plan = BatchPlan(samples=6, global_batch=6, shards=2, seed=0, epochs=3)
 losses = lambda model, batch: model(batch).sum(1)
 strategy = build(Parts(model=model, losses=losses, group=group, plan=plan, config=Config()))
 for step in range(3):
-    optimization.forget()
+    optimization.zero_grad()
     strategy.begin(step)
-    with strategy.alone():
+    with strategy.no_sync():
         strategy.backward(strategy.forward(torch.ones(3, 2)), 6)
     if step:
         strategy.backward(strategy.forward(torch.ones(3, 2)), 6)
     strategy.reduce(6)
-    assert optimization.examine() == 0
+    assert optimization.check_grads() == 0
     optimization.step(step)
 optimization.load_state_dict(optimization.state_dict())
 dist.destroy_process_group()

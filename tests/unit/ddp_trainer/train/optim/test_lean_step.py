@@ -46,9 +46,9 @@ def test_gradients_that_were_fine_leave_an_answer_that_later_flaws_do_not_hide_b
     model = nn.Linear(2, 1)
     optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10)
     for step, factor in enumerate([1.0, 1.0, float("inf"), 1.0, 1.0]):
-        optimization.forget()
+        optimization.zero_grad()
         torch.autograd.backward((model(torch.ones(3, 2)) * factor).sum())
-        flaw = optimization.examine().item()
+        flaw = optimization.check_grads().item()
         assert (flaw == 0) == (factor == 1.0)
         if flaw == 0:
             optimization.step(step)
@@ -64,9 +64,9 @@ def test_a_run_goes_on_with_the_kernel_of_its_own_flags(name: OptimizerName, sav
         return model, OptimizerWrapper.build(Lines(), model, config, 10)
 
     def take(model: nn.Module, optimization: OptimizerWrapper, step: int) -> None:
-        optimization.forget()
+        optimization.zero_grad()
         torch.autograd.backward(model(torch.ones(3, 2)).square().sum())
-        optimization.examine()
+        optimization.check_grads()
         optimization.step(step)
 
     first, before = built(saved)

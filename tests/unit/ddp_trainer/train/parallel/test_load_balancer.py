@@ -9,22 +9,22 @@ from hypothesis import strategies as st
 from ddp_trainer.common.constants import Phase
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.step_timer import StepTimer
-from ddp_trainer.train.parallel.load_balancer import WINDOW_STEPS, LoadBalancer, fair, slowest
+from ddp_trainer.train.parallel.load_balancer import WINDOW_STEPS, LoadBalancer, balance_slices, max_rank_time
 
 costs = st.floats(1e-6, 1e3)
 
 
 @given(st.lists(costs, min_size=1, max_size=6), st.integers(0, 12))
 def test_every_shard_has_an_owner_and_every_rank_a_shard(seconds: list[float], more: int) -> None:
-    counts = fair(len(seconds) + more, seconds)
+    counts = balance_slices(len(seconds) + more, seconds)
     assert sum(counts) == len(seconds) + more
     assert min(counts) >= 1
 
 
 @given(st.lists(costs, min_size=2, max_size=2), st.integers(2, 20))
 def test_no_other_map_has_an_earlier_slowest_rank(seconds: list[float], shards: int) -> None:
-    best = min(slowest([count, shards - count], seconds) for count in range(1, shards))
-    assert slowest(fair(shards, seconds), seconds) == best
+    best = min(max_rank_time([count, shards - count], seconds) for count in range(1, shards))
+    assert max_rank_time(balance_slices(shards, seconds), seconds) == best
 
 
 def ranks(world: int, shards: int) -> tuple[list[LoadBalancer], list[list[int]]]:
@@ -41,7 +41,7 @@ def ranks(world: int, shards: int) -> tuple[list[LoadBalancer], list[list[int]]]
 
 def settled(balances: list[LoadBalancer], busy: list[float], steps: int = WINDOW_STEPS) -> list[list[range] | None]:
     for _ in range(steps):
-        shards = [balance.settle(busy) for balance in balances]
+        shards = [balance.rebalance(busy) for balance in balances]
     return shards
 
 
@@ -80,7 +80,7 @@ def test_a_ballot_holds_the_seconds_per_sample_of_data_and_forward_in_the_ranks_
     phases = StepTimer(lambda: now[0])
     for phase, seconds in ((Phase.DATA_WAIT, 2.0), (Phase.FORWARD, 4.0), (Phase.BACKWARD, 100.0)):
         now[0] += seconds
-        phases.lap(phase)
+        phases.end_phase(phase)
     balance = LoadBalancer(8, Group(1, 3, "gloo", torch.device("cpu")), phases, lambda _: None)
-    assert balance.ballot(3) == [0.0, 2.0, 0.0]
-    assert balance.ballot(0) == [0.0, 0.0, 0.0]
+    assert balance.cost_vector(3) == [0.0, 2.0, 0.0]
+    assert balance.cost_vector(0) == [0.0, 0.0, 0.0]

@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.map_reader import ShardReader
 from ddp_trainer.train.data.loaders.request import Request
-from ddp_trainer.train.tasks.image_folder import ImageFolder, Images, random_cut, sides
+from ddp_trainer.train.tasks.image_folder import ImageFolder, Images, list_splits, random_cut
 from ddp_trainer.train.utils.errors import BadData, BadSample
 
 CPU = torch.device("cpu")
@@ -35,19 +35,19 @@ def a_folder(path: Path, count: int = 10) -> Path:
 
 
 def test_a_tenth_of_each_class_is_for_the_test(tmp_path: Path) -> None:
-    classes, train, test = sides(a_folder(tmp_path, 20))
+    classes, train, test = list_splits(a_folder(tmp_path, 20))
     assert classes == ["cats", "dogs"]
     assert (len(train), len(test)) == (36, 4)
     assert sorted(label for _, label in test) == [0, 0, 1, 1]
     assert not {file for file, _ in train} & {file for file, _ in test}
-    assert sides(tmp_path) == (classes, train, test)
+    assert list_splits(tmp_path) == (classes, train, test)
 
 
 @pytest.mark.parametrize("other", ["test", "val"])
 def test_folders_of_both_sides_are_taken_as_they_are(other: str, tmp_path: Path) -> None:
     a_folder(tmp_path / "train", 3)
     a_folder(tmp_path / other, 2)
-    _, train, test = sides(tmp_path)
+    _, train, test = list_splits(tmp_path)
     assert (len(train), len(test)) == (6, 4)
     assert all(other in file.parts for file, _ in test)
 
@@ -62,7 +62,7 @@ def test_an_image_becomes_channels_between_minus_one_and_one(tmp_path: Path) -> 
 
 
 def drawn(task: ImageFolder, seed: int, epoch: int, ids: list[int]) -> torch.Tensor:
-    reader = ShardReader(task.train_samples(), KeyedRandom(seed, CPU), skips=False)
+    reader = ShardReader(task.train_samples(), KeyedRng(seed, CPU), skips=False)
     return reader.read(Request(step=3, epoch=epoch, shard=0, ids=torch.tensor(ids))).batch[0]
 
 

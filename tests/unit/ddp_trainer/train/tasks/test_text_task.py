@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.evaluation.task_report import shown
+from ddp_trainer.train.evaluation.task_report import model_report
 from ddp_trainer.train.tasks.digits import Digits
-from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, continued, read
+from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, generate_text, read
 from ddp_trainer.train.utils.errors import BadData
 
 
@@ -125,15 +125,15 @@ class _Alphabet(nn.Module):
 def test_a_model_is_shown_by_what_it_writes(tmp_path: Path) -> None:
     task = Text(data=a_folder(tmp_path), window=8)
     model = _Alphabet().train()
-    assert continued(model, b"abc", 5, 8) == "abcdefgh"
-    text = shown(task, model)
+    assert generate_text(model, b"abc", 5, 8) == "abcdefgh"
+    text = model_report(task, model)
     assert text is not None
     assert text.startswith("The model writes:\ndef !")
-    assert text == shown(task, model)
+    assert text == model_report(task, model)
     assert model.training
 
 
 def test_a_task_that_cannot_show_its_model_does_not_fail_the_run(tmp_path: Path) -> None:
     task = Text(data=a_folder(tmp_path), window=8)
-    assert shown(task, nn.Identity()) == "What was learnt could not be shown: StopIteration()."
-    assert shown(Digits(), nn.Identity()) is None
+    assert model_report(task, nn.Identity()) == "What was learnt could not be shown: StopIteration()."
+    assert model_report(Digits(), nn.Identity()) is None

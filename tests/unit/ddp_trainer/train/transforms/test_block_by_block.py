@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Recompute, recomputed
-from ddp_trainer.train.transforms.activation_checkpointing import _costly, checkpoint_activations
+from ddp_trainer.train.config.options import Recompute, parse_recompute
+from ddp_trainer.train.transforms.activation_checkpointing import _compute_intensive_ops, checkpoint_activations
 from ddp_trainer.train.transforms.blocks import blocks
 from ddp_trainer.train.transforms.compilation import compile_blocks
 from ddp_trainer.train.utils.errors import BadConfig
@@ -31,7 +31,7 @@ def test_half_of_what_is_needed_is_refused(options: dict[str, Any], sentence: st
 
 def test_a_number_of_blocks_is_one_of_some() -> None:
     with pytest.raises(BadConfig, match=r"--recompute is '0'. Give all, cheap, or N for every N-th block"):
-        recomputed("0")
+        parse_recompute("0")
 
 
 class Products(TorchDispatchMode):
@@ -70,7 +70,9 @@ def test_as_much_is_computed_again_as_was_asked_for(
 
 
 def test_operations_whose_results_are_kept_are_those_that_torch_has() -> None:
-    assert {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.convolution.default} < set(_costly())
+    assert {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.convolution.default} < set(
+        _compute_intensive_ops()
+    )
 
 
 def test_a_block_that_cannot_be_compiled_says_so_and_computes_on_request() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.utils.contiguous import lay_out
+from ddp_trainer.train.utils.contiguous import make_contiguous
 from tests.support.train_builders import HERE, Lines
 
 
@@ -23,7 +23,7 @@ def test_tensors_are_laid_out_in_place_and_hold_what_they_held() -> None:
     for spreads in (False, True):
         model, wanted = tangled(), tangled()
         weight, buffer = model.weight, model.get_buffer("one_for_all")
-        lay_out(model, spreads=spreads)
+        make_contiguous(model, spreads=spreads)
         assert model.weight is weight
         assert model.get_buffer("one_for_all") is buffer
         assert weight.is_contiguous() is spreads

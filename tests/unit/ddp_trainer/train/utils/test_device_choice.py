@@ -38,7 +38,7 @@ class FakeDriver(Driver):
             raise torch.AcceleratorError(self.broken)
         self.taken.append(index)
 
-    def trouble(self) -> str:
+    def init_error(self) -> str:
         return self.words
 
 
@@ -154,7 +154,7 @@ def test_torch_without_cuda_reports_none() -> None:
     if driver.cuda:
         pytest.skip("this torch has CUDA")
     assert driver.count() == 0
-    assert "not compiled with CUDA" in driver.trouble()
+    assert "not compiled with CUDA" in driver.init_error()
 
 
 def test_the_environment_names_the_kubernetes_node() -> None:

@@ -37,7 +37,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
 
 
 def raised_by(group: Group, err: RuntimeError, *, in_pass: bool) -> BaseException:
-    with pytest.raises(BaseException) as caught, group.watched_pass() if in_pass else group.watched():  # noqa: PT011
+    with pytest.raises(BaseException) as caught, group.convert_pass_errors() if in_pass else group.convert_errors():  # noqa: PT011
         raise err
     return caught.value
 
@@ -94,7 +94,7 @@ HANGS_AT_THE_END = """
 import sys, time, torch
 from ddp_trainer.train.distributed.group import Group
 try:
-    with Group(0, 1, "none", torch.device("cpu")).watched_pass():
+    with Group(0, 1, "none", torch.device("cpu")).convert_pass_errors():
         raise torch.AcceleratorError("CUDA error: unspecified launch failure")
 finally:
     time.sleep(600)  # as a synchronization with a GPU that is gone

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ddp_trainer.train.data.loaders.map_reader import ShardReader
-from ddp_trainer.train.data.loaders.request import Fetched, Request
+from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.task import Samples
 
 
@@ -29,14 +29,14 @@ class Feed(ABC):
     """
 
     @abstractmethod
-    def fetch(self, request: Request) -> Fetched:
+    def fetch(self, request: Request) -> FetchResult:
         """Return the samples of a request.
 
         Raises:
             BadSample: A sample cannot be read, and ``--on-bad-sample skip`` is not given.
         """
 
-    def reassign(self, shards: range) -> None:  # noqa: B027 - a default
+    def assign_slices(self, shards: range) -> None:  # noqa: B027 - a default
         """Change the shards that this rank owns, from the next step on."""
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -61,7 +61,7 @@ class DirectFeed(Feed):
         self._samples = samples
         self._reader = reader
 
-    def fetch(self, request: Request) -> Fetched:
+    def fetch(self, request: Request) -> FetchResult:
         """Read the samples of a request."""
         return self._reader.read(request)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.batch_reader import many_reader
 from ddp_trainer.train.data.loaders.base import Feed
-from ddp_trainer.train.data.loaders.request import Fetched, Request
+from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.utils.errors import BadTask
 
@@ -32,9 +32,9 @@ class RowsFeed(Feed):
         self._plan = plan
         self._shards = shards
         self._steps = 1
-        self._ready: dict[tuple[int, int], Fetched] = {}
+        self._ready: dict[tuple[int, int], FetchResult] = {}
 
-    def fetch(self, request: Request) -> Fetched:
+    def fetch(self, request: Request) -> FetchResult:
         """Return the samples of a request, from memory if they were read ahead.
 
         Otherwise this step and some of the following steps are read.
@@ -50,7 +50,7 @@ class RowsFeed(Feed):
     def _read_from(self, first: int) -> None:
         plan = self._plan
         length = plan.batch_length(first)
-        steps = range(first, first + min(plan.alike_from(first), self._steps))
+        steps = range(first, first + min(plan.num_equal_steps(first), self._steps))
         cuts = {shard: cut(length, plan.shards, shard) for shard in self._shards}
         sizes = {shard: where.stop - where.start for shard, where in cuts.items() if where.start < where.stop}
         # The shards of a rank are contiguous, and therefore its samples too.
@@ -60,11 +60,11 @@ class RowsFeed(Feed):
         batch = self._read(ids)
         pieces = split(batch, [*sizes.values()] * len(steps))
         keys = ((step, shard) for step in steps for shard in sizes)
-        self._ready = dict(zip(keys, map(Fetched, pieces), strict=True))
+        self._ready = dict(zip(keys, map(FetchResult, pieces), strict=True))
         step_bytes = max(1, _bytes(batch) // len(steps))
         self._steps = max(1, min(_STEPS_AT_ONCE, _BYTES_AT_ONCE // step_bytes))
 
-    def reassign(self, shards: range) -> None:
+    def assign_slices(self, shards: range) -> None:
         """Change the shards that this rank owns, and discard what was read ahead for others."""
         self._shards = shards
         self._ready = {}

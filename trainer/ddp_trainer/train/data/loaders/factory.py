@@ -12,7 +12,7 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.batch_reader import is_stream
-from ddp_trainer.train.data.keyed_rng import KeyedRandom
+from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import DirectFeed, Feed, Stateful
 from ddp_trainer.train.data.loaders.batched_map import RowsFeed
 from ddp_trainer.train.data.loaders.iterable import StreamFeed
@@ -62,11 +62,11 @@ def make_feed(
     skips = config.on_bad_sample is OnBadSample.SKIP
     stream = is_stream(samples)
     if stateful := isinstance(samples, Stateful):
-        _demand_plain(samples)
+        _check_loadable_state(samples)
     if config.workers and (stream or stateful):
         what = "are a stream, which each rank reads in order" if stream else "have a state, which follows the reading"
         raise BadConfig(f"--workers is {config.workers}, but the samples {what}.", hint="Leave --workers out.")
-    random = KeyedRandom(config.seed, torch.device("cpu") if config.workers else device)
+    random = KeyedRng(config.seed, torch.device("cpu") if config.workers else device)
     if stream:
         return StreamFeed(cast("Iterable[Any]", samples), plan.samples, random, skips=skips)
     samples = cast("Samples", samples)
@@ -79,7 +79,7 @@ def make_feed(
     return WorkerFeed(reader, plan, shards, workers=config.workers, prefetch=config.prefetch, pin=pin)
 
 
-def _demand_plain(samples: Stateful) -> None:
+def _check_loadable_state(samples: Stateful) -> None:
     """Refuse a state that a checkpoint cannot load, before a checkpoint is needed."""
     buffer = io.BytesIO()
     torch.save(samples.state_dict(), buffer)

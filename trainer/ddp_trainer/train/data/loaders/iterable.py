@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from torch.utils.data import default_collate
 
-from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.data.loaders.base import Feed, Stateful
-from ddp_trainer.train.data.loaders.request import Fetched, Request
+from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.utils.errors import BadData, BadSample
 
 _END: Final = object()
@@ -24,7 +24,7 @@ _END: Final = object()
 class StreamFeed(Feed):
     """Feed that reads an iterable in order. Uses its ``set_epoch`` and ``state_dict`` if it has them."""
 
-    def __init__(self, samples: Iterable[Any], length: int, random: KeyedRandom, *, skips: bool) -> None:
+    def __init__(self, samples: Iterable[Any], length: int, random: KeyedRng, *, skips: bool) -> None:
         """``length`` is the number of samples in one epoch; ``skips`` leaves out samples that cannot be read."""
         self._samples = samples
         self._length = length
@@ -34,7 +34,7 @@ class StreamFeed(Feed):
         self._position = 0
         self._iterator: Iterator[Any] | None = None
 
-    def fetch(self, request: Request) -> Fetched:
+    def fetch(self, request: Request) -> FetchResult:
         """Read forward to the shard, and return its samples.
 
         Raises:
@@ -45,7 +45,7 @@ class StreamFeed(Feed):
         answers = [self._next() for _ in range(len(request.ids))]
         read = [answer[0] for answer in answers if isinstance(answer, tuple)]
         skipped = tuple(answer for answer in answers if isinstance(answer, str))
-        return Fetched(default_collate(read) if read else None, skipped)
+        return FetchResult(default_collate(read) if read else None, skipped)
 
     def _go_to(self, epoch: int, position: int) -> None:
         if self._iterator is None and self._epoch != epoch and not isinstance(self._samples, Stateful):

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import default_collate
 
 from ddp_trainer.train.data.batch_reader import many_reader
-from ddp_trainer.train.data.keyed_rng import KeyedRandom, Stream
-from ddp_trainer.train.data.loaders.request import Fetched, Request
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
+from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.task import Batch, Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadData, BadSample
 
@@ -20,7 +20,7 @@ from ddp_trainer.train.utils.errors import BadData, BadSample
 class ShardReader:
     """Reads the samples of a request from a map-style data set."""
 
-    def __init__(self, samples: Samples, random: KeyedRandom, *, skips: bool) -> None:
+    def __init__(self, samples: Samples, random: KeyedRng, *, skips: bool) -> None:
         """``skips`` leaves out samples that cannot be read."""
         self._samples = samples
         self._many = many_reader(samples)
@@ -28,7 +28,7 @@ class ShardReader:
         self._random = random
         self._skips = skips
 
-    def read(self, request: Request) -> Fetched:
+    def read(self, request: Request) -> FetchResult:
         """Return the samples of a request.
 
         If a read of many samples fails and ``skips`` is true, they are read one by one.
@@ -40,13 +40,13 @@ class ShardReader:
             if self._draws:
                 self._random.enter(Stream.FETCH, request.step, request.shard)
             try:
-                return Fetched(self._many(request.ids))
+                return FetchResult(self._many(request.ids))
             except BadSample:
                 if not self._skips:
                     raise
         return self._one_by_one(request)
 
-    def _one_by_one(self, request: Request) -> Fetched:
+    def _one_by_one(self, request: Request) -> FetchResult:
         read, skipped = [], []
         for index in request.ids.tolist():
             self._random.enter(Stream.SAMPLE, request.epoch, index)
@@ -56,7 +56,7 @@ class ShardReader:
                 if not self._skips:
                     raise
                 skipped.append(err.message)
-        return Fetched(default_collate(read) if read else None, tuple(skipped))
+        return FetchResult(default_collate(read) if read else None, tuple(skipped))
 
 
 def first_batch(samples: Samples) -> Batch:
@@ -65,7 +65,7 @@ def first_batch(samples: Samples) -> Batch:
     Raises:
         BadData: No sample can be read.
     """
-    reader = ShardReader(samples, KeyedRandom(0, torch.device("cpu")), skips=True)
+    reader = ShardReader(samples, KeyedRng(0, torch.device("cpu")), skips=True)
     for index in range(len(samples)):
         batch = reader.read(Request(0, 0, 0, torch.tensor([index]))).batch
         if batch is not None:

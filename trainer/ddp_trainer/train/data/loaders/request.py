@@ -34,7 +34,7 @@ class BatchSlice(NamedTuple):
     """True for the last slice of this rank in the step."""
 
 
-class Fetched(NamedTuple):
+class FetchResult(NamedTuple):
     """Samples of a request. A named tuple, so that torch's loader finds the tensors to pin in it."""
 
     batch: Batch | None

@@ -19,7 +19,7 @@ _STEPS_AT_ONCE: Final = 1 << 8
 """Limit of the steps in one pass, which bounds the pause between two steps for the computation."""
 
 
-class Portion(NamedTuple):
+class StepPlan(NamedTuple):
     """One global step and the part of this rank."""
 
     step: int
@@ -43,9 +43,9 @@ class StepBatches:
         self._plan = plan
         self._shards = shards
         self._first = 0
-        self._ready: Sequence[Portion] = ()
+        self._ready: Sequence[StepPlan] = ()
 
-    def of(self, step: int) -> Portion:
+    def of(self, step: int) -> StepPlan:
         """Return the portion of a global step."""
         index = step - self._first
         if not 0 <= index < len(self._ready):
@@ -53,16 +53,16 @@ class StepBatches:
             self._first, index = step, 0
         return self._ready[index]
 
-    def reassign(self, shards: range) -> None:
+    def assign_slices(self, shards: range) -> None:
         """Change the shards that this rank owns, and discard the precomputed portions."""
         self._shards = shards
         self._ready = ()
 
 
-def precompute_batches(plan: BatchPlan, shards: range, first: int) -> list[Portion]:
+def precompute_batches(plan: BatchPlan, shards: range, first: int) -> list[StepPlan]:
     """Return the portions of a step and of some following steps with the same number of samples."""
     length = plan.batch_length(first)
-    steps = range(first, first + max(1, min(plan.alike_from(first), _STEPS_AT_ONCE, _SAMPLES_AT_ONCE // length)))
+    steps = range(first, first + max(1, min(plan.num_equal_steps(first), _STEPS_AT_ONCE, _SAMPLES_AT_ONCE // length)))
     ids = plan.batches(steps)
     cuts = {shard: cut(length, plan.shards, shard) for shard in shards}
     # The shards of a rank are contiguous, and therefore its samples too.
@@ -72,7 +72,7 @@ def precompute_batches(plan: BatchPlan, shards: range, first: int) -> list[Porti
     digests, own_digests = hashed.sum(1).tolist(), hashed[:, start:stop].sum(1).tolist()
     epoch = plan.epoch_of(first)
     return [
-        Portion(
+        StepPlan(
             step,
             batch,
             length,

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.map_reader import ShardReader
-from ddp_trainer.train.data.loaders.request import Fetched, Request
+from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.loaders.step_batches import StepBatches
 from ddp_trainer.train.utils.errors import DataWorkerLost, TrainError
 
@@ -47,9 +47,9 @@ class WorkerFeed(Feed):
         self._shards = shards
         self._step = 0
         self._processes: list[multiprocessing.process.BaseProcess] = []
-        self._upcoming: Iterator[Fetched | TrainError] | None = None
+        self._upcoming: Iterator[FetchResult | TrainError] | None = None
         self._loader = DataLoader(
-            _Answers(reader),
+            _RequestDataset(reader),
             batch_size=None,
             sampler=self,
             num_workers=workers,
@@ -70,7 +70,7 @@ class WorkerFeed(Feed):
                 # An array is sent to the worker by value; each tensor would need a file descriptor.
                 yield request._replace(ids=request.ids.numpy())  # type: ignore[arg-type]
 
-    def fetch(self, request: Request) -> Fetched:
+    def fetch(self, request: Request) -> FetchResult:
         """Wait for a worker to read the request, and return its samples.
 
         Raises:
@@ -97,7 +97,7 @@ class WorkerFeed(Feed):
         self._upcoming = iter(self._loader)
         self._processes += [child for child in multiprocessing.active_children() if child not in before]
 
-    def reassign(self, shards: range) -> None:
+    def assign_slices(self, shards: range) -> None:
         """Change the shards that this rank owns, and discard what was read ahead for others."""
         self._shards = shards
         self._upcoming = None
@@ -114,13 +114,13 @@ class WorkerFeed(Feed):
                 process.join()
 
 
-class _Answers(Dataset[Any]):
+class _RequestDataset(Dataset[Any]):
     """Data set for the loader: maps a request to its samples, or to the error that reading them raised."""
 
     def __init__(self, reader: ShardReader) -> None:
         self._reader = reader
 
-    def __getitem__(self, request: Request) -> Fetched | TrainError:
+    def __getitem__(self, request: Request) -> FetchResult | TrainError:
         try:
             return self._reader.read(request._replace(ids=torch.from_numpy(request.ids)))
         except TrainError as err:
@@ -128,7 +128,7 @@ class _Answers(Dataset[Any]):
             return err
 
 
-def _as_it_is(answer: Fetched | TrainError) -> Fetched | TrainError:
+def _as_it_is(answer: FetchResult | TrainError) -> FetchResult | TrainError:
     return answer
 
 

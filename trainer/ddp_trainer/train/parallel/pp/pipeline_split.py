@@ -19,12 +19,12 @@ from torch.func import functional_call
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.data.user_callable import ask, kind_of
+from ddp_trainer.train.data.user_callable import call_user_function, kind_of
 from ddp_trainer.train.deferred_init.materialize import is_deferred, materialize
 from ddp_trainer.train.deferred_init.param_broadcast import init_pieces, send_from_first
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import piece
+from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.parallel.apply_tp import apply_tp
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, Kind
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import Stream, without_memory
@@ -48,7 +48,7 @@ class Stages:
     _streams: dict[tuple[torch.Size, torch.dtype], Sequence[Stream]] = field(default_factory=dict)
 
     @property
-    def own(self) -> tuple[int, ...]:
+    def local_stages(self) -> tuple[int, ...]:
         """Numbers of this rank's stages."""
         return self.kind.stages_of(self.mesh.place.pp, self.mesh.layout.pp)
 
@@ -85,33 +85,33 @@ class Stages:
                     hint="Let every stage take one tensor and give one.",
                 )
             streams.append(Stream.like(output))
-            given = streams[-1].joined(streams[-1].here)
+            given = streams[-1].from_local(streams[-1].here)
         return streams
 
-    def whole(self) -> AbstractContextManager[None]:
+    def full_params(self) -> AbstractContextManager[None]:
         """Return a context in which weights are whole, for a pass without gradients."""
-        return nullcontext() if self.pieces is None else self.pieces.gathered()
+        return nullcontext() if self.pieces is None else self.pieces.full_weights()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the output of the whole model on every rank, without gradients.
 
         Every rank of the pipeline must call it.
         """
-        with self.whole():
+        with self.full_params():
             streams, me = self.streams(inputs), self.mesh.place.pp
             here = inputs
             for number, module in enumerate(self.modules):
                 holder = self.holder(number)
                 if holder == me:
                     if number and self.holder(number - 1) != me:
-                        here = self._received(streams[number].here, self.holder(number - 1))
-                    here = streams[number + 1].piece(module(streams[number].joined(here)))
+                        here = self._recv_tensor(streams[number].here, self.holder(number - 1))
+                    here = streams[number + 1].local_output(module(streams[number].from_local(here)))
                     if number + 1 < len(self.modules) and self.holder(number + 1) != me:
                         dist.send(here.contiguous(), self.rank(self.holder(number + 1)), self.process_group)
             last = self.holder(len(self.modules) - 1)
             output = here.contiguous() if last == me else self._empty(streams[-1].here)
             dist.broadcast(output, self.rank(last), self.process_group)
-            return streams[-1].joined(output)
+            return streams[-1].from_local(output)
 
     def send_shared(self, model: nn.Module, loaded: Collection[str]) -> None:
         """Copy shared weights from the first rank that holds them to the other holders; every rank must call it.
@@ -121,9 +121,9 @@ class Stages:
             loaded: Names of weights that are loaded later, which are skipped.
         """
         shared = [name for name, holders in self.weights.items() if len(holders) > 1 and name not in loaded]
-        with self.group.watched(), torch.no_grad():
+        with self.group.convert_errors(), torch.no_grad():
             for name in shared:
-                own = piece(model.get_parameter(name).detach())
+                own = local_shard(model.get_parameter(name).detach())
                 sent = self._empty(own) if own.is_meta else own
                 dist.broadcast(sent, self.rank(self.weights[name][0]), self.process_group)
 
@@ -132,7 +132,7 @@ class Stages:
         train = model.train
 
         def both(mode: bool = True) -> nn.Module:
-            for number in self.own:
+            for number in self.local_stages:
                 self.modules[number].train(mode)
             return train(mode)
 
@@ -147,7 +147,7 @@ class Stages:
         """Return the global rank of a rank of ``pp``."""
         return dist.get_global_rank(self.process_group, holder)
 
-    def _received(self, shape: Tensor, holder: int) -> Tensor:
+    def _recv_tensor(self, shape: Tensor, holder: int) -> Tensor:
         received = self._empty(shape)
         dist.recv(received, self.rank(holder), self.process_group)
         return received
@@ -182,9 +182,9 @@ def split_stages(
         BadTask: The stages together do not form the model, or a plan names a module that does not exist.
     """
     kind, ranks = KINDS[config.pipeline_schedule], mesh.layout.pp
-    demand_cuttable(model, ranks)
+    check_pipeline_model(model, ranks)
     modules = stages_of(model, task, ranks * kind.stages_per_rank)
-    weights = _holders(model, modules, task, kind, ranks)
+    weights = _stages_by_weight(model, modules, task, kind, ranks)
     others = {name for name, holders in weights.items() if mesh.place.pp not in holders}
     if not (deferred := is_deferred(model)):
         _drop(model, others)
@@ -192,7 +192,7 @@ def split_stages(
     if mesh.layout.tp > 1:
         apply_tp(model, task, mesh, group)
     stages = Stages(modules, kind, mesh, group, weights)
-    demand_shared(model, stages, task)
+    check_shared_weights(model, stages, task)
     if deferred:
         materialize(model, group.device, without=others)
         init_pieces(model, task, config.seed, mesh, group, loaded)
@@ -206,7 +206,7 @@ def split_stages(
     return stages
 
 
-def demand_cuttable(model: nn.Module, ranks: int) -> None:
+def check_pipeline_model(model: nn.Module, ranks: int) -> None:
     """Check that the model has no state on which the stages of different ranks would diverge.
 
     Args:
@@ -252,10 +252,10 @@ def stages_of(model: nn.Module, task: Task, count: int) -> list[nn.Module]:
     for index in range(count):
         if of_task is not None:
             whose = f"The pipeline_stage of the task {task.name!r}"
-            stage = ask(of_task, whose, model=model, index=index, count=count)
+            stage = call_user_function(of_task, whose, model=model, index=index, count=count)
         else:
             whose = f"The pipeline_stage of the model, a {type(model).__name__},"
-            stage = ask(of_model, whose, index=index, count=count)
+            stage = call_user_function(of_model, whose, index=index, count=count)
         if stage is model or not isinstance(stage, nn.Module):
             given = "the model itself" if stage is model else f"{kind_of(stage)}, and no module"
             raise BadTask(
@@ -266,7 +266,7 @@ def stages_of(model: nn.Module, task: Task, count: int) -> list[nn.Module]:
     return stages
 
 
-def _holders(
+def _stages_by_weight(
     model: nn.Module, modules: Sequence[nn.Module], task: Task, kind: Kind, ranks: int
 ) -> dict[str, tuple[int, ...]]:
     names = [name for name, _ in model.named_parameters()]
@@ -287,14 +287,14 @@ def _holders(
     return {name: tuple(sorted(of)) for name, of in holders.items()}
 
 
-def demand_shared(model: nn.Module, stages: Stages, task: Task) -> None:
+def check_shared_weights(model: nn.Module, stages: Stages, task: Task) -> None:
     """Check that stages use the model's own weights: copies would not be trained or cut.
 
     Raises:
         BadTask: A stage holds a weight that is not the model's.
     """
     named = dict(model.named_parameters())
-    for number in stages.own:
+    for number in stages.local_stages:
         for name, weight in stages.modules[number].named_parameters():
             if named[name] is not weight:
                 raise BadTask(

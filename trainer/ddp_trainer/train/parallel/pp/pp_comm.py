@@ -1,6 +1,6 @@
 """Timing of the point-to-point transfers of a pipeline schedule.
 
-All schedules of torch wait for transfers between stages in one private function. :func:`timed_transfers` replaces it
+All schedules of torch wait for transfers between stages in one private function. :func:`time_transfers` replaces it
 while a schedule runs, and restores it afterwards. On a torch without that function nothing is measured, and a test
 fails.
 """
@@ -20,7 +20,7 @@ WAIT: Final = "_wait_batch_p2p"
 
 
 @contextmanager
-def timed_transfers(waits: CommWaits) -> Iterator[None]:
+def time_transfers(waits: CommWaits) -> Iterator[None]:
     """Measure how long schedules wait for transfers inside this context."""
     inner: Any = getattr(schedules, WAIT, None)
     if inner is None:

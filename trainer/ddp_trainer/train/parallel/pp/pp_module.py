@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from ddp_trainer.common.enums import PrecisionName
-from ddp_trainer.train.data.keyed_rng import KeyedRandom
-from ddp_trainer.train.transforms.precision import around
+from ddp_trainer.train.data.keyed_rng import KeyedRng
+from ddp_trainer.train.transforms.precision import precision_context
 
 
 class StageComputation:
@@ -30,8 +30,8 @@ class StageComputation:
             seed: The seed of the run.
             device: The device of the modules.
         """
-        self._random = KeyedRandom(seed, device)
-        self._context = around(precision, device)
+        self._random = KeyedRng(seed, device)
+        self._context = precision_context(precision, device)
         self._key = 0
         self._passes = dict.fromkeys(own, 0)
         for number, module in own.items():

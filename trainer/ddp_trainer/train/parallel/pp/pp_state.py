@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.mesh.sharded_state import ShardedState, piece
+from ddp_trainer.train.mesh.sharded_state import ShardedState, local_shard
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages
 from ddp_trainer.train.utils.errors import BadTask
 
@@ -42,7 +42,7 @@ class PipelineState(ShardedState):
         self._again = [own[name] for name, holders in stages.weights.items() if me in holders[1:]]
         """Weights of this rank that an earlier stage holds as well."""
 
-    def whole(self, state: Any, *, keep: bool) -> Any:
+    def gather_state(self, state: Any, *, keep: bool) -> Any:
         """Return the whole state; each weight and its moments come from the first rank that holds it.
 
         Ranks first exchange which optimizer state they hold, because frozen weights have no moments on any rank.
@@ -51,7 +51,7 @@ class PipelineState(ShardedState):
             name: self._sent(self.first_stage_of(name), weight, keep=keep) for name, weight in state["model"].items()
         }
         optimizer = state["optimizer"]
-        forms = [json.loads(told) for told in self._told(json.dumps(_forms(optimizer["state"])).encode())]
+        forms = [json.loads(told) for told in self._all_gather_bytes(json.dumps(_forms(optimizer["state"])).encode())]
         states: dict[int, dict[str, Any]] = {}
         for number in sorted({int(number) for of_rank in forms for number in of_rank}):
             source = next(rank for rank, of_rank in enumerate(forms) if str(number) in of_rank)
@@ -63,7 +63,7 @@ class PipelineState(ShardedState):
         """Return the first rank of ``pp`` that holds the weight of this name."""
         return self.stages.weights[name][0]
 
-    def demand_same(self, optimizer: Optimizer, task: Task) -> None:
+    def check_param_order(self, optimizer: Optimizer, task: Task) -> None:
         """Check that the optimizer numbers weights in the same way on all ranks; every rank must call it.
 
         Raises:
@@ -81,7 +81,7 @@ class PipelineState(ShardedState):
     def break_off(self) -> None:
         """Restore the state between steps after an aborted step, in which stages had whole weights; no collective."""
         if self.stages.pieces is not None:
-            self.stages.pieces.let_go()
+            self.stages.pieces.reshard()
 
     def _entry(self, source: int, here: Any, form: Any, *, keep: bool) -> Any:
         """Return one value of a weight's optimizer state, of the form that it has on the source rank."""
@@ -99,16 +99,16 @@ class PipelineState(ShardedState):
         else:
             here: Tensor = value.to(device)
             sent = here.full_tensor().contiguous() if isinstance(here, DTensor) else here
-        with self.stages.group.watched():
+        with self.stages.group.convert_errors():
             dist.broadcast(sent, self.stages.rank(source), self.stages.process_group)
             return sent.cpu() if keep else None
 
-    def _told(self, own: bytes) -> list[bytes]:
+    def _all_gather_bytes(self, own: bytes) -> list[bytes]:
         """Gather bytes of different lengths from each rank of ``pp``."""
         device, line, ranks = self.stages.group.device, self.stages.process_group, range(self.mesh.layout.pp)
         length = torch.tensor([len(own)], device=device)
         lengths = [torch.empty_like(length) for _ in ranks]
-        with self.stages.group.watched():
+        with self.stages.group.convert_errors():
             dist.all_gather(lengths, length, group=line)
             said = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=device)
             said[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
@@ -121,7 +121,7 @@ class PipelineState(ShardedState):
         with torch.no_grad():
             for name, own in model.named_parameters():
                 if not own.is_meta:
-                    piece(own).copy_(piece(self.cut(weights[name], own)))
+                    local_shard(own).copy_(local_shard(self.cut(weights[name], own)))
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norm of the whole gradient; a weight that several stages share counts once."""

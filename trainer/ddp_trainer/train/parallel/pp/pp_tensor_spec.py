@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 
-from ddp_trainer.train.mesh.sharded_state import joined, piece
+from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Stream:
         done = output.redistribute(placements=placements)
         return cls(done.to_local(), done.device_mesh, tuple(placements), done.shape, done.stride())
 
-    def piece(self, output: Tensor) -> Tensor:
+    def local_output(self, output: Tensor) -> Tensor:
         """Return this rank's local part of an output as a plain tensor, differentiably."""
         output = output.to(self.here.dtype)  # autocast makes it narrower than the next stage expects
         if not isinstance(output, DTensor):
@@ -48,7 +48,7 @@ class Stream:
         # A copy: torch detaches stage outputs in place (zero-bubble schedules), which views do not allow.
         return output.redistribute(placements=self.placements).to_local().clone()
 
-    def joined(self, here: Tensor) -> Tensor:
+    def from_local(self, here: Tensor) -> Tensor:
         """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`piece`."""
         if self.devices is None:
             return here
@@ -67,9 +67,9 @@ class BetweenStreams(nn.Module):
 
     def forward(self, here: Tensor) -> Tensor:
         """Return this rank's local part of the stage's output."""
-        return self._given.piece(self.stage(self._taken.joined(here)))
+        return self._given.local_output(self.stage(self._taken.from_local(here)))
 
 
 def without_memory(tensor: Tensor) -> Tensor:
     """Return a tensor or DTensor of the same form on torch's meta device."""
-    return joined(torch.empty_like(piece(tensor), device="meta"), tensor)
+    return from_local(torch.empty_like(local_shard(tensor), device="meta"), tensor)

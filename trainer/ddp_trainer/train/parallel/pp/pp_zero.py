@@ -23,7 +23,7 @@ from ddp_trainer.common.constants import Wait
 from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.sharded_state import joined, piece
+from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
 from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import without_memory
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along
@@ -46,7 +46,7 @@ class _Weight:
     @property
     def rows(self) -> int:
         """Size of the sharded dimension on this rank's slice."""
-        return piece(self.form).shape[self.dimension]
+        return local_shard(self.form).shape[self.dimension]
 
     def put(self, weight: nn.Parameter) -> None:
         """Register ``weight`` in all modules that hold it."""
@@ -74,58 +74,58 @@ class StageZero:
         """Weights too small to be sharded, which each rank holds whole."""
         self._is_whole = False
         for weight in [each for each in model.parameters() if not each.is_meta]:
-            dimension = _longest_uncut(weight)
+            dimension = _longest_unsharded_dim(weight)
             if dimension is None:
                 self._uncut.append(weight)
             else:
-                self._weights.append(self._cut(weight, dimension, _places(weight, [model, *modules])))
+                self._weights.append(self._cut(weight, dimension, _owning_modules(weight, [model, *modules])))
         self._by_piece = {each.piece: each for each in self._weights}
 
     def gather(self, waits: CommWaits) -> None:
         """Give the stages their whole weights; every rank of ``shard`` must call it."""
-        with self._group.watched(), torch.no_grad():
+        with self._group.convert_errors(), torch.no_grad():
             for bucket in self._buckets(self._weights):
-                mine = torch.cat([self._rows(piece(each.piece.detach()), each, 1).flatten() for each in bucket])
+                mine = torch.cat([self._rows(local_shard(each.piece.detach()), each, 1).flatten() for each in bucket])
                 every = torch.empty(self._ranks * mine.numel(), dtype=mine.dtype, device=mine.device)
                 with waits.during(Wait.ALL_GATHER):
                     ALL_GATHER(every, mine, group=self._line)
                 sizes = [self._padded(each) for each in bucket]
                 for each, rows in zip(bucket, torch.split(every.view(self._ranks, -1), sizes, dim=1), strict=True):
-                    each.put(self._whole(rows, each))
+                    each.put(self._full_parameter(rows, each))
         self._is_whole = True
 
-    def let_go(self) -> None:
+    def reshard(self) -> None:
         """Free the whole weights; the model holds its shards again."""
         for each in self._weights:
             each.put(each.piece)
         self._is_whole = False
 
-    def deal_out(self, waits: CommWaits) -> None:
+    def reduce_scatter_grads(self, waits: CommWaits) -> None:
         """Reduce-scatter the gradients of the whole weights, and free the whole weights and gradients.
 
         Gradients must have the placement of their weights.
         """
         with torch.no_grad():
             for bucket in self._buckets([each for each in self._weights if each.piece.requires_grad]):
-                self._deal_out(bucket, waits)
-        self.let_go()
+                self._reduce_scatter_bucket(bucket, waits)
+        self.reshard()
         if uncut := [weight for weight in self._uncut if weight.requires_grad]:
             add_up_along(uncut, self._mesh, "shard", partial(waits.during, Wait.REDUCE_SCATTER))
 
-    def _deal_out(self, bucket: Sequence[_Weight], waits: CommWaits) -> None:
+    def _reduce_scatter_bucket(self, bucket: Sequence[_Weight], waits: CommWaits) -> None:
         """Reduce-scatter one bucket; its whole weights are freed before the next bucket starts."""
-        rows = [self._rows(piece(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
+        rows = [self._rows(local_shard(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
         every = torch.cat(rows, dim=1)
         del rows  # some backends copy the input, so memory peaks here
         mine = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
         with waits.during(Wait.REDUCE_SCATTER):
             REDUCE_SCATTER(mine, every.flatten(), group=self._line)
         for each, own in zip(bucket, torch.split(mine, [self._padded(each) for each in bucket]), strict=True):
-            each.piece.grad = self._like_piece(own, each)
+            each.piece.grad = self._unpad_shard(own, each)
             each.put(each.piece)
 
     @contextmanager
-    def gathered(self) -> Iterator[None]:
+    def full_weights(self) -> Iterator[None]:
         """Context with whole weights, for a pass without gradients outside of a step."""
         if self._is_whole:
             yield
@@ -134,14 +134,14 @@ class StageZero:
         try:
             yield
         finally:
-            self.let_go()
+            self.reshard()
 
     def _buckets(self, weights: Sequence[_Weight]) -> Iterator[list[_Weight]]:
         for bucket in buckets([each.piece for each in weights]):
             yield [self._by_piece[each] for each in bucket]
 
     def _cut(self, weight: nn.Parameter, dimension: int, places: Sequence[tuple[nn.Module, str]]) -> _Weight:
-        here = piece(weight.detach())
+        here = local_shard(weight.detach())
         own = torch.split(here, self._each(here.shape[dimension]), dim=dimension)
         number = self._mesh.place.shard
         mine = own[number].clone() if number < len(own) else here.narrow(dimension, 0, 0).clone()
@@ -164,7 +164,7 @@ class StageZero:
 
     def _padded(self, weight: _Weight) -> int:
         """Return the number of elements of a padded shard, the same on every rank."""
-        shape = piece(weight.form).shape
+        shape = local_shard(weight.form).shape
         return self._each(weight.rows) * (shape.numel() // shape[weight.dimension])
 
     def _rows(self, tensor: Tensor, weight: _Weight, ranks: int) -> Tensor:
@@ -173,16 +173,16 @@ class StageZero:
         spare = self._each(weight.rows) * ranks - len(rows)
         return torch.cat([rows, rows.new_zeros(spare, *rows.shape[1:])])
 
-    def _whole(self, rows: Tensor, weight: _Weight) -> nn.Parameter:
+    def _full_parameter(self, rows: Tensor, weight: _Weight) -> nn.Parameter:
         form = weight.form
-        shape = piece(form).movedim(weight.dimension, 0).shape
+        shape = local_shard(form).movedim(weight.dimension, 0).shape
         here = rows.reshape(-1, *shape[1:])[: weight.rows].movedim(0, weight.dimension).contiguous()
-        return nn.Parameter(joined(here, form), requires_grad=weight.piece.requires_grad)
+        return nn.Parameter(from_local(here, form), requires_grad=weight.piece.requires_grad)
 
-    def _like_piece(self, padded: Tensor, weight: _Weight) -> Tensor:
-        shape = piece(weight.piece).movedim(weight.dimension, 0).shape
+    def _unpad_shard(self, padded: Tensor, weight: _Weight) -> Tensor:
+        shape = local_shard(weight.piece).movedim(weight.dimension, 0).shape
         own = padded.view(-1, *shape[1:])[: shape[0]].movedim(0, weight.dimension).contiguous()
-        return joined(own, weight.piece)
+        return from_local(own, weight.piece)
 
 
 def _gradient(weight: _Weight) -> Tensor:
@@ -192,14 +192,14 @@ def _gradient(weight: _Weight) -> Tensor:
     return gradient
 
 
-def _longest_uncut(weight: Tensor) -> int | None:
+def _longest_unsharded_dim(weight: Tensor) -> int | None:
     """Return the longest dimension that tensor parallelism does not cut; None if none has more than one row."""
     cut = {each.dim for each in weight.placements if isinstance(each, Shard)} if isinstance(weight, DTensor) else set()
     free = [number for number, rows in enumerate(weight.shape) if rows > 1 and number not in cut]
     return max(free, key=lambda number: weight.shape[number], default=None)
 
 
-def _places(weight: nn.Parameter, modules: Sequence[nn.Module]) -> list[tuple[nn.Module, str]]:
+def _owning_modules(weight: nn.Parameter, modules: Sequence[nn.Module]) -> list[tuple[nn.Module, str]]:
     found = {
         (id(module), name): (module, name)
         for whole in modules

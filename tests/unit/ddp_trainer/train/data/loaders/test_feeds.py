@@ -18,7 +18,7 @@ from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.loaders.bad_samples import MOST_TOLD, Skips
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
-from ddp_trainer.train.data.loaders.request import Fetched, Request
+from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, DataWorkerLost
 
@@ -97,11 +97,11 @@ def requests(plan: BatchPlan, shards: range, steps: range) -> Iterator[Request]:
                 yield Request(step, plan.epoch_of(step), shard, ids)
 
 
-def everything(feed: Feed, plan: BatchPlan, shards: range = range(4), steps: range = range(6)) -> list[Fetched]:
+def everything(feed: Feed, plan: BatchPlan, shards: range = range(4), steps: range = range(6)) -> list[FetchResult]:
     return [feed.fetch(request) for request in requests(plan, shards, steps)]
 
 
-def numbers(fetched: list[Fetched]) -> list[int]:
+def numbers(fetched: list[FetchResult]) -> list[int]:
     return [number for each in fetched for number in each.batch.tolist()]
 
 
@@ -109,7 +109,7 @@ def a_feed(samples: Any, plan: BatchPlan = PLAN, config: Config | None = None, s
     return make_feed(samples, plan, shards, config or Config(seed=plan.seed), CPU)
 
 
-def same(one: list[Fetched], other: list[Fetched]) -> bool:
+def same(one: list[FetchResult], other: list[FetchResult]) -> bool:
     return len(one) == len(other) and all(
         torch.equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x.batch, y.batch, strict=True)
     )
@@ -128,7 +128,7 @@ def test_draws_belong_to_seed_epoch_and_sample_whoever_reads_it() -> None:
     assert all(one != other for one, other in zip(drawn[0, 5], drawn[1, 5], strict=True))
 
 
-def by_step(fetched: list[Fetched]) -> Iterator[tuple[int, Any]]:
+def by_step(fetched: list[FetchResult]) -> Iterator[tuple[int, Any]]:
     return zip(
         (request.step for request in requests(PLAN, range(4), range(6))), (f.batch for f in fetched), strict=True
     )
@@ -147,7 +147,7 @@ def test_workers_read_what_this_process_would_and_draw_the_same(workers: int, pr
 def test_workers_begin_where_the_run_goes_on_and_turn_to_new_shards() -> None:
     feed = a_feed(Augmented(), config=Config(seed=3, workers=1), shards=range(2))
     first = everything(feed, PLAN, range(2), range(2, 4))
-    feed.reassign(range(1, 4))
+    feed.assign_slices(range(1, 4))
     then = everything(feed, PLAN, range(1, 4), range(4, 6))
     feed.close()
     here = a_feed(Augmented())
@@ -368,7 +368,7 @@ def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other
     everything(feed, PLAN, steps=range(2))
     again = everything(feed, PLAN, steps=range(1))
     assert [n for each in again for n in each.batch["number"].tolist()] == PLAN.batch(0).tolist()  # type: ignore[index]
-    feed.reassign(range(2, 3))
+    feed.assign_slices(range(2, 3))
     (one,) = everything(feed, PLAN, shards=range(2, 3), steps=range(1, 2))
     assert one.batch["number"].tolist() == PLAN.shard(1, 2).tolist()  # type: ignore[index]
 

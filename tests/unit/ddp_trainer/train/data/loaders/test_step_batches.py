@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, digest, owned
-from ddp_trainer.train.data.loaders.step_batches import Portion, StepBatches
+from ddp_trainer.train.data.loaders.step_batches import StepBatches, StepPlan
 
 
 @st.composite
@@ -23,7 +23,7 @@ def plans(draw: st.DrawFn) -> BatchPlan:
     )
 
 
-def assert_is_of(portion: Portion, plan: BatchPlan, shards: range, step: int) -> None:
+def assert_is_of(portion: StepPlan, plan: BatchPlan, shards: range, step: int) -> None:
     assert portion.step == step
     assert torch.equal(portion.ids, plan.batch(step))
     assert portion.samples == len(plan.batch(step)) == plan.batch_length(step)
@@ -62,5 +62,5 @@ def test_other_shards_count_from_the_next_step_on() -> None:
     plan = BatchPlan(samples=40, global_batch=8, shards=4, seed=2, epochs=1)
     portions = StepBatches(plan, range(2))
     assert_is_of(portions.of(0), plan, range(2), 0)
-    portions.reassign(range(3))
+    portions.assign_slices(range(3))
     assert_is_of(portions.of(1), plan, range(3), 1)

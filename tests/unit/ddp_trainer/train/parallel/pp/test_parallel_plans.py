@@ -14,10 +14,10 @@ from ddp_trainer.common.enums import PipelineSchedule, PrecisionName
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Recompute
-from ddp_trainer.train.loop.run_context import demand_numbers
+from ddp_trainer.train.loop.run_context import check_model_devices
 from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.parallel.pipeline_schedule import KINDS, demand_fit
+from ddp_trainer.train.parallel.pipeline_schedule import KINDS, check_micro_batches
 from ddp_trainer.train.parallel.pp.pipeline_split import stages_of
 from ddp_trainer.train.parallel.pp.pp_module import StageComputation
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, Stream
@@ -100,7 +100,7 @@ def test_a_plan_in_words_becomes_one_of_torch() -> None:
 
 def test_a_plan_that_cuts_what_torch_cannot_is_refused() -> None:
     with pytest.raises(
-        BadTask, match=r"cuts blocks\.0\.mlp by RowwiseParallel, and it is a Perceptron: that is for nn"
+        BadTask, match=r"cuts blocks\.0\.mlp by RowwiseParallel, and it is a FeedForward: that is for nn"
     ):
         find_plan(a_gpt(), Planned({"blocks.*.mlp": "rowwise"}), 2)
 
@@ -108,10 +108,10 @@ def test_a_plan_that_cuts_what_torch_cannot_is_refused() -> None:
 @pytest.mark.parametrize("spreads", [False, True])
 def test_a_model_without_numbers_is_refused(spreads: bool) -> None:
     model = a_gpt()
-    demand_numbers(model, "mine", spreads=spreads)
+    check_model_devices(model, "mine", spreads=spreads)
     model.norm.to_empty(device="meta")
     with pytest.raises(BadTask, match=r"task 'mine' has no numbers in norm\.weight, which is on torch's meta device"):
-        demand_numbers(model, "mine", spreads=spreads)
+        check_model_devices(model, "mine", spreads=spreads)
 
 
 def test_an_unknown_word_in_a_plan_is_refused() -> None:
@@ -262,7 +262,7 @@ def test_each_stage_has_one_rank(name: PipelineSchedule, ranks: int) -> None:
 def test_a_schedule_refuses_micro_batches_that_it_cannot_do() -> None:
     name = PipelineSchedule.ONE_F_ONE_B
     with pytest.raises(BadConfig, match="1f1b needs at least 4 micro-batches for 4 stages, and a step has 3"):
-        demand_fit(name, 3, 4)
+        check_micro_batches(name, 3, 4)
     name = PipelineSchedule.INTERLEAVED
     with pytest.raises(BadConfig, match="equal rounds over 2 ranks, and a step has 5"):
-        demand_fit(name, 5, 2)
+        check_micro_batches(name, 5, 2)

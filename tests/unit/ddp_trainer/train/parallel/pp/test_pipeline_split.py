@@ -19,7 +19,7 @@ from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import ShardedState
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS
-from ddp_trainer.train.parallel.pp.pipeline_split import Stages, demand_cuttable, demand_shared
+from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_pipeline_model, check_shared_weights
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, Stream
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
@@ -36,24 +36,24 @@ class Lower(nn.Module):
 def stages_of(*modules: nn.Module) -> Stages:
     layout = Layout(pp=2)
     mesh = Mesh(layout, layout.place(0), cast("DeviceMesh", None), {})
-    return Stages(modules, KINDS[PipelineSchedule.GPIPE], mesh, Group.alone(), {})
+    return Stages(modules, KINDS[PipelineSchedule.GPIPE], mesh, Group.single_rank(), {})
 
 
 def test_stages_that_copy_a_layer_are_refused() -> None:
     model = Lower(nn.Linear(2, 2))
-    demand_shared(model, stages_of(Lower(model.lower), nn.Identity()), Lines())
+    check_shared_weights(model, stages_of(Lower(model.lower), nn.Identity()), Lines())
     with pytest.raises(BadTask, match=r"Stage 0 of the task 'lines' keeps the weight 'lower.weight' in a module of"):
-        demand_shared(model, stages_of(Lower(nn.Linear(2, 2)), nn.Identity()), Lines())
+        check_shared_weights(model, stages_of(Lower(nn.Linear(2, 2)), nn.Identity()), Lines())
 
 
 def test_a_weight_of_two_names_or_a_buffer_cannot_be_cut_into_stages() -> None:
     tied = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3, bias=False))
-    demand_cuttable(tied, 2)
+    check_pipeline_model(tied, 2)
     tied[1].weight = tied[0].weight
     with pytest.raises(BadConfig, match=r"pp=2, .* a Sequential, has one weight under two names, '0.weight' and '1.w"):
-        demand_cuttable(tied, 2)
+        check_pipeline_model(tied, 2)
     with pytest.raises(BadConfig, match=r"a BatchNorm1d, has buffers, which stages"):
-        demand_cuttable(nn.BatchNorm1d(2), 2)
+        check_pipeline_model(nn.BatchNorm1d(2), 2)
 
 
 def test_stages_are_asked_once_what_they_give_to_inputs_of_one_form() -> None:
@@ -97,12 +97,12 @@ def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bo
                     setattr(module, name, nn.Parameter(distribute_tensor(weight.detach(), devices, [Shard(0)])))
         here = [weight for weight in model.parameters() if not weight.is_meta]
         layout = Layout(shard=1, pp=2)
-        spread = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.alone())
+        spread = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.single_rank())
         config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
         made = OptimizerWrapper.build(Lines(), model, config, 10, spread=spread)
         for weight in here:
             weight.grad = torch.ones_like(weight)
-        assert made.examine() == 0
+        assert made.check_grads() == 0
         made.step(0)
         assert made.optimizer.param_groups[0]["fused"] is True
         assert all(weight.full_tensor().allclose(torch.tensor(0.5)) for weight in here if isinstance(weight, DTensor))

@@ -1,0 +1,210 @@
+"""Hands on the machines of a cluster: a pod on each that shares the machine's processes, and kills one of another pod.
+
+The main process of a container cannot be killed from within, and no verb of the API server kills it at once; a machine
+that is out of memory does. These pods need a namespace without Pod Security, and are asked through the API server's
+proxy. What takes a whole machine down is the cluster's own affair: a command, which ``DDP_TEST_NODE_COMMAND`` names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.harness import CannotMeasure
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.pod_logs import main_container
+from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.errors import DdpError
+
+Json = dict[str, Any]
+
+PORT: Final = 8000
+START_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 10.0
+NODE_COMMAND: Final = "DDP_TEST_NODE_COMMAND"
+"""Variable that names a command; with ``kill``, ``start``, ``cut`` or ``join`` and a node's name it does just that."""
+
+PROGRAM: Final = """
+import http.server, json, os, pathlib, shutil, signal, time, urllib.parse
+
+def found(container, process):
+    for place in pathlib.Path("/proc").iterdir():
+        if not place.name.isdecimal():
+            continue
+        try:
+            if container in (place / "cgroup").read_text():
+                lines = (place / "status").read_text().splitlines()
+                inside = next(line for line in lines if line.startswith("NSpid:")).split()[-1]
+                if inside == process:
+                    return int(place.name)
+        except OSError:
+            pass
+    return None
+
+class Hands(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked = urllib.parse.urlsplit(self.path)
+        said = dict(urllib.parse.parse_qsl(asked.query))
+        answer = {}
+        if asked.path == "/kill":
+            process = found(said["container"], said["process"])
+            answer = {"process": process, "time": time.time()}
+            if process is not None:
+                os.kill(process, signal.SIGKILL)
+        if asked.path == "/folder":
+            folder = pathlib.Path("/machine", said["name"])
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o777)
+        if asked.path == "/forget":
+            shutil.rmtree(pathlib.Path("/machine", said["name"]), ignore_errors=True)
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *said):
+        pass
+
+http.server.ThreadingHTTPServer(("", 8000), Hands).serve_forever()
+"""
+FOLDERS: Final = "/var/tmp"
+"""Folder of the machine in which volumes are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """Those of one cluster."""
+
+    api: Api
+    namespace: str
+
+    def kill(self, pod: Json, process: int = 1) -> float:
+        """SIGKILL a process of a pod's main container, numbered as inside; answers with the Unix time of it."""
+        about = next(each for each in pod["status"]["containerStatuses"] if each["name"] == main_container(pod))
+        container = about["containerID"].rpartition("/")[2]
+        answer = self._request(pod["spec"]["nodeName"], f"kill?container={container}&process={process}")
+        if answer["process"] is None:
+            raise CannotMeasure(f"Process {process} of pod {pod['metadata']['name']} is not there.")
+        return float(answer["time"])
+
+    def folder(self, node: str, name: str) -> str:
+        """Make a folder of a machine that every pod on it may write to; answers with its path there."""
+        self._request(node, f"folder?name={name}")
+        return f"{FOLDERS}/{name}"
+
+    def delete_folder(self, node: str, name: str) -> None:
+        """Remove a folder that :meth:`folder` made."""
+        self._request(node, f"forget?name={name}")
+
+    def _request(self, node: str, what: str) -> Json:
+        path = f"{collection('v1', 'pods', self.namespace)}/hands-{node}:{PORT}/proxy/{what}"
+        answer: Json = json.loads(self.api.text(path, seconds=ANSWER_SECONDS))
+        return answer
+
+
+@contextlib.contextmanager
+def node_access(api: Api, image: str) -> Iterator[NodeAccess]:
+    """A pod on every machine that takes workers, in a namespace of its own. Raises CannotMeasure."""
+    name = f"ddp-test-hands-{secrets.token_hex(4)}"
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    made = api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    try:
+        for node in workers(api):
+            api.create(collection("v1", "pods", name), _pod(node, image))
+        them = NodeAccess(api, name)
+        for node in workers(api):
+            _wait_for(them, node)
+        yield them
+    finally:
+        api.delete(f"/api/v1/namespaces/{name}", uid=made["metadata"]["uid"])
+
+
+def workers(api: Api) -> list[str]:
+    """Names of the machines that are ready, and take pods without being asked to tolerate anything."""
+    nodes, _ = api.items("/api/v1/nodes")
+    return sorted(node["metadata"]["name"] for node in nodes if is_ready(node) and not _has_hard_taint(node))
+
+
+def is_ready(node: Json) -> bool:
+    """Whether its kubelet says so."""
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
+
+
+def _has_hard_taint(node: Json) -> bool:
+    return any(taint["effect"] != "PreferNoSchedule" for taint in node["spec"].get("taints") or ())
+
+
+def _pod(node: str, image: str) -> Json:
+    container = {
+        "name": "hands",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", PROGRAM],
+        "securityContext": {"runAsUser": 0, "runAsNonRoot": False, "privileged": True},
+        "volumeMounts": [{"name": "machine", "mountPath": "/machine"}],
+    }
+    return {
+        "metadata": {"name": f"hands-{node}"},
+        "spec": {
+            "nodeName": node,
+            "hostPID": True,
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [container],
+            "volumes": [{"name": "machine", "hostPath": {"path": FOLDERS, "type": "Directory"}}],
+        },
+    }
+
+
+def _wait_for(them: NodeAccess, node: str) -> None:
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            them._request(node, "")  # noqa: SLF001 - of this very file
+        except DdpError as error:
+            if time.monotonic() > end:
+                raise CannotMeasure(f"The helping pod on {node} does not answer: {error}") from error
+            time.sleep(0.2)
+        else:
+            return
+
+
+def node_command() -> list[str] | None:
+    """The command that takes machines down and brings them back; ``None`` where nobody named one."""
+    return shlex.split(os.environ.get(NODE_COMMAND, "")) or None
+
+
+def machine(what: str, node: str) -> float:
+    """``kill``, ``start``, ``cut`` or ``join`` a machine; the Unix time at which it was told. Raises CannotMeasure."""
+    command = node_command()
+    if command is None:
+        raise CannotMeasure(f"{NODE_COMMAND} names no command that can {what} a machine.")
+    begun = time.time()
+    done = subprocess.run([*command, what, node], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotMeasure(f"{' '.join(command)} {what} {node} failed: {done.stderr.strip()}")
+    return begun
+
+
+@contextlib.contextmanager
+def without(api: Api, node: str, *, by: str) -> Iterator[float]:
+    """A machine that is gone meanwhile, ``by`` ``kill`` or ``cut``; the Unix time at which it went."""
+    back = {"kill": "start", "cut": "join"}[by]
+    try:
+        yield machine(by, node)
+    finally:
+        machine(back, node)
+        end = time.monotonic() + START_SECONDS
+        while node not in workers(api):
+            if time.monotonic() > end:
+                raise CannotMeasure(f"{node} did not come back.")
+            time.sleep(0.2)

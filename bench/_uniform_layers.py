@@ -1,0 +1,78 @@
+"""What ``bench bubble`` learns: layers that all cost the same, so that stages do, and that cost more than all else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ddp_trainer.train.data.task import rowwise
+
+
+class Rows:
+    """Rows of numbers; each is drawn from its own index."""
+
+    def __init__(self, count: int, width: int) -> None:
+        self._count, self._width = count, width
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.batch(torch.tensor([index]))[0]
+
+    @rowwise
+    def batch(self, ids: Tensor) -> Tensor:
+        """Float32 ``(n, width)``."""
+        return torch.sin(ids[:, None] + torch.arange(self._width) / self._width)
+
+
+class LayerStack(nn.Module):
+    """Some layers of a model, by their names in it."""
+
+    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict(layers)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """One behind the other."""
+        for layer in self.layers.values():
+            rows = torch.tanh(layer(rows))
+        return rows
+
+
+class Even:
+    """Learn to give nothing."""
+
+    name = "even"
+    width: ClassVar = 512
+    layers: ClassVar = 16
+    """So many that the one whose input needs no gradient makes its stage little cheaper."""
+
+    def model(self) -> nn.Module:
+        """All layers."""
+        return LayerStack({str(number): nn.Linear(self.width, self.width) for number in range(self.layers)})
+
+    def pipeline_stage(self, model: nn.Module, index: int, count: int) -> nn.Module:
+        """As many layers as any other."""
+        each = self.layers // count
+        layers = cast("LayerStack", model).layers
+        return LayerStack({str(number): layers[str(number)] for number in range(index * each, (index + 1) * each)})
+
+    def train_samples(self) -> Rows:
+        """Enough for every step."""
+        return Rows(1 << 20, self.width)
+
+    def test_samples(self) -> Rows:
+        """None."""
+        return Rows(0, self.width)
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        """Mean square of each row."""
+        return cast("Tensor", model(batch)).square().mean(1)
+
+    def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+        """The loss."""
+        return {"loss": self.losses(model, batch).sum()}

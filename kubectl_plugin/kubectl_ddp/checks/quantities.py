@@ -1,0 +1,115 @@
+"""Amounts of resources as Kubernetes writes them, in whole thousandths, so that sums are exact and quick."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from kubectl_ddp.spec.quantity import BINARY, DECIMAL
+
+Amounts = Mapping[str, int]
+"""Resource to thousandths of its unit: ``{"cpu": 1500}`` is one core and a half."""
+
+PODS: Final = "pods"
+"""The resource of which every pod takes one."""
+
+_UNITS: Final[Mapping[str, Fraction | int]] = {
+    **BINARY,
+    **DECIMAL,
+    "m": Fraction(1, 10**3),
+    "u": Fraction(1, 10**6),
+    "n": Fraction(1, 10**9),
+}
+_QUANTITY: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+)|([KMGTPE]i|[numkMGTPE])?)")
+
+
+@functools.cache
+def milli_value(text: str) -> int:
+    """A quantity, rounded up as Kubernetes does; 0 for what is none.
+
+    >>> milli_value("1.5"), milli_value("100m"), milli_value("1Ki"), milli_value("2e3"), milli_value("1n")
+    (1500, 100, 1024000, 2000000, 1)
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return 0
+    number, exponent, unit = match.groups()
+    scale = Fraction(10) ** int(exponent) if exponent else _UNITS[unit or ""]
+    return math.ceil(Fraction(number) * scale * 1000)
+
+
+def milli_values(quantities: Mapping[str, Any] | None) -> dict[str, int]:
+    """A map of quantities, such as a node's allocatable."""
+    return {name: milli_value(str(quantity)) for name, quantity in (quantities or {}).items()}
+
+
+def requests_of(pod: Mapping[str, Any]) -> dict[str, int]:
+    """What a pod takes of its machine: the scheduler's sum over the specification of a pod, and one pod."""
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in pod.get("initContainers") or ():
+        wanted = _requests(container.get("resources"))
+        peak = _elementwise_max(peak, added(sidecars, wanted))
+        if container.get("restartPolicy") == "Always":
+            sidecars = added(sidecars, wanted)
+    running = functools.reduce(added, (_requests(each.get("resources")) for each in pod["containers"]), sidecars)
+    whole = _elementwise_max(peak, running) | _requests(pod.get("resources"))
+    return added(added(whole, milli_values(pod.get("overhead"))), {PODS: 1000})
+
+
+def _requests(resources: Mapping[str, Any] | None) -> dict[str, int]:
+    """A limit alone is a request, too."""
+    said = resources or {}
+    return milli_values(said.get("limits")) | milli_values(said.get("requests"))
+
+
+def added(left: Amounts, right: Amounts) -> dict[str, int]:
+    """The sum of two."""
+    return dict(left) | {name: left.get(name, 0) + amount for name, amount in right.items()}
+
+
+def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
+    """What of ``left`` is there without ``right``; below 0 where more was taken than there is."""
+    return dict(left) | {name: left.get(name, 0) - amount for name, amount in right.items() if name in left}
+
+
+def times(one: Amounts, count: int) -> dict[str, int]:
+    """So many of them."""
+    return {name: amount * count for name, amount in one.items()}
+
+
+def total(many: Iterable[Amounts]) -> dict[str, int]:
+    """The sum of many."""
+    return functools.reduce(added, many, {})
+
+
+def _elementwise_max(left: Amounts, right: Amounts) -> dict[str, int]:
+    return dict(left) | {name: max(left.get(name, 0), amount) for name, amount in right.items()}
+
+
+def format_quantity(resource: str, amount: int) -> str:
+    """An amount for a person.
+
+    >>> amounts = {"cpu": 1500, "memory": 3 * 2**30 * 1000, "nvidia.com/gpu": 8000}
+    >>> tuple(format_quantity(name, amount) for name, amount in amounts.items())
+    ('1.5 cpu', '3Gi memory', '8 nvidia.com/gpu')
+    """
+    return f"{number(resource, amount)} {resource}"
+
+
+def number(resource: str, amount: int) -> str:
+    """The same without its name.
+
+    >>> number("cpu", 250), number("memory", 2 * 2**30 * 1000)
+    ('0.25', '2Gi')
+    """
+    whole = amount / 1000
+    if "memory" in resource or "storage" in resource or "hugepages" in resource:
+        for suffix in ("Ti", "Gi", "Mi", "Ki"):
+            if abs(whole) >= BINARY[suffix]:
+                return f"{whole / BINARY[suffix]:.4g}{suffix}"
+    return f"{whole:g}"

@@ -1,0 +1,95 @@
+"""Words of a command line that other launchers understand: which are accepted, and what is meant by the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Final
+
+from kubectl_ddp.errors import UsageError
+
+SPELLINGS: Final[Mapping[str, str]] = {"--nproc-per-node": "--nproc"}
+"""Flag of torchrun → ours, of the same meaning; ``_`` and ``-`` are the same, as they are to torchrun."""
+
+MEANT: Final[Mapping[str, str]] = {
+    "--replicas": "--nnodes",
+    "--workers": "--nnodes",
+    "--num-workers": "--nnodes",
+    "--nodes": "--nnodes",
+    "--num-nodes": "--nnodes",
+    "--num-machines": "--nnodes",
+    "--num-processes": "--nproc",
+    "--processes": "--nproc",
+    "--gpus-per-node": "--gpus",
+    "--num-gpus": "--gpus",
+    "--restarts": "--max-restarts",
+    "--volume": "--mount",
+    "--pvc": "--mount",
+    "-e": "--env",
+    "-m": "--module",
+}
+"""Flag of other launchers → the nearest of ours."""
+
+RENDEZVOUS: Final = frozenset(
+    {"--standalone", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
+)
+"""Flags of torchrun that say where ranks meet."""
+
+LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "deepspeed", "accelerate", "mpirun", "horovodrun"})
+INTERPRETERS: Final = frozenset({"python", "python3"})
+JOB_FILES: Final = (".yaml", ".yml")
+
+
+def is_job_file(path: str) -> bool:
+    """Whether a path is taken for a job file, and not for a script."""
+    return path.lower().endswith(JOB_FILES)
+
+
+def normalize_flag(word: str) -> str:
+    """Return a long flag as we spell it: ``--nproc_per_node=2`` becomes ``--nproc=2``.
+
+    >>> normalize_flag("--max_restarts=3"), normalize_flag("--nproc_per_node"), normalize_flag("a_b.py")
+    ('--max-restarts=3', '--nproc', 'a_b.py')
+    """
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    flag = flag.replace("_", "-")
+    return SPELLINGS.get(flag, flag) + equals + value
+
+
+def check_program(program: str, path: str) -> None:
+    """Refuse a program that stands where a script is expected. Raises UsageError."""
+    name = PurePath(program).name
+    if name in LAUNCHERS:
+        raise UsageError(
+            f"'{name}' starts ranks itself, and the launcher of the job starts them already.",
+            hint=f"Submit the script: '{path} train.py --nproc 2 -- ARGS'.",
+        )
+    if name in INTERPRETERS:
+        raise UsageError(
+            f"'{name}' is no script; the launcher runs scripts with Python.",
+            hint=f"Leave it out: '{path} train.py -- ARGS'.",
+        )
+
+
+def check_no_extra_args(script: str, more: Sequence[str], path: str) -> None:
+    """Refuse words after the script that no ``--`` hands to it. Raises UsageError."""
+    if more:
+        words = " ".join(more)
+        raise UsageError(
+            f"'{more[0]}' follows the script, and is no flag.",
+            hint=f"Arguments of the program follow '--': '{path} {script} -- {words}'.",
+        )
+
+
+def suggest_flag(flag: str) -> str:
+    """Return what to do instead of a flag of another launcher; empty where it is unknown.
+
+    >>> suggest_flag("--replicas")
+    "Did you mean '--nnodes'?"
+    """
+    flag = normalize_flag(flag) if flag.startswith("--") else flag
+    if flag in RENDEZVOUS:
+        return "Leave it out: every job has a rendezvous store."
+    return f"Did you mean '{MEANT[flag]}'?" if flag in MEANT else ""

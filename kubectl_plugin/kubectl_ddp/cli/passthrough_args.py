@@ -1,0 +1,28 @@
+"""Words after ``--``, which belong to another program."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+WORDS_AFTER_DASHES: Final = "kubectl_ddp.words_after_dashes"
+
+
+class PassthroughCommand(click.Command):
+    """A command that leaves the words after ``--`` alone; :func:`passthrough_args` has them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            split = args.index("--")
+            ctx.meta[WORDS_AFTER_DASHES], args = tuple(args[split + 1 :]), args[:split]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS]..."]
+
+
+def passthrough_args() -> tuple[str, ...] | None:
+    """Those of the present call; ``None`` when there was no ``--``."""
+    words: tuple[str, ...] | None = click.get_current_context().meta.get(WORDS_AFTER_DASHES)
+    return words

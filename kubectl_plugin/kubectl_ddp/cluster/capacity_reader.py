@@ -1,0 +1,24 @@
+"""Reads what decides what is free in a cluster, all at the same time; what may not be read is a sentence."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kubectl_ddp.capacity.model import Inventory
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.facts import unknown_if_forbidden
+from kubectl_ddp.cluster.sources import objects
+from kubectl_ddp.parallel import run_concurrently
+from kubectl_ddp.related_objects import RelatedKind
+
+
+def read(api: Api, namespace: str) -> Inventory:
+    """Machines, pods of all namespaces, and the namespace's queues. Raises what is no refusal."""
+    asked = {
+        "nodes": partial(objects, api, RelatedKind.NODES, None),
+        "pods": partial(objects, api, RelatedKind.BOUND, None),
+        "local_queues": partial(objects, api, RelatedKind.LOCAL_QUEUES, namespace),
+        "cluster_queues": partial(objects, api, RelatedKind.CLUSTER_QUEUES, None),
+    }
+    answers = run_concurrently(*(unknown_if_forbidden(question) for question in asked.values()))
+    return Inventory(namespace=namespace, **dict(zip(asked, answers, strict=True)))

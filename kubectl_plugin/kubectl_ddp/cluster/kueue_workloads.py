@@ -1,0 +1,102 @@
+"""Kueue's Workloads, through which it is told to hold a job back: it alone lets go and stops what waits in its queues.
+
+Whoever sets ``suspend`` on a job that Kueue has admitted is corrected at once: it starts the job again. The way is the
+Workload that it made of the job: ``spec.active: false`` evicts what runs, gives the quota back and keeps the job from
+being considered, until it is ``true`` again (https://kueue.sigs.k8s.io/docs/concepts/workload/#active).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object, Queued
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.api_errors import NotServed
+from kubectl_ddp.cluster.kueue_positions import WORKLOADS, queue_positions
+from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.queued import KUEUE_QUEUE, owner_of, queued
+
+JOB_UID: Final = "kueue.x-k8s.io/job-uid"
+"""Label of a Workload: the uid of the job that it stands for."""
+
+MOST_NAMED: Final = 50
+"""How many uids a selector names at most; beyond, all Workloads of the namespace are read."""
+
+TRIES: Final = 20
+PAUSE_SECONDS: Final = 0.5
+"""Kueue makes a Workload within a moment of the job."""
+
+
+def queue_state_lookup(api: Api, jobs: Sequence[Object]) -> Callable[[Object], Queued | None]:
+    """What tells of each of these jobs where it stands; asks nothing where none waits in a queue.
+
+    A job that has a place in line is not held back, so Workloads are read only of those that wait and have none.
+    """
+    places = queue_positions(api, jobs)
+    waiting = [job for job in jobs if (at := queued(job, places)) and not at.is_admitted and at.position is None]
+    held = inactive_uids(api, waiting)
+    return lambda job: queued(job, places, held)
+
+
+def inactive_uids(api: Api, jobs: Sequence[Object]) -> set[str]:
+    """Uids of those of these jobs whose Workload is deactivated; none where Workloads may not be read."""
+    found: set[str] = set()
+    for namespace in dict.fromkeys(str(job["metadata"].get("namespace", "")) for job in jobs):
+        uids = {_uid(job) for job in jobs if job["metadata"].get("namespace", "") == namespace}
+        try:
+            workloads = [each for _, each in _list_workloads(api, namespace, uids)]
+        except DdpError:  # the jobs themselves may be read all the same
+            continue
+        found |= {owner_of(each) for each in workloads if not each["spec"].get("active", True)}
+    return found
+
+
+def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Let Kueue consider a job, or have it hold the job back; returns whether Kueue has to do with the job at all.
+
+    Raises DdpError when it should and has not made a Workload of the job, Forbidden where that may not be changed.
+    """
+    if KUEUE_QUEUE not in (job["metadata"].get("labels") or {}):
+        return False
+    namespace = job["metadata"]["namespace"]
+    for left in reversed(range(TRIES)):
+        try:
+            found = list(_list_workloads(api, namespace, {_uid(job)}))
+        except NotServed:
+            return False
+        for path, workload in found:
+            about = workload["metadata"]
+            api.merge(f"{path}/{about['name']}", {"metadata": {"uid": about["uid"]}, "spec": {"active": active}})
+        if found:
+            return True
+        if not roots.is_suspend_requested(job):  # it runs, and Kueue knows nothing of it: its kind is not managed
+            return False
+        if left:
+            sleep(PAUSE_SECONDS)
+    raise DdpError(
+        f"Kueue has not taken notice of job '{job['metadata']['name']}' yet, so it can be told nothing about it.",
+        hint="See that Kueue runs and manages this kind of job, and try again.",
+    )
+
+
+def _list_workloads(api: Api, namespace: str, uids: Collection[str]) -> Iterator[tuple[str, Object]]:
+    """The Workloads of these jobs, each with the path of its collection. Raises NotServed without Kueue."""
+    named = f"{JOB_UID} in ({','.join(sorted(uids))})" if len(uids) <= MOST_NAMED else ""
+    for version in WORKLOADS:
+        path = collection(version, "workloads", namespace)
+        try:
+            items, _ = api.items(path, labelSelector=named)
+        except NotServed:
+            if version == WORKLOADS[-1]:
+                raise
+            continue
+        yield from ((path, each) for each in items if owner_of(each) in uids)
+        return
+
+
+def _uid(job: Object) -> str:
+    return str(job["metadata"].get("uid", ""))

@@ -1,0 +1,55 @@
+"""What stands around a job, asked of the API server: several collections at once, each refusal told and none raised."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.cluster.sources import SOURCES, objects
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.operators import KUEUE, OPERATORS
+from kubectl_ddp.parallel import each
+from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
+
+_OF_NAMESPACE: Final = frozenset({RelatedKind.WORKLOADS, RelatedKind.LOCAL_QUEUES})
+"""Kinds of which the namespace's own are still worth something, where those of all may not be read."""
+
+Answer = tuple[tuple[Object, ...] | None, str]
+"""The objects, ``None`` where they may not be read; and why, or nothing."""
+
+
+def read(api: Api, namespace: str, engine: str, kinds: Collection[RelatedKind]) -> RelatedObjects:
+    """The objects of these kinds, and a sentence for each that may not be read.
+
+    Args:
+        api: the API server.
+        namespace: that of the job.
+        engine: that of the job; decides which operator is looked for.
+        kinds: what to read.
+    """
+    selectors = {RelatedKind.OPERATOR: OPERATORS[engine].selector, RelatedKind.QUEUE_CONTROLLER: KUEUE.selector}
+    asked = [kind for kind in kinds if selectors.get(kind) != ""]
+    answers = dict(
+        zip(asked, each(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), asked), strict=True)
+    )
+    return RelatedObjects(
+        found={kind: found for kind, (found, _) in answers.items() if found is not None},
+        unseen=tuple(why for _, why in answers.values() if why),
+    )
+
+
+def _read(api: Api, namespace: str, kind: RelatedKind, selector: str) -> Answer:
+    try:
+        return tuple(objects(api, kind, None if SOURCES[kind].is_everywhere else namespace, selector)), ""
+    except DdpError as error:
+        why = f"{error.message.rstrip('.')}."
+        return (_of_namespace(api, namespace, kind) if kind in _OF_NAMESPACE else None), why
+
+
+def _of_namespace(api: Api, namespace: str, kind: RelatedKind) -> tuple[Object, ...] | None:
+    try:
+        return tuple(objects(api, kind, namespace))
+    except DdpError:  # the first refusal says it all
+        return None

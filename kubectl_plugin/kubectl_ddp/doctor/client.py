@@ -1,0 +1,164 @@
+"""This machine: the command line itself, kubectl, and what a local job needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Final
+
+from ddp_trainer.common.constants import Path
+from kubectl_ddp.backends import local_jobs_directory
+from kubectl_ddp.doctor.model import CheckResult, Verdict
+
+KUBECTL_SECONDS: Final = 10.0
+TORCH_SECONDS: Final = 120.0
+"""A first import from a slow disk takes long."""
+OLDEST_TORCH: Final = (2, 10)
+"""Before it: CVE-2026-24747."""
+LEAST_SHM: Final = 64 << 20
+
+_PROBE: Final = (
+    "import json, torch; print(json.dumps([torch.__version__, torch.cuda.is_available(), torch.cuda.device_count()]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFacts:
+    """What this machine has."""
+
+    python: str
+    """Interpreter of local jobs."""
+    kubectl: str
+    """Version of kubectl; empty when there is none."""
+    plugin: str
+    """Where kubectl finds us; empty when it does not."""
+    completion: str
+    torch: str
+    """What its import said: a version, or the last line of its error."""
+    is_torch: bool
+    gpus: int
+    shm: int | None
+    """Bytes free in /dev/shm."""
+    jobs: str
+    is_writable: bool
+
+
+def inspect_client(python: str, environ: Mapping[str, str] = os.environ) -> ClientFacts:
+    """Look at this machine; torch is imported in a process of its own."""
+    is_torch, torch, gpus = _torch(python)
+    jobs = local_jobs_directory(environ)
+    return ClientFacts(
+        python=python,
+        kubectl=_kubectl_version(),
+        plugin=shutil.which("kubectl-ddp") or "",
+        completion=shutil.which("kubectl_complete-ddp") or "",
+        torch=torch,
+        is_torch=is_torch,
+        gpus=gpus,
+        shm=_free(FilePath(Path.SHARED_MEMORY)),
+        jobs=str(jobs),
+        is_writable=_is_writable(jobs),
+    )
+
+
+def run_checks(facts: ClientFacts) -> Iterator[CheckResult]:
+    """Everything there is to say of this machine."""
+    if facts.kubectl:
+        yield CheckResult("kubectl", Verdict.OK, facts.kubectl)
+    else:
+        yield CheckResult(
+            "kubectl", Verdict.WARN, "not on PATH", "'kubectl-ddp' works without; 'kubectl ddp' needs it."
+        )
+    if not facts.plugin:
+        yield CheckResult(
+            "plugin", Verdict.WARN, "kubectl-ddp is not on PATH", "Put the folder it is installed in on PATH."
+        )
+    elif not facts.completion:
+        yield CheckResult(
+            "plugin", Verdict.WARN, facts.plugin, "kubectl_complete-ddp is not on PATH, so the tab key is dumb."
+        )
+    else:
+        yield CheckResult("plugin", Verdict.OK, facts.plugin)
+    yield _check_torch(facts)
+    yield _check_shared_memory(facts)
+    yield CheckResult(
+        "local jobs",
+        Verdict.OK if facts.is_writable else Verdict.FAIL,
+        facts.jobs,
+        "" if facts.is_writable else "Make it writable, or set XDG_STATE_HOME.",
+    )
+
+
+def _check_torch(facts: ClientFacts) -> CheckResult:
+    if not facts.is_torch:
+        fix = "Local jobs need it: pip install 'kubectl-ddp[trainer]'; on a cluster the image has it."
+        return CheckResult("torch", Verdict.WARN, f"{facts.python}: {facts.torch}", fix)
+    found = f"{facts.torch}, {facts.gpus} GPUs ({facts.python})"
+    numbers = [int(part) for part in facts.torch.split("+")[0].split(".")[:2] if part.isdigit()]
+    if tuple(numbers) < OLDEST_TORCH:
+        return CheckResult("torch", Verdict.WARN, found, "Versions before 2.10 have CVE-2026-24747.")
+    return CheckResult("torch", Verdict.OK, found)
+
+
+def _check_shared_memory(facts: ClientFacts) -> CheckResult:
+    if facts.shm is None:
+        return CheckResult(Path.SHARED_MEMORY, Verdict.WARN, "not there", "Data-loader workers and NCCL need it.")
+    free = f"{facts.shm / 2**20:.0f} MiB free"
+    if facts.shm < LEAST_SHM:
+        return CheckResult(
+            Path.SHARED_MEMORY, Verdict.WARN, free, "Data-loader workers and NCCL want more: mount it larger."
+        )
+    return CheckResult(Path.SHARED_MEMORY, Verdict.OK, free)
+
+
+def _kubectl_version() -> str:
+    path = shutil.which("kubectl")
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [path, "version", "--client", "-o", "json"],
+            capture_output=True,
+            text=True,
+            timeout=KUBECTL_SECONDS,
+            check=False,
+        )
+        return f"{json.loads(done.stdout)['clientVersion']['gitVersion']} ({path})"
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        return f"{path}, which does not tell its version"
+
+
+def _torch(python: str) -> tuple[bool, str, int]:
+    """Whether it can be imported, its version or why not, and how many GPUs it sees."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE], capture_output=True, text=True, timeout=TORCH_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"its import takes more than {TORCH_SECONDS:.0f} s", 0
+    except OSError as error:
+        return False, str(error.strerror), 0
+    try:
+        version, _, gpus = json.loads(done.stdout.splitlines()[-1])
+        return True, str(version), int(gpus)
+    except (ValueError, IndexError):
+        lines = done.stderr.strip().splitlines()
+        return False, lines[-1] if lines else f"it ended with code {done.returncode} and no word", 0
+
+
+def _free(path: FilePath) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _is_writable(path: FilePath) -> bool:
+    """Whether jobs can be made there; the folder itself may not be there yet."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

@@ -1,0 +1,51 @@
+"""What is missing of the rights that the commands need: a line for each section of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from kubectl_ddp.doctor.model import CheckResult, Verdict
+from kubectl_ddp.rights.model import OWN, Need, Right, summarize_permissions
+from kubectl_ddp.rights.table import SECTIONS, needs
+
+MOST_TOLD: Final = 3
+
+
+def check_permissions(missing: Collection[Right] | None, namespace: str) -> Iterator[CheckResult]:
+    """What fails, and what is left out of answers. ``None`` where the API server does not tell what is granted."""
+    if missing is None:
+        yield CheckResult(
+            "rights", Verdict.WARN, "what you may do is not told by the API server", "'kubectl auth can-i' asks."
+        )
+        return
+    for section, commands in SECTIONS.items():
+        lacks = [(need, right) for need, right in needs(commands=commands) if right in missing]
+        what = f"rights: {section}"
+        if lacks:
+            named = summarize_permissions(right for _, right in lacks)
+            yield CheckResult(what, _verdict(lacks), f"missing: {named}", _fix(lacks, commands))
+        else:
+            yield CheckResult(what, Verdict.OK, f"{', '.join(commands)}: all granted in namespace '{namespace}'")
+
+
+def _verdict(lacks: Sequence[tuple[Need, Right]]) -> Verdict:
+    """A Role of the namespace is to be had; what it takes more for is a matter of how much one is trusted."""
+    fails = any(need.is_required and not need.is_broad and right.where == OWN for need, right in lacks)
+    return Verdict.FAIL if fails else Verdict.WARN
+
+
+def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
+    failing = {each for need, _ in lacks if need.is_required for each in need.commands}
+    broad = any(need.is_broad for need, _ in lacks)
+    less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
+    if _verdict(lacks) is Verdict.FAIL:
+        less = []  # nobody asks how much shorter an answer is that does not come
+    more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
+    told = [
+        f"{', '.join(each for each in commands if each in failing)} cannot work" if failing else "",
+        "it opens every pod of the namespace, so ask for it by itself" if broad else "",
+        f"{'; '.join(less[:MOST_TOLD])}{more}" if less else "",
+    ]
+    text = "; ".join(filter(None, told))
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,40 @@
+"""One question asked aside, while others are asked."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class Future(Generic[T]):
+    """What a thread works out. Its error is raised where the result is wanted, and nowhere when it never is."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._answers: queue.SimpleQueue[tuple[T, None] | tuple[None, BaseException]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for the end, since a thread that Python's end surprises may complain; Ctrl-C waits for nobody."""
+        if kind is None or issubclass(kind, Exception):
+            self._thread.join()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._answers.put((work(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is wanted
+            self._answers.put((None, error))
+
+    def result(self) -> T:
+        """The result; to be asked for once. Raises what the work raised."""
+        found, error = self._answers.get()
+        if error is not None:
+            raise error
+        return found  # type: ignore[return-value]

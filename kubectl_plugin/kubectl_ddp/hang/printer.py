@@ -1,0 +1,143 @@
+"""The report as a person reads it, and as the versioned JSON of ``-o json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ddp_trainer.common.hanging.ras_report import lagging_ranks
+from kubectl_ddp.hang.collector import RankReport
+from kubectl_ddp.hang.report import HangReport
+from kubectl_ddp.json_output import API_VERSION
+from kubectl_ddp.present import NOTHING, Cell, Style, Table, duration, state_cell
+
+_MOST_ROWS: Final = 32
+"""Of a thousand ranks most stand in the same place."""
+_MOST_STACKS: Final = 3
+
+
+def text(report: HangReport, style: Style) -> str:
+    """Who is waited for, how all ranks stand, and the stack of those."""
+    return "\n".join(_lines(report, style))
+
+
+def _lines(report: HangReport, style: Style) -> Iterator[str]:
+    state = report.state
+    cell = state_cell(state.state)
+    yield f"Job {state.name} ({state.where}) is {style.apply_color(cell.text, cell.color)}."
+    yield style.apply_color(report.message, "bold") if report.is_hung else report.message
+    if report.sight.ranks:
+        yield ""
+        yield from _table(report, style)
+    for rank in [rank for rank, _ in report.culprits if rank.look.stack][:_MOST_STACKS]:
+        yield ""
+        yield f"Rank {rank.look.rank} (pod {rank.pod}, process {rank.pid}), by {rank.stack_from}:"
+        yield from (f"  {line}" for line in rank.look.stack.splitlines())
+    if report.ended is not None and not report.culprits and report.ended.stack:
+        yield ""
+        yield f"Rank {report.ended.rank} (pod {report.ended.pod}), before it was ended:"
+        yield from (f"  {line}" for line in report.ended.stack.splitlines())
+    if report.stacks_missing:
+        yield style.apply_color(report.stacks_missing, "dim")
+    yield from _named(report, style)
+    if report.sight.ras:
+        yield ""
+        yield from (each.message for each in lagging_ranks(report.sight.ras)[:_MOST_ROWS])
+        yield "Report of NCCL (RAS):"
+        yield from (f"  {line}" for line in report.sight.ras.splitlines())
+    for pod, why in sorted(report.sight.silent.items()):
+        yield style.apply_color(f"Pod {pod} shows no rank: {why}", "dim")
+
+
+def _table(report: HangReport, style: Style) -> Iterator[str]:
+    waited_for = {rank.look.rank for rank, _ in report.culprits}
+    table = Table(("RANK", "POD", "STATE", "COLLECTIVE", "IN", "STANDS", "AT"))
+    ranks = sorted(report.sight.ranks, key=lambda rank: (rank.look.rank not in waited_for, rank.look.rank))
+    for rank in sorted(ranks[:_MOST_ROWS], key=lambda rank: rank.look.rank):
+        look = rank.look
+        color = "red" if look.rank in waited_for else ""
+        words = (
+            *(str(look.rank), rank.pod, str(look.state)),
+            *(f"#{look.sequence}" if look.sequence >= 0 else NOTHING, look.waits_in or NOTHING),
+            *(f"{look.seconds:.1f}s", look.place or look.section or NOTHING),
+        )
+        table.rows.append([Cell(word, color) for word in words])
+    yield table.render(style)
+    if len(ranks) > _MOST_ROWS:
+        yield style.apply_color(f"and {len(ranks) - _MOST_ROWS} more; -o json has all", "dim")
+
+
+def _named(report: HangReport, style: Style) -> Iterator[str]:
+    for named in report.sight.named:
+        killed = f"; killed: {', '.join(map(str, named.killed))}" if named.killed else ""
+        ago = duration(max(0.0, report.now - named.time))
+        said = "; ".join(named.sentences) or f"ranks that the others wait for: {', '.join(map(str, named.ranks))}"
+        words = f"The launcher said {ago} ago, of generation {named.generation}: {said}{killed}"
+        yield style.apply_color(words, "dim")
+
+
+def hang_report_to_dict(report: HangReport) -> dict[str, Any]:
+    """The same for programs. Times are Unix times; seconds say so."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "HangReport",
+        "job": report.state.name,
+        "namespace": report.state.namespace,
+        "where": report.state.where,
+        "state": str(report.state.state),
+        "answer": str(report.verdict.answer),
+        "hangs": report.is_hung,
+        "sentence": report.message,
+        "culprits": [
+            {
+                **_rank(rank),
+                "sentence": sentence,
+                "stack": rank.look.stack,
+                "stackFrom": rank.stack_from,
+            }
+            for rank, sentence in report.culprits
+        ],
+        "ranks": [_rank(rank) for rank in report.sight.ranks],
+        "endedBy": None
+        if report.ended is None
+        else {
+            "rank": report.ended.rank,
+            "pod": report.ended.pod,
+            "message": report.ended.message,
+            "stack": report.ended.stack,
+            "time": report.ended.timestamp,
+        },
+        "launcherNamed": [
+            {
+                "time": named.time,
+                "generation": named.generation,
+                "ranks": list(named.ranks),
+                "killed": list(named.killed),
+                "sentences": list(named.sentences),
+            }
+            for named in report.sight.named
+        ],
+        "stacksMissing": report.stacks_missing,
+        "silentPods": dict(report.sight.silent),
+        "ras": report.sight.ras,
+        "exitCode": report.code,
+        "time": report.now,
+    }
+
+
+def _rank(rank: RankReport) -> dict[str, Any]:
+    look = rank.look
+    return {
+        "rank": look.rank,
+        "localRank": look.local_rank,
+        "pod": rank.pod,
+        "pid": rank.pid,
+        "state": str(look.state),
+        "stands_seconds": look.seconds,
+        "usual_seconds": rank.usual,
+        "limit_seconds": look.limit,
+        "section": look.section,
+        "sequence": look.sequence if look.sequence >= 0 else None,
+        "waitsIn": look.waits_in,
+        "place": look.place,
+    }

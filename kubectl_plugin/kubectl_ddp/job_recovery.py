@@ -1,0 +1,43 @@
+"""What a job that is there was made of, so that it can be made again: its words, and its code."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ddp_trainer.common.constants import GROUP
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Backend, Object
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.render.code import Code, read_back
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Script
+from kubectl_ddp.spec.serialization import spec_from_dict
+
+RUN: Final = f"{GROUP}/restart-run"
+"""Annotation of what a restart writes down: the id of the new run. A label would make it count as a part of the run."""
+
+
+def run_of(record: Object) -> str | None:
+    """The run that a restart's record is about; ``None`` for an object that is no such record."""
+    run: str | None = (record["metadata"].get("annotations") or {}).get(RUN)
+    return run
+
+
+def recover_spec(job: Object) -> JobSpec:
+    """The job as it was submitted. Raises UsageError when it does not say."""
+    document = roots.submitted_spec(job)
+    if not document:
+        raise UsageError(
+            f"Job '{job['metadata']['name']}' does not say what it was made of.", hint="Submit its script or job file."
+        )
+    return spec_from_dict(document)
+
+
+def code_of(backend: Backend, spec: JobSpec) -> Code | None:
+    """The code that travelled with a job. Raises UsageError when there should be some and it is gone."""
+    found = backend.code(spec.name)
+    code = read_back(found) if found is not None else None
+    is_needed = spec.code is not None or (isinstance(spec.program, Script) and backend.where != "local")
+    if is_needed and code is None:
+        raise UsageError(f"The code of job '{spec.name}' is gone.", hint="Submit it again from where its script lies.")
+    return code if is_needed else None

@@ -1,0 +1,36 @@
+"""Jobs as the versioned JSON of ``-o json``: what scripts may rely on. Units are in the names, times are Unix times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from kubectl_ddp.ranks import RankState
+from kubectl_ddp.state import JobState
+
+API_VERSION: Final = "cli.ddp/v1"
+
+
+def job_to_dict(state: JobState) -> dict[str, Any]:
+    """One job."""
+    fields = asdict(replace(state, ranks=()), dict_factory=_plain)
+    fields["ranks"] = [_rank(each) for each in state.ranks]
+    fields["progress"] = state.progress
+    return {"apiVersion": API_VERSION, "kind": "JobState", **fields}
+
+
+def _rank(rank: RankState) -> dict[str, Any]:
+    """One rank; of a thousand of them a deep copy of every field would take as long as to ask them."""
+    return _plain([(name, getattr(rank, name)) for name in RankState.__dataclass_fields__])
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields whose words are text: YAML's writer knows no enumerations."""
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in items}
+
+
+def job_list_to_dict(states: Sequence[JobState]) -> dict[str, Any]:
+    """Many jobs."""
+    return {"apiVersion": API_VERSION, "kind": "JobStateList", "items": [job_to_dict(state) for state in states]}

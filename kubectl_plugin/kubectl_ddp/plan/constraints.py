@@ -1,0 +1,29 @@
+"""What a plan need not offer: ways to train that the trainer would refuse, by the options that a job gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from ddp_trainer.common.model_constraints import Violation
+from ddp_trainer.common.option_conflicts import OptionCondition
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
+from kubectl_ddp.plan.ranking import Refusal
+from kubectl_ddp.plan.recomputation import FLAG, WHAT, Recomputation
+from kubectl_ddp.spec.trainer_options import option_value, option_violations
+
+
+def make_constraint(args: Sequence[str]) -> Refusal:
+    """Why the trainer would refuse a way, by the words of a job.
+
+    What is computed again is the way's own, whatever the words say: a plan adds it, or was asked for another one.
+    """
+
+    @cache
+    def find_violation(layout: Layout, again: Recomputation) -> Violation | None:
+        def get_option(word: OptionCondition) -> str | None:
+            return option_value(again.flags if word.flag in {FLAG, WHAT} else args, word)
+
+        return next(option_violations(LayoutRange.of(layout), get_option), None)
+
+    return lambda choice: find_violation(choice.layout, choice.recomputation)

@@ -1,0 +1,107 @@
+"""Where a rank is: which pod, which process. It moves with every rendezvous.
+
+A rank with metrics says so itself; of one whose script has none, its launcher does, which knows no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp_trainer.common.constants import Metric
+from kubectl_ddp.backend import Backend, Object, Snapshot
+from kubectl_ddp.describe import why_no_ranks
+from kubectl_ddp.errors import NotFound
+from kubectl_ddp.exposition import Samples
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.scrape import scrape
+from kubectl_ddp.state import JobState, job_state
+
+_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A pod, and in it perhaps the process of a rank."""
+
+    pod: Object
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    """Number of the process, in its container."""
+
+    @property
+    def name(self) -> str:
+        """Name of the pod."""
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """What a command that is run beside the rank is told of it, in torchrun's words."""
+        told = {"RANK": self.rank, "LOCAL_RANK": self.local_rank, "RANK_PID": self.pid}
+        return {name: str(value) for name, value in told.items() if value is not None}
+
+    def __str__(self) -> str:
+        """For a person."""
+        facts = {"local rank": self.local_rank, "process": self.pid}
+        told = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+        return f"Pod {self.name}." if self.rank is None else f"Rank {self.rank}: pod {self.name}, {told}."
+
+
+def find_rank(backend: Backend, name: str, rank: int) -> Place:
+    """The pod and the process of a rank. Raises NotFound."""
+    snapshot = backend.job(name)
+    samples = scrape(backend, snapshot)
+    return place_of_rank(job_state(snapshot, samples), snapshot.pods, samples, rank)
+
+
+def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str, Samples], rank: int) -> Place:
+    """The same of what is known already. Raises NotFound."""
+    by_name = {str(each["metadata"]["name"]): each for each in pods}
+    found = next((each for each in state.ranks if each.rank == rank), None)
+    launchers = dict(_locate_from_launchers(state, samples, rank))
+    if found is None:
+        for pod, told in launchers.items():
+            return Place(pod=by_name[pod], rank=rank, local_rank=told)
+        raise NotFound(
+            f"Nobody says where rank {rank} of job '{state.name}' is: {_why(state)}", hint=_status_hint(state)
+        )
+    pid = samples[found.pod].value(Metric.RANK_PID, rank=str(rank))
+    # A rank that has just begun may have told its process and not yet the rest.
+    local_rank = found.local_rank if found.local_rank is not None else launchers.get(found.pod)
+    return Place(pod=by_name[found.pod], rank=rank, local_rank=local_rank, pid=int(pid) if pid is not None else None)
+
+
+def _locate_from_launchers(state: JobState, samples: Mapping[str, Samples], rank: int) -> Iterator[tuple[str, int]]:
+    """Pod and local rank; of the last group alone, since a pod that left it still tells of the one before."""
+    for pod, said in samples.items():
+        first = said.value(Metric.FIRST_RANK)
+        is_in_it = said.value(Metric.RENDEZVOUS_ROUND) == state.generation and (state.world_size or 0) > rank
+        if first is not None and is_in_it and first <= rank < first + state.processes_per_node:
+            yield pod, rank - int(first)
+
+
+def find_pod(snapshot: Snapshot, pod: str) -> Place:
+    """A pod of the job by its name, or by what follows the job's in it, as in ``worker-1`` or ``store``.
+
+    Raises:
+        NotFound: there is none, or there are several whose names begin so.
+    """
+    names = [str(each["metadata"]["name"]) for each in snapshot.pods]
+    job = snapshot.job["metadata"]["name"]
+    meant = {pod, f"{job}-{pod}"}
+    beginning = [name for name in names if any(name.startswith(f"{word}-") for word in meant)]
+    for each, name in zip(snapshot.pods, names, strict=True):
+        if name in meant or beginning == [name]:
+            return Place(pod=each)
+    hint = f"There are {', '.join(names)}." if names else "It has none just now."
+    raise NotFound(f"Job '{job}' has no pod '{pod}'.", hint=hint)
+
+
+def _why(state: JobState) -> str:
+    told = ", ".join(str(each.rank) for each in state.ranks[:_SHOWN]) + ", ..." * (len(state.ranks) > _SHOWN)
+    return f"of itself tells {told}." if state.ranks else why_no_ranks(state)
+
+
+def _status_hint(state: JobState) -> str:
+    return f"'{program()} status {state.name} --ranks{location_flags()}' shows all; --pod goes by the name of a pod."

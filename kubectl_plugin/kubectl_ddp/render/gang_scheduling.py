@@ -1,0 +1,115 @@
+"""Queues and gangs: what each scheduler wants to read on the objects to start the least number of nodes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
+from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.spec.layout import pods_of_a_replica
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.node_requirements import Placement
+from kubectl_ddp.spec.queues import SCHEDULERS, is_kueue_managed
+
+KAI_QUEUE: Final = "kai.scheduler/queue"
+
+Texts = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangMetadata:
+    """What a queue and a gang add to the objects."""
+
+    labels: Texts = field(default_factory=dict)
+    """Of the object that the queue or the scheduler looks at."""
+    annotations: Texts = field(default_factory=dict)
+    """Of the same object."""
+    is_roots_alone: bool = False
+    """Whether what an operator makes of the root must go without: whoever looks would see two jobs."""
+    pod_labels: Texts = field(default_factory=dict)
+    pod_annotations: Texts = field(default_factory=dict)
+    template: str | None = None
+    """Template of the group's own object."""
+
+
+def gang_metadata(spec: JobSpec, engine: Engine) -> GangMetadata:
+    """What the queue and the gang of ``spec`` add to the objects of ``engine``."""
+    if is_kueue_managed(spec):
+        return _kueue(spec, engine)
+    return GANGS[spec.gang](spec) if spec.gang in GANGS else GangMetadata()
+
+
+def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
+    """The templates' part."""
+    return {
+        "together": gang_metadata(spec, engine),
+        "waits_for_gang": spec.gang is not Gang.NONE,
+        "gang_queue": spec.queue if spec.queue and not is_kueue_managed(spec) else None,
+        "scheduler": spec.scheduler or SCHEDULERS.get(spec.gang),
+    }
+
+
+def _kueue(spec: JobSpec, engine: Engine) -> GangMetadata:
+    """Kueue admits a job as a whole; of an Indexed Job also a part, down to the least number of nodes.
+
+    Not where it keeps replicas together: it would admit any number of pods, and hold back for good those that make no
+    whole replica.
+    """
+    partial = {
+        "kueue.x-k8s.io/job-min-parallelism": str(spec.nnodes.minimum),
+        "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
+    }
+    is_sliced = any(wish.placement is Placement.REPLICA for wish in spec.topology)
+    return GangMetadata(
+        labels={KUEUE_QUEUE: str(spec.queue)} | ({KUEUE_PRIORITY: spec.queue_priority} if spec.queue_priority else {}),
+        annotations=partial if engine is Engine.JOB and spec.nnodes.is_elastic and not is_sliced else {},
+        pod_annotations=_kueue_topology(spec) if spec.gang is Gang.KUEUE else {},
+        is_roots_alone=True,
+    )
+
+
+def _kueue_topology(spec: JobSpec) -> dict[str, str]:
+    """Kueue packs by the topology of its own; it takes one level, so the first that is named.
+
+    Pods of a replica are a slice of the pods, in the order of their indices, which is that of the ranks. Kueue before
+    its pull request 10282 never lets go of pods that ask for slices alone, so they ask for the level as a whole too.
+    """
+    packs = [wish for wish in spec.topology if wish.placement is Placement.PACK][:1]
+    force = {True: "required", False: "preferred"}
+    found = {f"kueue.x-k8s.io/podset-{force[wish.required]}-topology": wish.key for wish in packs}
+    for wish in spec.topology:
+        if wish.placement is Placement.REPLICA:
+            if not packs:
+                found["kueue.x-k8s.io/podset-preferred-topology"] = wish.key
+            found["kueue.x-k8s.io/podset-slice-required-topology"] = wish.key
+            found["kueue.x-k8s.io/podset-slice-size"] = str(pods_of_a_replica(spec))
+    return found
+
+
+def _volcano(spec: JobSpec) -> GangMetadata:
+    return GangMetadata(
+        pod_annotations={"scheduling.k8s.io/group-name": spec.name}, template="pod-group-volcano.yaml.j2"
+    )
+
+
+def _scheduler_plugins(spec: JobSpec) -> GangMetadata:
+    return GangMetadata(
+        pod_labels={"scheduling.x-k8s.io/pod-group": spec.name}, template="pod-group-scheduler-plugins.yaml.j2"
+    )
+
+
+def _kai(spec: JobSpec) -> GangMetadata:
+    """KAI groups pods by their owner, and reads the least number there."""
+    queue = {KAI_QUEUE: spec.queue} if spec.queue else {}
+    return GangMetadata(
+        labels=queue, pod_labels=queue, annotations={"kai.scheduler/batch-min-member": str(spec.nnodes.minimum)}
+    )
+
+
+GANGS: Final[Mapping[Gang, Callable[[JobSpec], GangMetadata]]] = {
+    Gang.VOLCANO: _volcano,
+    Gang.SCHEDULER_PLUGINS: _scheduler_plugins,
+    Gang.KAI: _kai,
+}

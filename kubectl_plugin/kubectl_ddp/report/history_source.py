@@ -1,0 +1,25 @@
+"""What a job itself has kept: of a pod that runs, its aggregator's history; of another, the end of its log."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kubectl_ddp.backend import Backend, Object, Snapshot
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.evidence import workers
+from kubectl_ddp.parallel import each
+from kubectl_ddp.report.series import Series, read
+
+
+def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:
+    """The series of all worker pods that are there, all asked at once; pods that tell nothing are left out."""
+    told = each(partial(_of_pod, backend), workers(snapshot.pods))
+    return [series for of_pod in told for series in of_pod]
+
+
+def _of_pod(backend: Backend, pod: Object) -> list[Series]:
+    try:
+        text = backend.metrics_history(pod)
+    except DdpError:  # it may not be asked, or went away meanwhile: the page is made without it
+        return []
+    return read(text, str(pod["metadata"]["name"])) if text is not None else []

@@ -1,0 +1,243 @@
+"""A report as one HTML file that needs nothing else: no network, and without JavaScript all but the pointer's words.
+
+Texts of jobs are hostile until proven otherwise: the template escapes them all, and a Content-Security-Policy lets no
+script run but ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup
+
+from kubectl_ddp.describe import progress_text, restarts_text
+from kubectl_ddp.history import WARNING
+from kubectl_ddp.report.compose import Report
+from kubectl_ddp.report.heatmap_png import STOPS
+from kubectl_ddp.report.plot_data import GROUPS, STYLE_OF, Heatmap, Plot, build_plots, heatmap
+from kubectl_ddp.report.scale import clock, duration, format_number, since, time_ticks
+from kubectl_ddp.report.time_series import LOST, Kind, RankHistory
+from kubectl_ddp.state import State
+from kubectl_ddp.version import version
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+
+MOST_ROWS: Final = 2_000
+"""Of the table of ranks."""
+OPEN_ROWS: Final = 64
+"""A longer table is folded on a screen; on paper it is not."""
+
+LOOKS: Final[Mapping[State, str]] = {
+    State.RUNNING: "good",
+    State.SUCCEEDED: "good",
+    State.FAILED: "bad",
+    State.LOST: "bad",
+    State.SUSPENDED: "still",
+    State.DELETING: "still",
+}
+"""Class of a state; of the others it is ``busy``."""
+
+SHAPES: Final[Mapping[Kind, tuple[str, str]]] = {
+    Kind.RESTART: ("▲", "formed anew"),
+    Kind.SCALE: ("◆", "nodes came or went"),
+    Kind.FAILURE: ("✕", "failure"),
+}
+"""Shape of a change and what it stands for: colour alone tells nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number of the top of the page."""
+
+    name: str
+    value: str
+    more: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One rank on one pod."""
+
+    rank: int
+    pod: str
+    node: str
+    state: str
+    steps: str
+    seconds: str
+    own: str
+    waited: float | None
+    """Share of its time in steps, 0 to 1."""
+
+
+def render_html(report: Report) -> str:
+    """The HTML."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"clock": clock, "percent": _percent, "place": _place, "svg": Markup}
+    return made.get_template("report.html.j2").render(_view(report))
+
+
+def _view(report: Report) -> dict[str, Any]:
+    numbers = report.measured
+    drawn = build_plots(numbers) if numbers is not None else []
+    heat = heatmap(numbers.ranks) if numbers is not None else None
+    rows = list(_rows(report))
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    return {
+        "report": report,
+        "state": report.state,
+        "look": LOOKS.get(report.state.state, "busy"),
+        "reason": report.state.reason,
+        "progress": progress_text(report.state),
+        "tiles": list(_tiles(report)),
+        "error": report.error,
+        "timeline": numbers.timeline if numbers is not None else None,
+        "times": time_ticks(numbers.timeline.start, numbers.timeline.end) if numbers is not None else [],
+        "span": since(numbers.timeline.end - numbers.timeline.start) if numbers is not None else "",
+        "part": duration(numbers.timeline.width) if numbers is not None else "",
+        "changes": _marks(report),
+        "lanes": _change_kinds(report),
+        "shapes": SHAPES,
+        "plots": drawn,
+        "heat": heat,
+        "spectrum": ", ".join(f"#{stop}" for stop in STOPS),
+        "spent": list(_time_breakdown(report)),
+        "spent_text": _time_breakdown_text(report),
+        "rows": rows[:MOST_ROWS],
+        "rows_left_out": max(0, len(rows) - MOST_ROWS),
+        "open_rows": OPEN_ROWS,
+        "warning": WARNING,
+        "style": Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - a file of ours
+        "script": Markup(script),  # noqa: S704 - a file of ours
+        "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "pointed": _tooltip_json(drawn, heat, report),
+        "version": version(),
+    }
+
+
+def _tiles(report: Report) -> Iterator[Tile]:
+    state = report.state
+    if report.throughput is not None:
+        yield Tile("Throughput", format_number(report.throughput), "samples/s" + ("" if state.throughput else ", mean"))
+    if report.loss is not None:
+        yield Tile(
+            "Loss", format_number(report.loss), "on the test samples" if _is_of_test(report) else "training, last"
+        )
+    if state.step is not None:
+        planned = f"of {state.steps_planned:,}".replace(",", " ") if state.steps_planned else ""
+        yield Tile("Steps", f"{state.step:,}".replace(",", " "), planned)
+    if report.goodput is not None:
+        yield Tile("Goodput", f"{report.goodput:.1%}", "of its time with pods")
+    if state.world_size is not None:
+        yield Tile("World", str(state.world_size), "rank" if state.world_size == 1 else "ranks")
+    yield Tile("Formed anew", str(sum(state.restarts.values())), restarts_text(state).partition(" ")[2].strip("()"))
+    if state.created is not None:
+        yield Tile(
+            "Age" if state.finished is None else "Duration", since((state.finished or report.made) - state.created)
+        )
+
+
+def _is_of_test(report: Report) -> bool:
+    """A summary tells the loss on the test samples, where there are any."""
+    return report.state.summary is not None and bool(report.state.summary.get("metrics"))
+
+
+def _change_kinds(report: Report) -> list[Kind]:
+    """Kinds of changes that there are: each has a line of its own, so that none hides another of the same moment."""
+    there = {one.kind for one in report.changes}
+    return [kind for kind in SHAPES if kind in there]
+
+
+def _marks(report: Report) -> list[dict[str, Any]]:
+    if report.measured is None:
+        return []
+    timeline = report.measured.timeline
+    return [
+        {
+            "place": timeline.place(one.time),
+            "kind": one.kind,
+            "shape": SHAPES[one.kind][0],
+            "text": one.text,
+            "time": clock(one.time),
+            "since": since(max(0.0, one.time - timeline.start)),
+        }
+        for one in report.changes
+    ]
+
+
+def _time_breakdown(report: Report) -> Iterator[dict[str, Any]]:
+    """States by group and by what they took. What was lost is taken out of the productive time."""
+    spent = dict(report.seconds_by_state)
+    lost = min(spent.get(LOST, 0.0), spent.get("productive", 0.0))
+    if lost:
+        spent["productive"] -= lost
+    whole = sum(spent.values())
+    order = {style: at for at, style in enumerate(GROUPS)}
+    known = [(STYLE_OF.get(state, "rest"), state, seconds) for state, seconds in spent.items() if seconds > 0]
+    for style, state, seconds in sorted(known, key=lambda item: (order[item[0]], -item[2])):
+        words = state.replace("_", " ")
+        yield {"style": style, "name": words, "time": duration(seconds), "share": seconds / whole}
+
+
+def _time_breakdown_text(report: Report) -> str:
+    told = sorted(_time_breakdown(report), key=lambda one: -one["share"])
+    return "; ".join(f"{one['name']} {one['time']} ({one['share']:.1%})" for one in told)
+
+
+def _rows(report: Report) -> Iterator[Row]:
+    known = {(one.rank, one.pod): one for one in report.state.ranks}
+    past = {(one.rank, one.pod): one for one in (report.measured.ranks if report.measured is not None else ())}
+    for rank, pod in sorted(known.keys() | past.keys()):
+        now, before = known.get((rank, pod)), past.get((rank, pod))
+        node = (now.node if now is not None else "") or report.nodes.get(pod, "")
+        steps = before.steps if before is not None else None
+        yield Row(
+            rank=rank,
+            pod=pod,
+            node=node,
+            state=str(now.state) if now is not None else "",
+            steps=f"{steps:.0f}" if steps is not None else str(now.step if now and now.step is not None else ""),
+            seconds=_a_step(before, before.seconds) if before is not None else _now(now),
+            own=_a_step(before, before.seconds - before.waited) if before is not None else "",
+            waited=before.waited / before.seconds if before is not None and before.seconds > 0 else None,
+        )
+
+
+def _a_step(past: RankHistory, seconds: float) -> str:
+    return duration(max(0.0, seconds) / past.steps) if past.steps > 0 else ""
+
+
+def _now(now: Any) -> str:
+    return duration(now.seconds_per_step) if now is not None and now.seconds_per_step is not None else ""
+
+
+def _tooltip_json(drawn: list[Plot], heat: Heatmap | None, report: Report) -> str:
+    """What a pointer over a picture is told, as JSON that no text can end the script element of."""
+    if report.measured is None:
+        return "{}"
+    timeline = report.measured.timeline
+    told = {plot.id: dict(plot.told) for plot in drawn} | ({"ranks": dict(heat.told)} if heat is not None else {})
+    times = [f"{since(moment - timeline.start)} · {clock(moment)} UTC" for moment in timeline.midpoints()]
+    text = json.dumps({"times": times, "plots": told}, separators=(",", ":"), ensure_ascii=True)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - escaped
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _place(share: float) -> str:
+    """A share as a length of CSS."""
+    return f"{100 * share:.3f}%"

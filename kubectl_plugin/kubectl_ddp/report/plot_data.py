@@ -1,0 +1,279 @@
+"""The pictures of a page as data: shapes, the words beside them, and what a pointer over a part is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ddp_trainer.common.constants import JobTime, Phase
+from kubectl_ddp.present import pluralize
+from kubectl_ddp.report import draw, heatmap_png
+from kubectl_ddp.report.scale import Tick, duration, format_number, scale_of, ticks
+from kubectl_ddp.report.time_series import LOST, JobTimeSeries, RankHistory
+from kubectl_ddp.report.timeline import Values, total
+
+
+@dataclass(frozen=True, slots=True)
+class LegendItem:
+    """A colour, and what it stands for."""
+
+    style: str
+    """Class of the style sheet."""
+    name: str
+    share: float | None = None
+    """Of the whole, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One picture over the common time axis."""
+
+    id: str
+    title: str
+    question: str
+    """What it answers."""
+    svg: str
+    rows: tuple[Tick, ...]
+    """Marks of the vertical axis, from 0 at the bottom."""
+    described: str
+    """What a person who does not see it is told."""
+    legend: tuple[LegendItem, ...] = ()
+    height: int = 9
+    """In lines of text."""
+    told: Mapping[str, list[str]] = field(default_factory=dict)
+    """Name of a curve → its value in each part, in words; for a pointer."""
+    broken: tuple[float, ...] = ()
+    """Places at which a value was no finite number."""
+
+
+PHASES: Final[Mapping[str, str]] = {
+    Phase.DATA_WAIT: "waiting for data",
+    Phase.HOST_TO_DEVICE: "copy to device",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.COMM_EXPOSED: "waiting for ranks",
+    Phase.OPTIMIZER: "optimizer",
+    Phase.CHECKPOINT: "checkpoint",
+    Phase.OTHER: "other",
+}
+
+GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "productive": ("steps", (JobTime.PRODUCTIVE,)),
+    "aside": ("data, checkpoints, evaluation", (JobTime.DATA_WAIT, JobTime.CHECKPOINT_SAVE, JobTime.EVAL)),
+    "ready": (
+        "getting ready",
+        (JobTime.STARTUP, JobTime.INIT, JobTime.RENDEZVOUS, JobTime.CHECKPOINT_LOAD),
+    ),
+    "absent": ("without pods", (JobTime.SCHEDULING, JobTime.SUSPENDED)),
+    "trouble": ("failures, hangs, resizes", (JobTime.HANG, JobTime.RESTART, JobTime.ELASTIC_RESIZE)),
+    "rest": ("other", (JobTime.OTHER,)),
+}
+"""Style → its name and the states of time that it stands for: fourteen colours nobody can tell apart."""
+
+STYLE_OF: Final = {state: style for style, (_, states) in GROUPS.items() for state in states} | {LOST: "trouble"}
+
+
+def build_plots(numbers: JobTimeSeries) -> list[Plot]:
+    """Every picture there is something to draw for, from the top of the page."""
+    return [
+        plot
+        for plot in (_throughput(numbers), _loss(numbers), _phase_plot(numbers), _states(numbers), _world(numbers))
+        if plot is not None
+    ]
+
+
+def _throughput(numbers: JobTimeSeries) -> Plot | None:
+    known = [value for value in numbers.throughput if value is not None]
+    if not any(known):
+        return None
+    scale = scale_of(known, from_zero=True)
+    return Plot(
+        id="throughput",
+        title="Throughput",
+        question="Samples per second, all ranks together. Is it slower than it was?",
+        svg=draw.line(numbers.throughput, scale, filled=True),
+        rows=tuple(ticks(scale)),
+        described=f"Between {format_number(min(known))} and "
+        f"{format_number(max(known))} samples per second, {_mean(known)}.",
+        told={"samples/s": [_format_value(value) for value in numbers.throughput]},
+    )
+
+
+def _loss(numbers: JobTimeSeries) -> Plot | None:
+    known = [value for value in numbers.loss if value is not None]
+    if not known and not numbers.broken:
+        return None
+    scale = scale_of(known)
+    count = numbers.timeline.count
+    wrong = f" In {len(numbers.broken)} of {count} parts it was no finite number." if numbers.broken else ""
+    went = (
+        f"From {format_number(known[0])} to {format_number(known[-1])}, at its lowest {format_number(min(known))}."
+        if known
+        else ""
+    )
+    return Plot(
+        id="loss",
+        title="Training loss",
+        question="Mean over all ranks. Does it learn?" + (" Logarithmic." if scale.is_logarithmic else ""),
+        svg=draw.line(numbers.loss, scale),
+        rows=tuple(ticks(scale)),
+        described=f"{went}{wrong}".strip(),
+        told={"loss": [_format_value(value) for value in numbers.loss]},
+        broken=tuple((part + 0.5) / count for part in numbers.broken),
+    )
+
+
+def _phase_plot(numbers: JobTimeSeries) -> Plot | None:
+    bands = {phase: numbers.phases[phase] for phase in PHASES if phase in numbers.phases}
+    if not bands:
+        return None
+    return _stack(
+        bands,
+        PHASES,
+        id="phases",
+        title="Phases of a step",
+        question="Share of the ranks' time in steps. Is it data, computation or communication?",
+    )
+
+
+def _states(numbers: JobTimeSeries) -> Plot | None:
+    bands = {}
+    for style, (_, states) in GROUPS.items():
+        told = [numbers.states[state] for state in states if state in numbers.states]
+        if told:
+            bands[style] = total(told)
+    if not bands:
+        return None
+    return _stack(
+        bands,
+        {style: name for style, (name, _) in GROUPS.items()},
+        id="states",
+        title="What the wall clock went into",
+        question="Share of the job's time. When did it train, and when not?",
+    )
+
+
+def _stack(bands: Mapping[str, Values], names: Mapping[str, str], *, id: str, title: str, question: str) -> Plot:  # noqa: A002 - HTML's word
+    paths = draw.stacked(bands)
+    sums = {style: sum(value for value in band if value is not None) for style, band in bands.items()}
+    whole = sum(sums.values()) or 1.0
+    legend = tuple(LegendItem(style, names[style], sums[style] / whole) for style in bands)
+    return Plot(
+        id=id,
+        title=title,
+        question=question,
+        svg="".join(f'<path class="band {style}" d="{path}"/>' for style, path in zip(bands, paths, strict=True)),
+        rows=tuple(Tick(share / 4, f"{25 * share} %") for share in (0, 2, 4)),
+        described="; ".join(f"{band.name} {band.share:.0%}" for band in legend) + ".",
+        legend=legend,
+        told={names[style]: _shares(band, bands.values()) for style, band in bands.items()},
+    )
+
+
+def _shares(band: Values, bands: Iterable[Values]) -> list[str]:
+    wholes = total(bands)
+    return [f"{(value or 0.0) / whole:.0%}" if whole else "" for value, whole in zip(band, wholes, strict=True)]
+
+
+def _world(numbers: JobTimeSeries) -> Plot | None:
+    known = [value for value in numbers.world if value is not None]
+    if not known:
+        return None
+    scale = scale_of(known, from_zero=True)
+    whole = tuple(row for row in ticks(scale) if float(row.text.rstrip("kMG")).is_integer())
+    sizes = ", then ".join(str(size) for size in numbers.worlds[-12:])
+    return Plot(
+        id="world",
+        title="World size",
+        question="Ranks of the worker group. Is the job as large as it should be?",
+        svg=draw.steps(numbers.world, scale),
+        rows=whole,
+        described=f"{sizes} rank{'' if sizes == '1' else 's'}.",
+        height=5,
+        told={"ranks": [_format_value(value) for value in numbers.world]},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heatmap:
+    """Ranks from top to bottom, time from left to right."""
+
+    image: str
+    """A data URL."""
+    rows: tuple[Tick, ...]
+    low: str
+    high: str
+    described: str
+    count: int
+    told: Mapping[str, list[str]]
+    """For a pointer: what the part's fastest and slowest rank took."""
+
+
+def heatmap(ranks: Sequence[RankHistory]) -> Heatmap | None:
+    """What a step cost each rank, without waiting for others; None where nobody told."""
+    by_rank = _by_rank(ranks)
+    rows = list(by_rank.values())
+    if not any(value is not None for row in rows for value in row):
+        return None
+    low, high = heatmap_png.bounds(rows)
+    every = max(1, math.ceil(len(rows) / 8))
+    names = list(by_rank)
+    return Heatmap(
+        image=heatmap_png.grid(rows, low, high),
+        rows=tuple(Tick((at + 0.5) / len(rows), str(names[at])) for at in range(0, len(rows), every)),
+        low=duration(low),
+        high=duration(high),
+        described=f"{pluralize(len(rows), 'rank')}, {duration(low)} to {duration(high)} a step. "
+        f"{_slowest_rank_text(by_rank)}",
+        count=len(rows),
+        told=_min_max_ranks(by_rank),
+    )
+
+
+def _by_rank(ranks: Sequence[RankHistory]) -> dict[int, Values]:
+    """One row for a rank, whichever pods it was on."""
+    found: dict[int, Values] = {}
+    for each in ranks:
+        before = found.get(each.rank, (None,) * len(each.own))
+        found[each.rank] = tuple(new if new is not None else old for new, old in zip(each.own, before, strict=True))
+    return dict(sorted(found.items()))
+
+
+def _slowest_rank_text(by_rank: Mapping[int, Values]) -> str:
+    means = {rank: _average(row) for rank, row in by_rank.items()}
+    known = {rank: mean for rank, mean in means.items() if mean is not None}
+    if len(known) < 2:
+        return ""
+    slowest = max(known, key=lambda rank: known[rank])
+    middle = sorted(known.values())[len(known) // 2]
+    return (
+        f"On the whole rank {slowest} took longest, {duration(known[slowest])}; half took {duration(middle)} or less."
+    )
+
+
+def _min_max_ranks(by_rank: Mapping[int, Values]) -> dict[str, list[str]]:
+    told: dict[str, list[str]] = {"slowest rank": [], "fastest rank": []}
+    for column in zip(*by_rank.values(), strict=True):
+        known = [(value, rank) for rank, value in zip(by_rank, column, strict=True) if value is not None]
+        for name, choose in (("slowest rank", max), ("fastest rank", min)):
+            told[name].append(_ranked(choose(known)) if known else "")
+    return told
+
+
+def _ranked(one: tuple[float, int]) -> str:
+    return f"{one[1]}, {duration(one[0])}"
+
+
+def _average(values: Values) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _mean(known: Sequence[float]) -> str:
+    return f"{format_number(sum(known) / len(known))} on average"
+
+
+def _format_value(value: float | None) -> str:
+    return format_number(value) if value is not None else ""

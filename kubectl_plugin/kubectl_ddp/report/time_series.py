@@ -1,0 +1,268 @@
+"""What a job's series come to on one time axis: throughput, loss, phases, states of time, ranks, and changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ddp_trainer.common.constants import Metric, MetricLabel, Phase, RestartCause
+from kubectl_ddp.present import pluralize
+from kubectl_ddp.report.series import POD, Series, chosen
+from kubectl_ddp.report.timeline import Timeline, Values, build_timeline, elementwise_ratio, growth, merge_growth
+
+LOST = "lost_progress"
+"""Beside the states of ``contract.JobTime``: what of the productive time had to be done again."""
+
+
+class Kind(StrEnum):
+    """What kind of thing happened at a moment."""
+
+    RESTART = "restart"
+    """The worker group was formed anew: something went wrong, or somebody told it to."""
+    SCALE = "scale"
+    """Nodes came or went."""
+    FAILURE = "failure"
+    """A container ended that should not have, or the first error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that happened."""
+
+    time: float
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankHistory:
+    """What one rank did on one pod."""
+
+    rank: int
+    local_rank: int | None
+    pod: str
+    own: Values
+    """Seconds of a step without waiting for other ranks, part by part."""
+    steps: float
+    seconds: float
+    """In steps, over all that is known."""
+    waited: float
+    """Of these, waiting for other ranks or for the network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTimeSeries:
+    """All of it. Values are one for each part of the timeline."""
+
+    timeline: Timeline
+    throughput: Values
+    """Samples per second, all ranks together."""
+    samples: float
+    loss: Values
+    broken: tuple[int, ...]
+    """Parts in which the loss was no finite number."""
+    phases: Mapping[str, Values]
+    """Seconds of all ranks by phase; phases that took no time are left out."""
+    states: Mapping[str, Values]
+    """Seconds of the job's wall clock by state."""
+    spent: Mapping[str, float]
+    """Seconds of the whole job by state, and lost progress."""
+    world: Values
+    worlds: tuple[int, ...]
+    """World sizes in their order, each once in a row."""
+    ranks: tuple[RankHistory, ...] = ()
+    changes: tuple[Change, ...] = field(default=())
+
+
+def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
+    """What the series come to; None where there are not two readings of anything."""
+    account = _account(chosen(series, Metric.JOB_TIME, MetricLabel.STATE))
+    timeline = build_timeline(series, since=account[0].times[0] if account else None)
+    if timeline is None:
+        return None
+    samples = merge_growth([growth(each, timeline) for each in chosen(series, Metric.SAMPLES)], timeline)
+    loss, broken = _loss(chosen(series, Metric.LOSS), timeline)
+    sizes = list(_sizes(series))
+    return JobTimeSeries(
+        timeline=timeline,
+        throughput=samples.per_second(timeline.width),
+        samples=sum(samples.amounts),
+        loss=loss,
+        broken=broken,
+        phases=_phase_seconds(series, timeline),
+        states=_states(account, timeline),
+        spent=_seconds_by_state(series),
+        world=_forward_fill(sizes, timeline),
+        worlds=_each_once(int(size) for _, size in sizes),
+        ranks=_ranks(series, timeline),
+        changes=tuple(sorted([*_restarts(series), *_scale_changes(sizes)], key=lambda one: one.time)),
+    )
+
+
+def _loss(series: Iterable[Series], timeline: Timeline) -> tuple[Values, tuple[int, ...]]:
+    parts: list[list[float]] = [[] for _ in range(timeline.count)]
+    broken: set[int] = set()
+    for each in series:
+        for moment, value in each.known():
+            if math.isfinite(value):
+                parts[timeline.part(moment)].append(value)
+            else:
+                broken.add(timeline.part(moment))
+    return tuple(sum(part) / len(part) if part else None for part in parts), tuple(sorted(broken))
+
+
+def _phase_seconds(series: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
+    told = chosen(series, Metric.PHASE_SECONDS, MetricLabel.PHASE)
+    found: dict[str, Values] = {}
+    for phase in Phase:
+        grown = [growth(each, timeline) for each in told if each.labels[MetricLabel.PHASE] == phase]
+        whole = merge_growth(grown, timeline)
+        if any(whole.amounts):
+            found[phase] = whole.known(timeline.width)
+    return found
+
+
+def _account(series: Sequence[Series]) -> list[Series]:
+    """The job's ledger of time as one series for each state, whichever pods told of it.
+
+    It moves when a step is committed, and then tells of all the time since it last did: readings at which it had not
+    moved are left out, so that the way between two others is the time that they tell of. Where little was before the
+    first, it begins with the job.
+    """
+    told: dict[float, dict[str, float]] = {}
+    for each in series:
+        for moment, value in each.known():
+            state = each.labels[MetricLabel.STATE]
+            told.setdefault(moment, {})[state] = max(value, told.get(moment, {}).get(state, 0.0))
+    kept: list[tuple[float, dict[str, float]]] = []
+    for moment, spent in sorted(told.items()):
+        if not kept or sum(spent.values()) > sum(kept[-1][1].values()):
+            kept.append((moment, spent))
+    if kept and 0 < (before := sum(kept[0][1].values())) <= kept[-1][0] - kept[0][0]:
+        kept.insert(0, (kept[0][0] - before, {}))
+    times = [moment for moment, _ in kept]
+    states = {state for _, spent in kept for state in spent}
+    return [
+        Series(Metric.JOB_TIME, times, [spent.get(state, 0.0) for _, spent in kept], {MetricLabel.STATE: state})
+        for state in sorted(states)
+    ]
+
+
+def _states(account: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
+    grown = {each.labels[MetricLabel.STATE]: growth(each, timeline) for each in account}
+    return {state: each.known(timeline.width) for state, each in grown.items() if any(each.amounts)}
+
+
+def _seconds_by_state(series: Sequence[Series]) -> dict[str, float]:
+    """The account of the pod that knows most; states that took no time are left out."""
+    found: dict[str, float] = {}
+    for each in chosen(series, Metric.JOB_TIME, MetricLabel.STATE):
+        state = each.labels[MetricLabel.STATE]
+        found[state] = max(found.get(state, 0.0), each.last or 0.0)
+    lost = max((each.last or 0.0 for each in chosen(series, Metric.LOST_PROGRESS)), default=0.0)
+    return {state: seconds for state, seconds in found.items() if seconds > 0} | ({LOST: lost} if lost > 0 else {})
+
+
+def _ranks(series: Sequence[Series], timeline: Timeline) -> tuple[RankHistory, ...]:
+    whose = (MetricLabel.RANK, MetricLabel.LOCAL_RANK)
+    steps = _by_rank(series, Metric.STEPS, whose) | _by_rank(series, Metric.STEPS, whose[:1])
+    seconds = _by_rank(series, Metric.PHASE_SECONDS, whose) | _by_rank(series, Metric.PHASE_SECONDS, whose[:1])
+    waited = _by_rank(series, Metric.PHASE_SECONDS, (*whose, MetricLabel.PHASE))
+    waited |= _by_rank(series, Metric.PHASE_SECONDS, (whose[0], MetricLabel.PHASE))
+    found = [
+        _rank(key, of_steps, seconds.get(key), waited.get(key), timeline)
+        for key, of_steps in steps.items()
+        if key[1].isdecimal()
+    ]
+    return tuple(sorted(found, key=lambda one: (one.rank, one.pod)))
+
+
+_Key = tuple[str, str, str]
+"""Pod, rank, local rank."""
+
+
+def _by_rank(series: Sequence[Series], name: str, labels: Sequence[str]) -> dict[_Key, Series]:
+    return {
+        (each.labels.get(POD, ""), each.labels[MetricLabel.RANK], each.labels.get(MetricLabel.LOCAL_RANK, "")): each
+        for each in chosen(series, name, *labels)
+    }
+
+
+def _rank(key: _Key, steps: Series, seconds: Series | None, waited: Series | None, timeline: Timeline) -> RankHistory:
+    pod, rank, local = key
+    nothing = merge_growth([], timeline)
+    in_steps = growth(seconds, timeline) if seconds is not None else nothing
+    in_wait = growth(waited, timeline) if waited is not None else nothing
+    taken = growth(steps, timeline)
+    own = tuple(max(0.0, whole - part) for whole, part in zip(in_steps.amounts, in_wait.amounts, strict=True))
+    return RankHistory(
+        rank=int(rank),
+        local_rank=int(local) if local.isdecimal() else None,
+        pod=pod,
+        own=elementwise_ratio(own, tuple(amount if amount > 1e-6 else None for amount in taken.amounts)),
+        steps=steps.last or 0.0,
+        seconds=(seconds.last or 0.0) if seconds is not None else 0.0,
+        waited=(waited.last or 0.0) if waited is not None else 0.0,
+    )
+
+
+def _sizes(series: Sequence[Series]) -> Iterator[tuple[float, float]]:
+    """World size over time: what the pods of the latest generation say."""
+    rounds = {each.labels.get(POD, ""): each for each in chosen(series, Metric.RENDEZVOUS_ROUND)}
+    told: list[tuple[float, float, float]] = []
+    for each in chosen(series, Metric.WORLD_SIZE):
+        number = rounds.get(each.labels.get(POD, ""))
+        generations = dict(number.known()) if number is not None else {}
+        told += [(moment, generations.get(moment, 0.0), size) for moment, size in each.known() if size > 0]
+    latest = 0.0
+    for moment, generation, size in sorted(told):
+        if generation >= latest:
+            latest = generation
+            yield moment, size
+
+
+def _forward_fill(readings: Sequence[tuple[float, float]], timeline: Timeline) -> Values:
+    """The last value of each part; where there is none, that of the part before."""
+    values: list[float | None] = [None] * timeline.count
+    for moment, value in readings:
+        values[timeline.part(moment)] = value
+    for index in range(1, timeline.count):
+        values[index] = values[index] if values[index] is not None else values[index - 1]
+    return tuple(values)
+
+
+def _scale_changes(sizes: Iterable[tuple[float, float]]) -> Iterator[Change]:
+    before = None
+    for moment, size in sizes:
+        if before is not None and size != before:
+            yield Change(moment, Kind.SCALE, f"{before:.0f} to {pluralize(round(size), 'rank')}")
+        before = size
+
+
+def _restarts(series: Sequence[Series]) -> Iterator[Change]:
+    """Every pod counts the whole run from when it began, so the pod that knows of most restarts tells them."""
+    causes: dict[str, dict[str, list[Change]]] = {}
+    for each in chosen(series, Metric.RESTARTS, MetricLabel.CAUSE):
+        cause = each.labels[MetricLabel.CAUSE]
+        causes.setdefault(cause, {}).setdefault(each.labels.get(POD, ""), []).extend(_restart_changes(each, cause))
+    for of_pods in causes.values():
+        yield from max(of_pods.values(), key=len)
+
+
+def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
+    before = 0.0
+    for index, (moment, count) in enumerate(series.known()):
+        if count > before and (index or (series.is_whole and moment > series.times[0])):
+            kind = Kind.SCALE if cause == RestartCause.MEMBERSHIP else Kind.RESTART
+            yield Change(moment, kind, f"formed anew: {cause}")
+        before = count
+
+
+def _each_once(numbers: Iterable[int]) -> tuple[int, ...]:
+    found: list[int] = []
+    for number in numbers:
+        if not found or found[-1] != number:
+            found.append(number)
+    return tuple(found)

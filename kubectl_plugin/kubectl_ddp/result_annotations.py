@@ -1,0 +1,35 @@
+"""Keeps the last words of pods where they outlive them, in annotations of the job: the first error, and the summary.
+
+Written by the commands that look at one job anyway: ``status``, ``logs``, ``wait``, ``why``, ``report``, ``bundle``,
+and ``submit`` that waits. A list of many jobs writes nothing, since looking around must not become a write for every
+job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ddp_trainer.common.constants import Annotation
+from kubectl_ddp.backend import Backend, Object
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.evidence import load_first_error, to_keep
+from kubectl_ddp.outcome import text_to_keep
+from kubectl_ddp.state import JobState, State
+
+
+def persist_result(backend: Backend, job: Object, state: JobState) -> None:
+    """Copy them to the job, unless they are there; where that is not allowed, or fails, nothing is lost."""
+    there = job["metadata"].get("annotations") or {}
+    new = {str(name): text for name, text in _result_annotations(job, state) if there.get(name) != text}
+    if new:
+        with contextlib.suppress(DdpError):
+            backend.annotate(job, new)
+
+
+def _result_annotations(job: Object, state: JobState) -> Iterator[tuple[Annotation, str]]:
+    error = state.first_error
+    if error is not None and (error.rank is not None or load_first_error(job) is None):
+        yield Annotation.FIRST_ERROR, to_keep(error)
+    if state.summary is not None:
+        yield Annotation.SUMMARY, text_to_keep(state.summary, has_succeeded=state.state is State.SUCCEEDED)

@@ -1,0 +1,172 @@
+"""Reads job files: YAML, strictly.
+
+Scalars are taken as text and read by the field they belong to, so that ``nnodes: 1:2`` is not the number 62 and
+``env: {ANSWER: no}`` is not false, as YAML 1.1 would have it. Unknown and repeated keys are refused with their line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.nearest import suggest_file
+from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.serialization import API_VERSION, KIND
+from kubectl_ddp.spec.values import Raw
+
+LARGEST_BYTES: Final = 2**20
+STANDARD_INPUT: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """The text of a job file, and what to call it."""
+
+    name: str
+    text: str
+    directory: Path
+    """What relative paths in it start from."""
+
+    def line(self, node: yaml.Node) -> str:
+        """Where a part of it stands, as in ``job.yaml line 4``."""
+        return f"{self.name} line {node.start_mark.line + 1}"
+
+
+def read(file: str | JobFile) -> Layer:
+    """What a job file, or the one at a path (``-``: standard input), says. Raises UsageError or NotFound."""
+    return parse(file if isinstance(file, JobFile) else open_file(file))
+
+
+def parse(file: JobFile) -> Layer:
+    """What a job file says: dotted key to value. Raises UsageError."""
+    root = _root(file)
+    _check_header(file, root)
+    layer: dict[str, Given] = {}
+    for key, node, value in _entries(file, root):
+        if key in {"apiVersion", "kind"}:
+            continue
+        if key not in FIELDS and key != PRESET:
+            raise UsageError(f"{file.line(node)}: a job has no key '{key}'.", hint=_suggest(key))
+        layer.update(_given(file, key, value))
+    if sum(key in layer for key in PROGRAM_KEYS) > 1:
+        raise UsageError(f"{file.name}: script, module and command exclude each other.", hint="Keep the one to run.")
+    return layer
+
+
+def open_file(path: str, what: str = "job file", largest_bytes: int = LARGEST_BYTES) -> JobFile:
+    """The text at a path (``-``: standard input); ``what`` it is called where it cannot be had.
+
+    Raises UsageError or NotFound.
+    """
+    if path == STANDARD_INPUT:
+        data, name, directory = sys.stdin.buffer.read(largest_bytes + 1), "standard input", Path()
+    else:
+        name, directory = path, Path(path).parent
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(largest_bytes + 1)
+        except FileNotFoundError:
+            raise NotFound(
+                f"There is no {what} '{path}'.",
+                hint=suggest_file(path) or "Name one that exists, or '-' for standard input.",
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"The {what} '{path}' cannot be read: {error.strerror}.", hint="Name a file you may read."
+            ) from None
+    if len(data) > largest_bytes:
+        raise UsageError(f"{name} is larger than {largest_bytes // 2**20} MiB; no {what} is.")
+    try:
+        return JobFile(name, data.decode("utf-8-sig"), directory)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is no UTF-8 text: byte {error.start} is wrong.", hint="Save it as UTF-8.") from None
+
+
+def _root(file: JobFile) -> yaml.MappingNode:
+    try:
+        documents = list(yaml.compose_all(file.text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{file.name}{where} is no YAML: {error.problem}.", hint="Mend the line.") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file.name} is no YAML: {str(error).splitlines()[0]}.", hint="Save it as text.") from None
+    if len(documents) != 1 or not isinstance(documents[0], yaml.MappingNode):
+        holds = {0: "nothing", 1: "no map of keys"}.get(len(documents), f"{len(documents)} documents")
+        raise UsageError(
+            f"{file.name} holds {holds} where one job is expected.", hint=f"Begin with 'apiVersion: {API_VERSION}'."
+        )
+    return documents[0]
+
+
+def _check_header(file: JobFile, root: yaml.MappingNode) -> None:
+    said = {key: value for key, _, value in _entries(file, root)}
+    header = {"apiVersion": API_VERSION, "kind": KIND}
+    if missing := [f"'{key}: {wanted}'" for key, wanted in header.items() if key not in said]:
+        raise UsageError(f"{file.name} lacks {' and '.join(missing)}.", hint="Begin the file with it.")
+    for key, wanted in header.items():
+        node = said[key]
+        if not isinstance(node, yaml.ScalarNode) or node.value != wanted:
+            value = node.value if isinstance(node, yaml.ScalarNode) else "..."
+            raise UsageError(
+                f"{file.line(node)}: {key} is '{value}', and a job file says '{wanted}'.",
+                hint="Rendered objects go to 'kubectl apply', job files to submit and render.",
+            )
+
+
+def _entries(file: JobFile, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    """Key, the node of the key, the node of the value; refuses what is no text and what was there before."""
+    seen: dict[str, yaml.Node] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise UsageError(f"{file.line(key)}: a key must be a word.")
+        if key.value in seen:
+            first = seen[key.value].start_mark.line + 1
+            raise UsageError(
+                f"{file.line(key)}: '{key.value}' stands on line {first} already.", hint="Keep one of the two."
+            )
+        seen[key.value] = key
+        yield key.value, key, value
+
+
+def _given(file: JobFile, key: str, node: yaml.Node) -> dict[str, Given]:
+    if key in FIELDS and FIELDS[key].is_map:
+        if not isinstance(node, yaml.MappingNode):
+            raise UsageError(f"{file.line(node)}: {key} is a map.", hint="Write one 'NAME: value' per line below it.")
+        return {
+            f"{key}.{name}": Given(_scalar(file, f"{key}.{name}", value), Origin(Kind.FILE, file.line(value)))
+            for name, _, value in _entries(file, node)
+        }
+    raw: Raw
+    if isinstance(node, yaml.SequenceNode):
+        raw = [_scalar(file, key, item) for item in node.value]
+    else:
+        raw = _scalar(file, key, node)
+    if key in {"script", "code"} and isinstance(raw, str):
+        raw = str(file.directory / raw)
+    return {key: Given(raw, Origin(Kind.FILE, file.line(node)))}
+
+
+def _scalar(file: JobFile, key: str, node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise UsageError(f"{file.line(node)}: {key} holds a list or a map where one value is expected.")
+    if node.tag == "tag:yaml.org,2002:null":
+        raise UsageError(f"{file.line(node)}: {key} has no value.", hint="Give it one, or leave the key out.")
+    if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
+        raise UsageError(
+            f"{file.line(node)}: {key} has the tag '{node.tag}', which means nothing here.", hint="Leave it out."
+        )
+    return str(node.value)
+
+
+def _suggest(key: str) -> str:
+    close = difflib.get_close_matches(key, [*FIELDS, PRESET], n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"There are {', '.join([*FIELDS, PRESET])}."

@@ -1,0 +1,129 @@
+"""The GPT of a job that runs the reference trainer, and what a layout demands of it.
+
+Read from the words after ``train``, of which the trainer takes the last where one is said twice. Its own defaults stand
+here once more, since torch stays out of the plugin; tests hold the two together. A word that the trainer itself will
+refuse makes no model here, so that it is refused once and by whoever knows why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.common.model_constraints import (
+    SCHEDULES,
+    Violation,
+    logical_shards,
+    micro_batch_size,
+    of_micro_batches,
+    of_slices,
+    of_stages,
+    share,
+)
+from ddp_trainer.common.parallel_dims import Layout
+from kubectl_ddp.spec.program import TRAINER, Module, Program
+
+TASK: Final = "text"
+MODEL: Final = "gpt"
+SIZES: Final[Mapping[str, int]] = {"layers": 4, "heads": 4}
+"""Of a GPT that says nothing else."""
+VOCABULARY: Final = 256
+"""The task ``text`` learns bytes."""
+GLOBAL_BATCH: Final = 64
+SCHEDULE: Final = "1f1b"
+FLAGS: Final[Mapping[str, str]] = {
+    "task": "--task",
+    "model": "--model",
+    "schedule": "--pipeline-schedule",
+    "globalBatch": "--global-batch",
+    "shards": "--shards",
+    "microBatch": "--micro-batch",
+}
+"""What is read, by the key that a chart has for it."""
+WHOLE: Final = re.compile(r"[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceModel:
+    """A model, and how its steps are cut."""
+
+    layers: int
+    heads: int
+    global_batch: int
+    shards: int | None
+    micro_batch: int | None
+    schedule: str
+
+    def layout_violations(self, layout: Layout, max_ranks: int) -> Iterator[Violation]:
+        """Why the trainer would refuse the layout; ``max_ranks`` is what the job can grow to."""
+        yield from of_slices(layout.tp, heads=self.heads, vocabulary=VOCABULARY)
+        if layout.pp == 1:
+            return
+        yield from of_stages(layout.pp * SCHEDULES[self.schedule].stages_per_rank, layers=self.layers)
+        for count in self._micro_batches(layout, max_ranks):
+            yield from of_micro_batches(self.schedule, count, pp=layout.pp)
+
+    def _micro_batches(self, layout: Layout, max_ranks: int) -> Iterator[int]:
+        """Of a step, in the parts of the batch one after the other."""
+        parts = layout.data_size
+        shards = logical_shards(self.shards, max_ranks=max_ranks, parts=parts, global_batch=self.global_batch)
+        for part in range(parts if parts <= shards else 0):  # the trainer says what lacks where parts have no shard
+            samples = share(part, parts=parts, shards=shards, global_batch=self.global_batch)
+            yield -(-samples // max(1, micro_batch_size(samples, self.micro_batch, layout.pp)))
+
+
+def runs_the_trainer(program: Program) -> bool:
+    """Whether the arguments are the reference trainer's; those of other programs are their own."""
+    return isinstance(program, Module) and program.name.partition(".")[0] == TRAINER
+
+
+def last_flag_value(args: Sequence[str], flag: str) -> str | None:
+    """The value of a flag; ``None`` where it is not given.
+
+    >>> last_flag_value(["--shards", "4", "--shards=8"], "--shards")
+    '8'
+    """
+    found = None
+    for word, following in itertools.pairwise([*args, ""]):
+        value = following if word == flag else word.removeprefix(f"{flag}=")
+        if value != word:
+            found = value
+    return found
+
+
+def reference_model(program: Program, args: Sequence[str]) -> ReferenceModel | None:
+    """The model of these words; ``None`` where another one is trained, or none can be."""
+    said = {key: last_flag_value(args, flag) for key, flag in FLAGS.items()}
+    if not runs_the_trainer(program) or said["task"] != TASK:
+        return None
+    sizes, schedule = _sizes(said["model"] or MODEL), said["schedule"] or SCHEDULE
+    counts = [said[key] for key in ("globalBatch", "shards", "microBatch")]
+    is_sound = all(count is None or WHOLE.fullmatch(count) for count in counts)
+    if sizes is None or schedule not in SCHEDULES or not is_sound:
+        return None
+    batch, shards, micro_batch = (None if count is None else int(count) for count in counts)
+    return ReferenceModel(
+        layers=sizes["layers"],
+        heads=sizes["heads"],
+        global_batch=batch or GLOBAL_BATCH,
+        shards=shards,
+        micro_batch=micro_batch,
+        schedule=schedule,
+    )
+
+
+def _sizes(model: str) -> Mapping[str, int] | None:
+    name, _, text = model.partition(":")
+    if name != MODEL:
+        return None
+    sizes = {**SIZES}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key in sizes:
+            if not WHOLE.fullmatch(value):
+                return None
+            sizes[key] = int(value)
+    return sizes

@@ -1,0 +1,91 @@
+"""A job as a document, apiVersion ``ddp.dev/v1``: what the annotation ``ddp.dev/spec`` and ``-o json`` hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ddp_trainer.common.constants import GROUP
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.program import Command, Module, Script
+from kubectl_ddp.spec.quantity import BadValue
+from kubectl_ddp.spec.values import Raw
+
+API_VERSION: Final = f"{GROUP}/v1"
+KIND: Final = "Job"
+
+
+def make_program(key: str, value: Any) -> Script | Module | Command:
+    """The program that one of the three keys names."""
+    match key:
+        case "script":
+            return Script(value)
+        case "module":
+            return Module(value)
+    return Command(value)
+
+
+def spec_to_dict(spec: JobSpec) -> dict[str, Raw]:
+    """``spec`` as JSON values; a job file of these keys says the same job."""
+    document: dict[str, Raw] = {"apiVersion": API_VERSION, "kind": KIND}
+    for key, field in FIELDS.items():
+        value = _program_value(spec, key) if key in PROGRAM_KEYS else _plain(getattr(spec, field.attribute))
+        if value is not None and value not in ([], {}):
+            document[key] = value
+    return document
+
+
+def spec_from_dict(document: Mapping[str, Raw]) -> JobSpec:
+    """The job that :func:`spec_to_dict` wrote. Raises UsageError for anything else."""
+    attributes: dict[str, Any] = {}
+    for key, raw in document.items():
+        if key in {"apiVersion", "kind"}:
+            continue
+        if key not in FIELDS:
+            raise UsageError(f"A job has no key '{key}'.")
+        try:
+            value = FIELDS[key].parse(raw)
+        except BadValue as error:
+            raise UsageError(f"{key}: {error.message}.", hint=error.hint) from None
+        attributes[FIELDS[key].attribute] = make_program(key, value) if key in PROGRAM_KEYS else value
+    return JobSpec(**attributes)
+
+
+def digest(spec: JobSpec, code: str = "") -> str:
+    """SHA-256 of what the job computes and on what: all of ``spec`` but its name, and the text of its script."""
+    document = {key: value for key, value in spec_to_dict(spec).items() if key != "name"}
+    if code:
+        document["code"] = hashlib.sha256(code.encode()).hexdigest()
+    return hashlib.sha256(compact(document).encode()).hexdigest()
+
+
+def compact(document: Mapping[str, Raw]) -> str:
+    """One line of JSON, the same for equal documents, and letter for letter what Go writes: a chart makes it too."""
+    line = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return line.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _program_value(spec: JobSpec, key: str) -> Raw:
+    match spec.program:
+        case Script(path):
+            return path if key == "script" else None
+        case Module(name):
+            return name if key == "module" else None
+        case Command(words):
+            return list(words) if key == "command" else None
+
+
+def _plain(value: Any) -> Raw:
+    """A domain value as JSON: numbers and booleans stay, the rest is written as people write it."""
+    match value:
+        case None | bool() | int():
+            return value
+        case tuple():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+    return str(value)

@@ -1,0 +1,144 @@
+"""What holds a whole job back before it has pods: no operator, a queue, a suspension, pods that may not be made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kubectl_ddp import roots
+from kubectl_ddp.backend import Object
+from kubectl_ddp.conditions import holds
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.operators import OPERATORS
+from kubectl_ddp.queued import KUEUE_QUEUE
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.why.facts import Facts, format_event, has_label, line_of, message_of
+from kubectl_ddp.why.model import Cause, Finding
+
+INCOMPLETE: Final = "ddp.dev/incomplete"
+PATIENCE_SECONDS: Final = 8.0
+"""So long an operator may take before anybody wonders."""
+
+_MANAGED_BY: Final = (("spec", "managedBy"), ("spec", "runPolicy", "managedBy"))
+
+_REFUSED: Final = re.compile(
+    r"exceeded quota|violates PodSecurity|denied the request|is forbidden|is invalid|Invalid value"
+)
+
+
+def operator(facts: Facts) -> Iterator[Finding]:
+    """Nobody acts on the job."""
+    if facts.is_over or not facts.is_on_cluster or facts.age_seconds < PATIENCE_SECONDS:
+        return
+    is_known = bool(facts.job.get("status") or facts.snapshot.pods or facts.has_root_events)
+    is_untouched = not is_known and not _is_suspended_or_queued(facts.job)
+    kind = roots.kind_of(facts.job) or roots.PYTORCHJOB
+    who = OPERATORS[kind.engine]
+    left_to = next((text for path in _MANAGED_BY if (text := roots.at(facts.job, path))), "")
+    if is_untouched and left_to and left_to not in who.managers:
+        yield Finding(
+            cause=Cause.OPERATOR,
+            message=f"Nobody has acted on it: it is left to the controller '{left_to}', which has said nothing.",
+            evidence=(f"managedBy is {left_to}", f"its status is empty, {int(facts.age_seconds)} s after it was made"),
+            help=f"Start that controller, or submit the job again without managedBy, for {who.name}.",
+        )
+        return
+    sick = _operator_problems(facts)
+    if (is_untouched or facts.has_missing_pods) and (is_untouched or sick):
+        yield _of_operator(facts, who.name, who.selector, sick, is_untouched=is_untouched)
+
+
+def _of_operator(facts: Facts, name: str, selector: str, sick: list[str], *, is_untouched: bool) -> Finding:
+    is_seen = facts.around.was_read(RelatedKind.OPERATOR)
+    pods = facts.around.of(RelatedKind.OPERATOR)
+    if is_seen and selector and not pods:
+        what = f"{subject_of(name)} is not running in this cluster, so nobody acts on the job."
+    elif sick:
+        what = f"{subject_of(name)} does not run as it should, so nobody acts on the job."
+    else:
+        what = f"{subject_of(name)} has not acted on the job."
+    untouched = (f"the job's status is empty, {int(facts.age_seconds)} s after it was made",) if is_untouched else ()
+    where = next((pod["metadata"]["namespace"] for pod in pods), "")
+    see = (
+        f"'kubectl -n {where} logs -l {selector} --tail 50' says more." if where else f"Look for its pods: {selector}."
+    )
+    return Finding(cause=Cause.OPERATOR, message=what, evidence=(*sick, *untouched), help=see)
+
+
+def subject_of(name: str) -> str:
+    """A name that begins a sentence."""
+    return name[:1].upper() + name[1:]
+
+
+def _is_suspended_or_queued(job: Object) -> bool:
+    return roots.is_suspend_requested(job) or bool(has_label(job, KUEUE_QUEUE))
+
+
+def _operator_problems(facts: Facts) -> list[str]:
+    """What is wrong with the operator's pods; nothing while one of them is ready."""
+    pods = facts.around.of(RelatedKind.OPERATOR)
+    if any(holds(pod, "Ready") for pod in pods):
+        return []
+    return [state_of(pod) for pod in pods]
+
+
+def state_of(pod: Object) -> str:
+    """What a pod of somebody else's is doing, in one line."""
+    name = f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
+    for status in pod.get("status", {}).get("containerStatuses") or ():
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting:
+            return f"pod {name}: {waiting.get('reason')} after {status.get('restartCount', 0)} restarts: " + line_of(
+                waiting.get("message"), most=200
+            )
+    return f"pod {name}: {pod.get('status', {}).get('phase')}, not ready"
+
+
+def job_suspension(facts: Facts) -> Iterator[Finding]:
+    """Somebody holds it back."""
+    if facts.is_over or not roots.is_suspend_requested(facts.job) or has_label(facts.job, KUEUE_QUEUE):
+        return
+    if INCOMPLETE in (facts.job["metadata"].get("annotations") or {}):
+        yield Finding(
+            cause=Cause.SUSPENDED,
+            message="Its submission was cut off before its end, so nothing of it runs.",
+            evidence=(f"annotation {INCOMPLETE}",),
+            help=f"Submit it again, which finishes it, or '{program()} delete {facts.name}{location_flags()}'.",
+        )
+        return
+    left = [f"pod {pod['metadata']['name']} has not ended yet" for pod in facts.snapshot.pods[:4]]
+    yield Finding(
+        cause=Cause.SUSPENDED,
+        message="It is suspended: it keeps its place and has no pods.",
+        evidence=("suspend is true", *left),
+        help=f"'{program()} resume {facts.name}{location_flags()}' lets it go on.",
+    )
+
+
+def rejected_pods(facts: Facts) -> Iterator[Finding]:
+    """The API server does not let its pods be made: a quota, Pod Security, a webhook."""
+    if not facts.has_missing_pods:
+        return
+    events = [event for event in facts.events("FailedCreate", "FailedCreatePod") if _REFUSED.search(message_of(event))]
+    if not events:
+        return
+    text = line_of(message_of(events[-1]))
+    if "exceeded quota" in text:
+        yield Finding(
+            cause=Cause.QUOTA,
+            message=f"The namespace's quota does not allow its pods: {_after('exceeded quota:', text)}.",
+            evidence=(format_event(events[-1]),),
+            help="'kubectl describe resourcequota' shows what is used; make the job smaller or ask for more.",
+        )
+        return
+    yield Finding(
+        cause=Cause.ADMISSION,
+        message=f"The API server refuses its pods: {_after('is forbidden:', text)}.",
+        evidence=(format_event(events[-1]),),
+        help="What the message names has to change in the job, or in the namespace's labels and policies.",
+    )
+
+
+def _after(mark: str, text: str) -> str:
+    return text.rpartition(mark)[2].strip().rstrip(".")

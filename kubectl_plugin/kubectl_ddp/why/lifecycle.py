@@ -1,0 +1,67 @@
+"""What ends a job by somebody's will: its deletion, its success, its own deadline; and the end of its local engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kubectl_ddp import roots
+from kubectl_ddp.describe import summary_text
+from kubectl_ddp.invocation import location_flags, program
+from kubectl_ddp.state import State
+from kubectl_ddp.why.facts import Facts
+from kubectl_ddp.why.model import Cause, Finding
+
+
+def pending_deletion(facts: Facts) -> Iterator[Finding]:
+    """It is being deleted; finalizers tell who is waited for."""
+    about = facts.job["metadata"]
+    if "deletionTimestamp" not in about:
+        return
+    holders = [each for each in about.get("finalizers") or () if each != "foregroundDeletion"]
+    waits = f"; it waits for {', '.join(holders)}" if holders else ""
+    pods = [f"pod {pod['metadata']['name']} has not ended yet" for pod in facts.snapshot.pods]
+    yield Finding(
+        cause=Cause.DELETING,
+        message=f"It is being deleted since {about['deletionTimestamp']}{waits}.",
+        evidence=tuple(pods[:8]),
+        help=(
+            "Whoever set the finalizer has to take it away; see that its controller runs."
+            if holders
+            else f"Nothing to do: '{program()} wait {facts.name} --for=deleted{location_flags()}' ends with it."
+        ),
+    )
+
+
+def finished(facts: Facts) -> Iterator[Finding]:
+    """It has done what it was to do."""
+    if facts.state.state is State.SUCCEEDED:
+        told = summary_text(facts.state.summary or {})
+        yield Finding(
+            cause=Cause.FINISHED,
+            message="It has succeeded.",
+            evidence=(told,) if told else (),
+            help=f"'{program()} logs {facts.name}{location_flags()}' prints what it wrote.",
+        )
+
+
+def engine_lost(facts: Facts) -> Iterator[Finding]:
+    """The local engine died, and its pods with it."""
+    if facts.state.state is State.LOST:
+        yield Finding(
+            cause=Cause.ENGINE_LOST,
+            message=facts.state.reason,
+            help=f"'{program()} resume {facts.name}{location_flags()}' goes on from its last checkpoint.",
+        )
+
+
+def deadline(facts: Facts) -> Iterator[Finding]:
+    """It took longer than it was allowed."""
+    failed = roots.conditions(facts.job).get("Failed") or {}
+    text = f"{failed.get('reason', '')} {failed.get('message', '')}"
+    if "DeadlineExceeded" in text or "deadline" in text.lower():
+        yield Finding(
+            cause=Cause.DEADLINE,
+            message="It was stopped at its deadline.",
+            evidence=(f"condition Failed: {text.strip()}",),
+            help="Submit it again with a longer --deadline; with checkpoints it goes on where it was.",
+        )

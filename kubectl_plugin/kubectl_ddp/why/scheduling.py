@@ -1,0 +1,176 @@
+"""Why pods are on no node: the scheduler's words by predicate, and each node's own reason where nodes may be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kubectl_ddp.backend import Object
+from kubectl_ddp.checks.nodes import parse_nodes, scheduled_pods, used
+from kubectl_ddp.checks.pod_requirements import pod_requirements
+from kubectl_ddp.checks.scheduler_filters import (
+    check_free_resources,
+    check_tolerations,
+    has_the_labels,
+    is_large_enough,
+    is_one_of_the_named,
+)
+from kubectl_ddp.conditions import condition_of
+from kubectl_ddp.invocation import program
+from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.why.facts import Facts, claims_of, format_event, line_of, names_of, subject
+from kubectl_ddp.why.model import Cause, Finding
+
+PATIENCE_SECONDS: Final = 5.0
+_MOST_NODES: Final = 12
+_VOLUME: Final = re.compile(
+    r"persistentvolumeclaim|unbound immediate PersistentVolumeClaims|volume node affinity|persistent volumes to bind",
+    re.IGNORECASE,
+)
+_COUNTED: Final = re.compile(r"(\d+) (?:node\(s\) )?([^,]+?(?:\{[^}]*\})?)(?:, (?=\d)|\.(?: |$)|$)")
+
+
+def scheduling_failure(facts: Facts) -> Iterator[Finding]:
+    """No node takes them."""
+    pods = [pod for pod in facts.pods if _is_unschedulable(pod) and not _has_volume_problem(pod)]
+    if not pods:
+        return
+    text = str(condition_of(pods[0], "PodScheduled").get("message") or "")
+    predicates = nodes_by_predicate(text)
+    evidence = [*([f"the scheduler: {line_of(text)}"] if text else []), *_by_node(facts, pods[0])]
+    told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
+    told = told or "the scheduler does not say why"
+    yield Finding(
+        cause=Cause.UNSCHEDULABLE,
+        message=f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
+        evidence=tuple(evidence[: _MOST_NODES + 1]),
+        help=_help(predicates, facts.name),
+        is_aside=facts.is_training,
+    )
+
+
+def gated(facts: Facts) -> Iterator[Finding]:
+    """Somebody holds them back from the scheduler, or their scheduler does not run."""
+    pending = [pod for pod in facts.pods if pod.get("status", {}).get("phase") == "Pending"]
+    held = [pod for pod in pending if pod["spec"].get("schedulingGates")]
+    if held:
+        gates = ", ".join(gate["name"] for gate in held[0]["spec"]["schedulingGates"])
+        yield Finding(
+            cause=Cause.UNSCHEDULABLE,
+            message=f"{subject(names_of(held))} may not be scheduled yet: the gate {gates} is closed.",
+            evidence=(f"schedulingGates of pod {held[0]['metadata']['name']}: {gates}",),
+            help="Whoever set the gate opens it; see that its controller runs.",
+            is_aside=facts.is_training,
+        )
+    unseen = [pod for pod in pending if pod not in held and _has_no_scheduler_status(facts, pod)]
+    if unseen:
+        scheduler = unseen[0]["spec"].get("schedulerName", "default-scheduler")
+        yield Finding(
+            cause=Cause.UNSCHEDULABLE,
+            message=f"The scheduler '{scheduler}' has not looked at {names_of(unseen)}: it does not run.",
+            evidence=(f"pod {unseen[0]['metadata']['name']} has no condition PodScheduled",),
+            help="Start that scheduler, or submit the job again with another --scheduler.",
+            is_aside=facts.is_training,
+        )
+
+
+def claims(facts: Facts) -> Iterator[Finding]:
+    """No node takes them, because of a volume."""
+    pods = [pod for pod in facts.pods if _is_unschedulable(pod) and _has_volume_problem(pod)]
+    if not pods:
+        return
+    text = line_of(condition_of(pods[0], "PodScheduled").get("message"))
+    wanted = claims_of(pods[0])
+    known = {each["metadata"]["name"]: each for each in facts.around.of(RelatedKind.CLAIMS)}
+    missing = [name for name in wanted if facts.around.was_read(RelatedKind.CLAIMS) and name not in known]
+    unbound = [known[name] for name in wanted if name in known and known[name]["status"].get("phase") != "Bound"]
+    evidence = [f"the scheduler: {text}"]
+    evidence += [f"claim {each['metadata']['name']}: {each['status'].get('phase')}{_class(each)}" for each in unbound]
+    evidence += [format_event(event) for event in facts.events_of_claims()[-2:]]
+    if missing:
+        what, then = f"The claim '{missing[0]}' does not exist", "Create it, or name another."
+    elif unbound:
+        what = f"The claim '{unbound[0]['metadata']['name']}' has no volume"
+        then = f"'kubectl describe pvc {unbound[0]['metadata']['name']}' tells what its storage class waits for."
+    else:
+        what, then = f"A volume keeps {names_of(pods)} from every node", "'kubectl get pv,pvc' shows zones and modes."
+    yield Finding(
+        cause=Cause.VOLUME,
+        message=f"{what}, so {names_of(pods)} cannot start.",
+        evidence=tuple(evidence),
+        help=then,
+        is_aside=facts.is_training,
+    )
+
+
+def nodes_by_predicate(message: str) -> dict[str, int]:
+    """What the scheduler says keeps how many nodes away, without what it says about preemption.
+
+    >>> message = "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: no"
+    >>> nodes_by_predicate(message)
+    {'had untolerated taint(s)': 1, 'Insufficient cpu': 2}
+    """
+    said = message.partition("nodes are available: ")[2].partition(" preemption:")[0].partition(" no new claims")[0]
+    return {what.strip().rstrip("."): int(count) for count, what in _COUNTED.findall(said)}
+
+
+def _is_unschedulable(pod: Object) -> bool:
+    scheduled = condition_of(pod, "PodScheduled")
+    return scheduled.get("status") == "False" and scheduled.get("reason") != "SchedulingGated"
+
+
+def _has_volume_problem(pod: Object) -> bool:
+    return bool(_VOLUME.search(str(condition_of(pod, "PodScheduled").get("message") or "")))
+
+
+def _has_no_scheduler_status(facts: Facts, pod: Object) -> bool:
+    return (
+        not pod["spec"].get("nodeName")
+        and not condition_of(pod, "PodScheduled")
+        and facts.age_seconds > PATIENCE_SECONDS
+    )
+
+
+def _class(claim: Object) -> str:
+    name = claim["spec"].get("storageClassName")
+    return f", storage class {name}" if name else ", no storage class"
+
+
+def _by_node(facts: Facts, pod: Object) -> Iterator[str]:
+    """What is against each node, by the same filters as before a job is submitted."""
+    wanted = pod_requirements(pod["spec"])
+    taken = used(scheduled_pods(facts.around.of(RelatedKind.BOUND)))
+    for machine in parse_nodes(facts.around.of(RelatedKind.NODES)):
+        why = [machine.closed] if machine.closed else []
+        why += [reason for filter_ in _WHATEVER_RUNS for reason in filter_(wanted, machine)]
+        # What others have taken can be said only where pods of all namespaces may be read.
+        why += (
+            check_free_resources(wanted, machine, taken.get(machine.name, {}))
+            if facts.around.was_read(RelatedKind.BOUND)
+            else is_large_enough(wanted, machine)
+        )
+        if why:
+            yield f"{machine.name}: {'; '.join(why)}"
+
+
+_WHATEVER_RUNS: Final = (has_the_labels, is_one_of_the_named, check_tolerations)
+
+
+_HELPS: Final = (
+    (re.compile(r"Insufficient"), "Ask for less, or free something; '{program} preflight' says what fits and when."),
+    (re.compile(r"topology|anti-affinity"), "Loosen --topology, or ask for fewer nodes."),
+    (re.compile(r"affinity|selector"), "'kubectl get nodes --show-labels' shows labels; correct --node-selector."),
+    (
+        re.compile(r"claim"),
+        "'kubectl get resourceclaims,resourceslices' shows which devices there are and who has them.",
+    ),
+    (re.compile(r"taint"), "Tolerate the taint with --toleration KEY, or wait until it goes."),
+)
+
+
+def _help(predicates: Mapping[str, int], name: str) -> str:
+    for pattern, text in _HELPS:
+        if any(pattern.search(what) for what in predicates):
+            return text.format(program=program())
+    return f"'kubectl describe pods -l ddp.dev/job={name}' shows every word of the scheduler."

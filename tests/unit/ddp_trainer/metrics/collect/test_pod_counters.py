@@ -1,0 +1,88 @@
+"""What a pod says its ranks have come to together."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+from ddp_trainer.common.constants import Env, Metric, Phase
+from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.collect import pod_counters
+from ddp_trainer.metrics.collect.pod_counters import PodCounters
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, read_pod_snapshot
+from ddp_trainer.process.recorder import RankRecorder
+
+SAMPLES = "ddp_pod_samples_total"
+FORWARD = cell("ddp_pod_step_phase_seconds_total", Phase.FORWARD)
+
+
+def rank(directory: Path, local: int) -> RankRecorder:
+    """A rank of a pod of two."""
+    told = {Env.METRICS_DIR: str(directory), "RANK": f"{local}", "LOCAL_RANK": f"{local}", "LOCAL_WORLD_SIZE": "2"}
+    recorder = attach.rank_recorder(told)
+    recorder.identity(rank=local, local_rank=local, world_size=2, backend="gloo", device="cpu")
+    return recorder
+
+
+def stepped(recorder: RankRecorder, samples: int) -> None:
+    recorder.step(1, 0, samples, *[0.25] * len(Phase))
+
+
+def looked(sums: PodCounters, directory: Path) -> dict[str, float]:
+    return sums.values(read_pod_snapshot(directory).ranks)
+
+
+def test_examples_in_docstrings_hold() -> None:
+    assert doctest.testmod(pod_counters).failed == 0
+
+
+def test_a_sum_grows_as_its_ranks_do(tmp_path: Path) -> None:
+    first, second, sums = rank(tmp_path, 0), rank(tmp_path, 1), PodCounters()
+    assert set(looked(sums, tmp_path).values()) == {0.0}
+    stepped(first, 16)
+    stepped(second, 8)
+    told = looked(sums, tmp_path)
+    assert (told[SAMPLES], told[FORWARD], told["ddp_pod_tokens_total"]) == (24, 0.5, 0)
+    assert looked(sums, tmp_path) == told, "a look adds nothing by itself"
+
+
+def test_what_was_there_before_the_exporter_is_none_of_its_growth(tmp_path: Path) -> None:
+    recorder = rank(tmp_path, 0)
+    stepped(recorder, 16)
+    sums = PodCounters()
+    assert looked(sums, tmp_path)[SAMPLES] == 0
+    stepped(recorder, 4)
+    assert looked(sums, tmp_path)[SAMPLES] == 4
+
+
+def test_a_rank_that_comes_after_the_first_look_counts_from_its_start(tmp_path: Path) -> None:
+    sums = PodCounters()
+    looked(sums, tmp_path)
+    stepped(rank(tmp_path, 0), 16)
+    assert looked(sums, tmp_path)[SAMPLES] == 16
+
+
+def test_a_sum_does_not_fall_when_a_board_is_lost_nor_jump_when_it_is_there_again(tmp_path: Path) -> None:
+    first, second, sums = rank(tmp_path, 0), rank(tmp_path, 1), PodCounters()
+    looked(sums, tmp_path)
+    stepped(first, 16)
+    stepped(second, 8)
+    assert looked(sums, tmp_path)[SAMPLES] == 24
+    board, aside = rank_board_path(tmp_path, 1), tmp_path / "aside"
+    board.rename(aside)
+    stepped(first, 1)
+    assert looked(sums, tmp_path)[SAMPLES] == 25
+    aside.rename(board)
+    assert looked(sums, tmp_path)[SAMPLES] == 25
+
+
+def test_a_board_that_began_anew_is_counted_from_0(tmp_path: Path) -> None:
+    sums = PodCounters()
+    looked(sums, tmp_path)
+    stepped(rank(tmp_path, 0), 16)
+    assert looked(sums, tmp_path)[SAMPLES] == 16
+    rank_board_path(tmp_path, 0).unlink()
+    stepped(rank(tmp_path, 0), 4)
+    assert read_pod_snapshot(tmp_path).ranks[0].board.values[Metric.SAMPLES] == 4
+    assert looked(sums, tmp_path)[SAMPLES] == 20

@@ -1,0 +1,189 @@
+"""Redaction of secrets in free text: logs, errors, messages of events.
+
+:func:`redact_text` and :func:`clean_text` are the entry points. One pass finds the words that a secret may follow, and
+tokens that are recognized by their form. Each value is read once, so the time is linear in the length of the text
+(``bench redaction``). No repetition contains another repetition, and every repetition before a value is bounded.
+Patterns are compiled on first use, since most commands need none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ddp_trainer.common.safe_text.control_chars import escape_control_chars
+from ddp_trainer.common.safe_text.names import HIDDEN, is_secret_name
+
+LEAST_FINDINGS: Final = 3_000
+CHARACTERS_OF_A_FINDING: Final = 60
+"""Limit of findings in a text: :data:`LEAST_FINDINGS`, plus one per this many characters. The text after the limit
+is left out."""
+TOO_MANY: Final = "(redacted: the rest of this text, in which too much looks like secrets)"
+
+_LONGEST_NAME: Final = 64
+"""Most characters of a name before the word that makes it secret."""
+_MOST_VERDICTS: Final = 10_000
+_LONGEST_HARMLESS: Final = 200
+"""Longest value, in characters, that may be harmless."""
+
+# Searched in lower case. Each branch begins with a plain letter, so the search skips positions without one.
+_QUOTE: Final = r"\\{0,3}[\"'`]?"
+# A new line of a log begins with its time and its rank.
+_SPACE: Final = r"\s{1,40}+(?:[0-9t:.-]{15,32}z )?(?:\[rank[0-9]{1,6}\] ?)?\s{0,40}+"
+_FOUND: Final = (
+    r"(?:token|s(?:ecret|ig|as)|p(?:ass|wd)|a(?:uth|pikey)|c(?:redential|ookie)|key|dsn|-()(?<![\w-]-)-?[a-z])"
+    r"[\w.-]{0,32}+"
+    # ``name=``, ``"name":``, and the two fields ``name:`` and ``value:`` of Kubernetes
+    rf"(?:({_QUOTE}[ \t]{{0,4}}+(?:=(?!=)>?|:(?!//|:)=?)[ \t]{{0,4}}+"
+    rf"|{_QUOTE},?{_SPACE}{_QUOTE}value{_QUOTE}[ \t]{{0,4}}+:[ \t]{{0,4}}+)"
+    # a flag and a space, or the border of two items of a list in JSON, YAML or Python
+    rf"|(?(1)({_QUOTE},?{_SPACE}(?:-[ \t]{{1,4}}+)?(?!-))|(?!)))"
+)
+_FLAG, _ASSIGNMENT = 1, 2
+"""Groups of the pattern ``_FOUND``."""
+
+# "sk-" also ends "disk-" and "task-", so no letter may precede it, except the end of a colour code.
+_BORDER: Final = r"(?:(?<![\w-].)|(?<=\x1b\[[0-9]m.)|(?<=\x1b\[[0-9]{2}m.)|(?<=\x1b\[[0-9];[0-9]{2}m.))"
+_TOKEN: Final = (
+    r"g(?:h[pousr]_\w{20,255}+|ithub_pat_\w{20,255}+|l(?:pat|ptt|dt|soat)-[\w-]{16,255}+)"
+    r"|h(?:f_[A-Za-z0-9]{20,255}+|vs\.[\w-]{20,255}+|ooks\.slack\.com/services/[\w/]{10,255}+)"
+    r"|x(?:ox[abeoprs]-[\w-]{10,255}+|app-[\w-]{16,255}+)"
+    r"|A(?:[KS]IA[0-9A-Z]{16}+|Iza[\w-]{30,255}+)"
+    rf"|s(?:(?=k[-_]){_BORDER}k[-_][\w-]{{20,255}}+)"
+    rf"|e(?:(?=yJ){_BORDER}yJ[\w-]{{10,1024}}+\.[\w-]{{5,8192}}+(?:\.[\w-]{{0,4096}}+)?)"
+    r"|ya29\.[\w-]{20,2048}+|npm_\w{30,255}+|pypi-[\w-]{30,512}+|dop_v1_\w{32,255}+"
+    r"|SG\.[\w-]{16,64}+\.[\w-]{16,128}+"
+    r"|bearer[ \t]{1,4}+[\w.~+/=-]{12,8192}+|B(?:earer|EARER)[ \t]{1,4}+[\w.~+/=-]{12,8192}+"
+)
+_NAME_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+_NAME: Final = re.compile(r"[\w.-]+")
+
+_VALUE: Final = (
+    r"(\"|')(?:[^\"'\\\r\n]|\\.|(?!\1)[\"'])*+"
+    r"|(\\{1,3}[\"'])[^\"'\\\r\n]*+"
+    r"|()(?:(?i:Bearer|Basic|Token|Digest)[ \t]+)?"
+    r"(?:[^\s\"'`,;&)\]}\\]|[,;&)\]}\\](?![\s\"'`,;&)\]}\\]|[\w.-]{1,40}\\?[\"']?[=:]|\Z))++"
+)
+"""Pattern of a value: up to the closing quote, else up to a space. Punctuation also ends it before a space, a quote,
+more punctuation, the next name or the end of the text."""
+_REST_OF_LINE: Final = r"(\\{0,3}[\"']?)[^\"'\\\r\n]++"
+"""Pattern of a header's value, which may contain spaces."""
+_IS_HEADER: Final = re.compile(r"(?i)authorization|cookie")
+
+_HARMLESS: Final = (
+    r"(?:and|cannot|has|is|looks|must|needs|or|takes|was)"
+    r"|(?i:null|none|nil|true|false|yes|no|str|int|bytes|bool|optional\b.*|redacted|unset|missing|<[a-z_ ]*>|\*+)?"
+    r"|\(redacted\)?|\$[({][A-Za-z_]\w*[)}]?"
+    r"|(?:self|cls|args|cfg|config|os|opts|options|kwargs|settings|params)\.[\w.]+[()\[\]]*"
+    r"|[A-Za-z_][\w.]*(?:\(.*|\[.*)|[a-z_]*token[a-z_]*"
+)
+"""Values that reveal nothing: a word of a sentence after a flag, null, a type, a reference to a variable, code."""
+_NUMBER: Final = r"-?[0-9]{1,7}(?:\.[0-9]*)?(?:e-?[0-9]+)?|\[[0-9, ]*\]?"
+
+_PEM: Final = (
+    r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?"
+    r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
+)
+_USER_OF_URL: Final = r"://[^/\s\"'<>@]{1,512}+@(?:[^/\s\"'<>@]{1,128}+@)?"
+_NETRC: Final = r"login\s{1,8}\S{1,128}+\s{1,8}password\s{1,8}\S{1,512}+"
+_WITH_PASSWORD: Final = frozenset(["-u", "--user", "--proxy-user"])
+"""Flags of curl whose value is ``user:password``."""
+
+
+def redact_text(text: str) -> str:
+    """Return the text with its secrets hidden.
+
+    >>> redact_text("login --password hunter22 at https://me:pw@example.com")
+    'login --password (redacted) at https://(redacted)@example.com'
+    """
+    if "PRIVATE KEY" in text:
+        text = re.sub(_PEM, HIDDEN, text)
+    if "://" in text:
+        text = re.sub(_USER_OF_URL, f"://{HIDDEN}@", text)
+    if "login" in text:
+        text = re.sub(_NETRC, f"login {HIDDEN} password {HIDDEN}", text)
+    return _Scan(re.sub(_TOKEN, HIDDEN, text)).redact()
+
+
+def clean_text(text: str) -> str:
+    r"""Return a text without secrets and without terminal controls.
+
+    >>> clean_text("--password hunter2 \x1b]0;title\x07")
+    '--password (redacted) \\x1b]0;title\\x07'
+    """
+    return escape_control_chars(redact_text(text))
+
+
+class _Scan:
+    """Single pass over one text that hides its secrets."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._lower = text.replace("\u0130", "I").lower()  # U+0130 is two characters in lower case
+        self._pieces: list[str] = []
+        self._kept_to = 0
+        self._verdicts: dict[tuple[bool, str], bool] = {}
+
+    def redact(self) -> str:
+        text, lower, search, position = self._text, self._lower, re.compile(_FOUND).search, 0
+        findings_left = LEAST_FINDINGS + len(text) // CHARACTERS_OF_A_FINDING
+        while found := search(lower, position):
+            position = self._hide_value(found) if self._names_a_secret(found) else found.end()
+            findings_left -= 1
+            if not findings_left:
+                return "".join([*self._pieces, text[self._kept_to : position], TOO_MANY])
+        return "".join([*self._pieces, text[self._kept_to :]]) if self._pieces else text
+
+    def _hide(self, start: int, end: int) -> None:
+        self._pieces += (self._text[self._kept_to : start], HIDDEN)
+        self._kept_to = end
+
+    def _names_a_secret(self, found: re.Match[str]) -> bool:
+        """Return whether the complete name marks a secret. The name may begin before the matched word."""
+        start, end = found.span()
+        before = self._text[max(0, start - _LONGEST_NAME) : start]
+        border = len(before.rstrip(_NAME_CHARACTERS))
+        key = (before[border - 1 : border] in {"?", "&"}, before[border:] + self._text[start:end])
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            if len(self._verdicts) > _MOST_VERDICTS:
+                self._verdicts.clear()
+            verdict = self._verdicts[key] = _is_secret(*key)
+        return verdict
+
+    def _hide_value(self, found: re.Match[str]) -> int:
+        """Hide the value after a name, and return the position at which the search continues."""
+        start, name = found.end(), found[0]
+        is_header = found[_ASSIGNMENT] is not None and _IS_HEADER.match(name) is not None
+        value = re.compile(_REST_OF_LINE if is_header else _VALUE).match(self._text, start)
+        if value is None:
+            return start
+        quote = next((group for group in value.groups() if group is not None), "")
+        if _is_safe_value(name, self._text[start + len(quote) : value.end()], is_quoted=bool(quote)):
+            return start
+        self._hide(start + len(quote), value.end())
+        return value.end()
+
+
+def _is_secret(is_parameter: bool, found: str) -> bool:
+    """Return whether ``found``, a name with its separator from the value, marks a secret."""
+    name = _leading_name(found)
+    if name.lower().endswith(("sig", "signature")):
+        return found.endswith("=") and (is_parameter or name.lower().startswith(("x-amz-", "x-goog-")))
+    return is_secret_name(name) or name in _WITH_PASSWORD
+
+
+def _leading_name(text: str) -> str:
+    named = _NAME.match(text)
+    return named[0] if named else ""
+
+
+def _is_safe_value(name: str, value: str, *, is_quoted: bool) -> bool:
+    if len(value) > _LONGEST_HARMLESS:
+        return False
+    if _leading_name(name) in _WITH_PASSWORD:
+        return ":" not in value
+    if "oken" in name[:6] and re.fullmatch(_NUMBER, value):
+        return True
+    found = re.fullmatch(_HARMLESS, value)
+    return found is not None and not (is_quoted and "(" in value)

@@ -1,0 +1,84 @@
+"""Sidecar processes of an agent: the aggregator of its metrics, and sometimes the store. :class:`Companion` runs one of
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ddp_trainer.launch.workers.children import Children, kill
+from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
+
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 30.0
+_LAST_WORDS_SECONDS: Final = 1.0
+"""Seconds that the agent waits for the exit of a sidecar that it has stopped."""
+
+
+class Sidecar:
+    """Sidecar process ``python -m ddp_trainer COMMAND``, restarted when a signal kills it.
+
+    It is not restarted after an exit: then its work is done, or it has printed why it cannot work here. Training
+    continues without it. It dies with the agent.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        children: Children,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._loop = loop
+        self._children = children
+        # -P: the working directory is the user's, and may hold a module of any name.
+        target = [sys.executable, "-P", "-m", "ddp_trainer", *arguments]
+        self._command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
+        self._environ = environ
+        self._pid: int | None = None
+        self._pause = _FIRST_PAUSE
+        self._is_wanted = True
+        self._is_gone = asyncio.Event()
+        self._start()
+
+    def stop(self) -> None:
+        """Stop the process, and do not restart it."""
+        self._is_wanted = False
+        if self._pid is not None:
+            kill(self._pid, signal.SIGTERM)
+
+    async def stopped(self) -> None:
+        """Stop the process, and give it a second for its last output: in a container, it cannot outlive the agent."""
+        self.stop()
+        await self._gone(_LAST_WORDS_SECONDS)
+
+    async def finished(self, seconds: float) -> None:
+        """Request the process to finish its work, wait for its exit, and stop it after ``seconds``."""
+        self._is_wanted = False
+        if self._pid is not None:
+            kill(self._pid, signal.SIGUSR1)
+            await self._gone(seconds)
+        await self.stopped()
+
+    async def _gone(self, seconds: float) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_gone.wait(), seconds)
+
+    def _start(self) -> None:
+        if self._is_wanted:
+            self._is_gone.clear()
+            self._pid = self._children.start(self._command, self._environ, self._ended)
+
+    def _ended(self, returncode: int) -> None:
+        self._pid = None
+        self._is_gone.set()
+        if self._is_wanted and returncode < 0:
+            self._loop.call_later(self._pause, self._start)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -1,0 +1,98 @@
+"""Utilization, clock, throttling and memory of the GPUs of a pod's ranks, read from the driver through NVML.
+
+:class:`GpuSampler` runs on a thread of the aggregator. A reading costs no training step, and a rank that hangs keeps
+its readings. A call into a faulty driver may never return. The readings then age and are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import MetricLabel
+from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.metrics.families.rank_families import THROTTLED
+from ddp_trainer.metrics.storage.mmap_directory import Slot, read_pod_snapshot
+from ddp_trainer.process.nvml_library import CLOCK_EVENTS, LIBRARY, Device, Nvml, NvmlError
+
+READ_EVERY_SECONDS: Final = 5.0
+FRESH_SECONDS: Final = 15.0
+"""Age in seconds beyond which a reading is left out."""
+
+Reader = Callable[[Nvml, Device], float]
+
+
+@dataclass(slots=True)
+class GpuSampler:
+    """Newest readings of the GPUs that the boards of one directory name."""
+
+    directory: Path
+    library: str = LIBRARY
+    clock: Callable[[], float] = time.monotonic
+    _nvml: Nvml | None = None
+    _readings: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
+    """GPU UUID → time of the reading, and the series."""
+
+    def start(self) -> None:
+        """Read repeatedly on a daemon thread. The thread ends if the library is missing."""
+        threading.Thread(target=self._read_loop, name="gpu-readings", daemon=True).start()
+
+    def read(self) -> None:
+        """Read each GPU once. The library is loaded when a board names the first GPU.
+
+        Raises:
+            OSError: The library is missing.
+        """
+        uuids = {uuid for slot in read_pod_snapshot(self.directory).ranks if (uuid := _uuid(slot))}
+        if not uuids:
+            return
+        if self._nvml is None:
+            try:
+                self._nvml = Nvml(self.library)
+            except NvmlError:
+                return  # until the next time
+        for uuid in uuids:
+            with contextlib.suppress(NvmlError):
+                self._readings[uuid] = (self.clock(), _series(self._nvml, self._nvml.device_of_uuid(uuid)))
+
+    def values(self, slot: Slot) -> Mapping[str, float]:
+        """Return the series of a rank's GPU; empty without a GPU or if the reading is older than
+        :data:`FRESH_SECONDS`.
+        """
+        read_at, series = self._readings.get(_uuid(slot), (float("-inf"), {}))
+        return series if self.clock() - read_at <= FRESH_SECONDS else {}
+
+    def _read_loop(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.read()
+                time.sleep(READ_EVERY_SECONDS)
+
+
+def _uuid(slot: Slot) -> str:
+    return str(slot.board.identity.get(MetricLabel.GPU_UUID, ""))
+
+
+def _series(nvml: Nvml, device: Device) -> dict[str, float]:
+    """Return all readable series. A field that fails does not affect the others."""
+    series: dict[str, float] = {}
+    for name, read in _READERS.items():
+        with contextlib.suppress(NvmlError):
+            series[name] = read(nvml, device)
+    with contextlib.suppress(NvmlError):
+        events = nvml.clock_events(device)
+        series |= {cell(THROTTLED, reason): float(reason in events) for reason in CLOCK_EVENTS.values()}
+    return series
+
+
+_READERS: Final[Mapping[str, Reader]] = {
+    "ddp_gpu_memory_used_bytes": lambda nvml, device: float(nvml.memory(device)[1]),
+    "ddp_gpu_utilization_ratio": lambda nvml, device: nvml.utilization_percent(device) / 100,
+    "ddp_gpu_sm_clock_hertz": lambda nvml, device: nvml.sm_clock_mhz(device) * 1e6,
+    "ddp_gpu_sm_clock_max_hertz": lambda nvml, device: nvml.sm_clock_max_mhz(device) * 1e6,
+}

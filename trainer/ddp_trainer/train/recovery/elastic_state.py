@@ -1,0 +1,171 @@
+"""Training state that a process holds from one worker group to the next.
+
+:class:`ElasticState` agrees with all ranks on the state to resume from: one that ranks hold, a checkpoint, or a new
+one. It is used by :class:`~ddp_trainer.train.trainer.Trainer`. Parts of distributed models are exchanged through
+:mod:`ddp_trainer.train.recovery.local_state`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torch import nn
+
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint
+from ddp_trainer.train.checkpoint.checkpoint_factory import make_progress_file
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
+from ddp_trainer.train.checkpoint.manifest import Manifest, check_same_run
+from ddp_trainer.train.checkpoint.resume_source import ResumeSource, find_state, progress_key
+from ddp_trainer.train.checkpoint.sharded_writer import writes_sharded_checkpoint
+from ddp_trainer.train.checkpoint.weights_io import initialize
+from ddp_trainer.train.evaluation.early_stopping import Watch
+from ddp_trainer.train.loop.build_components import build_state
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.nonfinite_policy import Guard
+from ddp_trainer.train.loop.run_context import RunContext, draw
+from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
+from ddp_trainer.train.loop.user_loop import UserTask
+from ddp_trainer.train.parallel.rank_collectives import send_from_first
+from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state, to_local_state
+from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState
+from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
+from ddp_trainer.train.utils.errors import NonFiniteLoss
+
+
+class ElasticState:
+    """Training state of this process; it may not be used between the end of a group and :meth:`resume`."""
+
+    state: TrainState
+
+    def __init__(self, context: RunContext, history: GoodputTracker) -> None:
+        """Start without a state; the model in ``context`` is initialized already."""
+        self._context = context
+        self._history = history
+        self._local_state: LocalState | None = None
+        self._lacks_model = False
+        self.is_whole = False
+        """True if this process holds the whole state of its rank, ready to train."""
+
+    def capture(self, *, in_doubt: bool) -> None:
+        """Extract the shards of a distributed model as plain tensors, because DTensors are bound to the group."""
+        if self.is_whole:
+            self._local_state = capture_state(self.state, in_doubt=in_doubt)
+        self._release()
+
+    def _release(self) -> None:
+        """Drop the model and the optimizer that this rank holds."""
+        if self.is_whole:
+            self.is_whole = False
+            self.state.release()
+        # The next model is initialized later, when the other ranks do not wait for this process to leave.
+        self._context.model, self._lacks_model = nn.Identity(), True
+
+    def resume(self, saver: CheckpointManager) -> RestoreResult | None:
+        """Agree with all ranks on the state to resume from, and load it: own, a peer's, a checkpoint, or new.
+
+        It also counts the lost steps.
+
+        Returns:
+            What was loaded from a peer or a checkpoint; None if nothing was loaded or this rank is a spare.
+        """
+        context, history = self._context, self._history
+        config, process, group = context.config, context.process, context.process.group
+        began = time.perf_counter()
+        history.begin_restore()
+        held = None
+        if self.is_whole:
+            held = progress_key(self.state.step, is_evaluated=context.watch.has_seen(self.state.step))
+        taken = recover_state(context, self._local_state, self._require_same_run) if config.is_model_sharded else None
+        if taken is None:
+            self._local_state = None  # void for all ranks; a later group must not receive it
+        saver.open(group if config.is_model_sharded and taken is None else None)
+        checkpoint, is_durable = (
+            find_state(
+                group,
+                held,
+                copy=self._copy,
+                newest=lambda: self._latest_checkpoint(saver),
+                demand=self._require_same_run,
+            )
+            if taken is None
+            else ResumeSource(taken.beside)
+        )
+        if config.parallel is not None:
+            select_active_ranks(config.parallel, group, process.progress.log_message)
+        if group.is_spare:
+            self._local_state = None  # the others train on; if they are lost later, a checkpoint is newer than this
+            self._release()
+            return None
+        if taken is not None:
+            self._local_state = to_local_state(taken, context)
+        odometer = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
+        history.load(odometer, process.recorder, group, process.began, process.env)
+        if not self.is_whole:
+            self._build(checkpoint, is_void=taken is None)
+        history.go_on_from(self.state.step if checkpoint is None else checkpoint.manifest.step)
+        restored = None if checkpoint is None else self._load(checkpoint, taken)
+        is_loaded = restored is not None and (taken is None or taken.was_behind)
+        if restored is not None:
+            saver.saved_step = self.state.step if is_durable else None
+        if is_loaded:
+            process.recorder.checkpoint_loaded(time.perf_counter() - began)
+        elif restored is None and held is None:
+            self._initialize()
+        group.confirm()
+        self.is_whole, self._local_state = True, None
+        history.end_restore(loaded=is_loaded)
+        return restored
+
+    def _build(self, checkpoint: Checkpoint | None, *, is_void: bool) -> None:
+        """Build a state to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""
+        context, config = self._context, self._context.config
+        if self._lacks_model:
+            context.model, self._lacks_model = draw(config, context.task, context.process), False
+        if is_void:
+            context.watch = Watch(config)
+            context.guard = Guard(config, context.process.progress.log_message)
+        stored_shards = None if checkpoint is None else checkpoint.manifest.shards
+        loads = checkpoint is not None or config.init_from is not None
+        self.state = build_state(context, self._history, stored_shards, loads=loads)
+
+    def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None) -> RestoreResult:
+        return self.state.load_checkpoint(checkpoint) if taken is None else restore_state(taken, self.state)
+
+    def _initialize(self) -> None:
+        """Start with the weights of the file in ``--init-from``; a user-written loop with those of rank 0."""
+        context, state, config = self._context, self.state, self._context.config
+        model, group = context.model, context.process.group
+        if config.init_from is not None:
+            whole = config.init_optimizer
+            initialize(model, state.optimizer, config.init_from, state.sharded, with_optimizer=whole)
+        elif isinstance(context.task, UserTask) and group.world_size > 1:
+            send_from_first([*model.parameters(), *model.buffers()], group)
+
+    def roll_back(self, saver: CheckpointManager, reason: str) -> RestoreResult:
+        """Load the newest checkpoint of any rank in the same group.
+
+        Raises:
+            NonFiniteLoss: There is no checkpoint; ``reason`` is the cause of the rollback.
+        """
+        saver.wait_for_save()
+        found = broadcast_latest_checkpoint(
+            self._latest_checkpoint(saver), self._context.process.group, self._require_same_run
+        )
+        if found is None:
+            raise NonFiniteLoss(reason, hint="There is no checkpoint to go back to: see why none could be saved.")
+        restored = self.state.load_checkpoint(found.checkpoint)
+        saver.saved_step = self.state.step
+        return restored
+
+    def _copy(self) -> Checkpoint:
+        return self.state.to_checkpoint()
+
+    def _latest_checkpoint(self, saver: CheckpointManager) -> Checkpoint | None:
+        return saver.latest_checkpoint(
+            self._context.process.group if writes_sharded_checkpoint(self._context.config) else None
+        )
+
+    def _require_same_run(self, manifest: Manifest) -> None:
+        config = self._context.config
+        check_same_run(manifest, self._context.identity, where=f"in {config.checkpoint_dir}", shards=config.shards)
