@@ -21,12 +21,12 @@ from tests.local.metrics_processes import Aggregator, Rank, Scrape, aggregator
 STEPS = """
 import os, pathlib, sys, time
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.storage.mmap_directory import survey
+from ddp_trainer.metrics.storage.mmap_directory import read_pod_snapshot
 recorder = attach.rank_recorder()
 for step in range(int(sys.argv[1])):
     recorder.step(step + 1, 0, 16, *[0.125] * 8)
 recorder.identity(rank=0, local_rank=0, world_size=1, backend="gloo", device="cpu")
-slots = survey(pathlib.Path(os.environ["DDP_METRICS_DIR"])).ranks
+slots = read_pod_snapshot(pathlib.Path(os.environ["DDP_METRICS_DIR"])).ranks
 print("steps", *(int(slot.board.values["ddp_steps_total"]) for slot in slots), os.getpid(), flush=True)
 while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
     time.sleep(0.02)

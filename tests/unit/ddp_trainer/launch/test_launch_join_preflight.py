@@ -14,11 +14,11 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
 from ddp_trainer.launch.host.port_reservation import ReservedPort
-from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Meet, Node, Policy, Standing
+from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, RunPreflight, Node, Policy, WorkerState
 
 other, own = (Node(token=each, name=each, local_world_size=1, address="127.0.0.1") for each in ("other", "own"))
 policy = Policy(min_nodes=1, max_nodes=2, max_restarts=0)
-hello = Hello(version=VERSION, run_id="r", node=own, policy=policy, standing=Standing.IDLE)
+hello = Hello(version=VERSION, run_id="r", node=own, policy=policy, standing=WorkerState.IDLE)
 
 class Watched(Children):
     ends = 0
@@ -40,7 +40,7 @@ async def main():
         group = Generation(
             number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.number
         )
-        ask = Meet(number=1, names=("other", "own"), place=group.assignment_of(own.token))  # the other never comes
+        ask = RunPreflight(number=1, names=("other", "own"), place=group.assignment_of(own.token))  # the other never comes
         {body}
 
 asyncio.run(main())

@@ -35,7 +35,7 @@ from tests.support.launch_simulation import a_failure
         "rendezvous.ranks",
         "failures.failure_reason",
         "host.endpoint",
-        "protocol.exitcodes",
+        "protocol.exit_codes",
         "workers.logs",
         "agent.termination_report",
         "completion",

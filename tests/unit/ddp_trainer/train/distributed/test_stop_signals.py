@@ -16,7 +16,7 @@ from ddp_trainer.train.distributed.stop_signals import StopRequest
 def told_at(line):
     def trace(frame, event, _):
         nonlocal line
-        if frame.f_code is not StopRequest.listening.__wrapped__.__code__:
+        if frame.f_code is not StopRequest.handle_signals.__wrapped__.__code__:
             return None
         if event == "line":
             line -= 1
