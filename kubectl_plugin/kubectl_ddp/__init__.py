@@ -1,1 +1,1 @@
-"""``kubectl ddp``: submit, watch and understand PyTorch training on Kubernetes, or the same job on this machine."""
+"""``kubectl ddp``: submit, watch and debug PyTorch training jobs on Kubernetes or on this machine."""

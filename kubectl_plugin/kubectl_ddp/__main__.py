@@ -1,6 +1,7 @@
-"""The entry point of ``kubectl-ddp`` and of ``python -m kubectl_ddp``.
+"""Entry point of ``kubectl-ddp`` and of ``python -m kubectl_ddp``.
 
-Imports nothing that takes time, ``typing`` included: Ctrl-C is ours from :func:`main` on, and Python's before.
+Imports nothing slow at module level, not even ``typing``: :func:`main` installs the handler of Ctrl-C first. Until then
+Python's own handler is active.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
-"""``Interrupted.exit_code``, known before anything is imported."""
+"""Exit code after Ctrl-C. Equals ``Interrupted.exit_code``, which is not imported yet."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Which API server, as whom, and how long it may take: kubectl's flags by kubectl's names, and its kubeconfig files."""
+"""Options that select and authenticate against a cluster: kubectl's flags, ``$KUBECONFIG`` and kubeconfig files."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ FLAGS: Final[Mapping[str, str]] = {
 """Field of :class:`Access` → the flag for it."""
 
 NOT_WHERE: Final = frozenset({"request_timeout"})
-"""Fields that do not decide what a command finds."""
+"""Fields that do not affect which jobs a command finds."""
 
 UNITS: Final[Mapping[str, float]] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-"""Those of Go's ``time.ParseDuration``."""
+"""Seconds per unit of Go's ``time.ParseDuration``."""
 
 _PART: Final = r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(ns|us|ms|s|m|h)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The flags by which kubectl, and we, are told about a cluster."""
+    """Values of kubectl's connection flags, as given on the command line."""
 
     context: str | None = None
-    """Context of the kubeconfig; its current one when ``None``."""
+    """Context of the kubeconfig (default: the current context)."""
     cluster: str | None = None
-    """Cluster of the kubeconfig; the context's own when ``None``."""
+    """Cluster of the kubeconfig (default: that of the context)."""
     user: str | None = None
-    """User of the kubeconfig; the context's own when ``None``."""
+    """User of the kubeconfig (default: that of the context)."""
     kubeconfig: str | None = None
-    """File with the clusters; kubectl's own rule when ``None``."""
+    """Path of the kubeconfig file (default: kubectl's search rule)."""
     namespace: str | None = None
-    """Namespace of the job; the context's own when ``None``."""
+    """Namespace of the job (default: that of the context)."""
     acting_as: str | None = None
-    """The user to act as in the cluster, as with ``kubectl --as``."""
+    """User to impersonate, as with ``kubectl --as``."""
     as_groups: tuple[str, ...] = ()
-    """Groups that this user is in."""
+    """Groups to impersonate, as with ``kubectl --as-group``."""
     request_timeout: str | None = None
-    """How long one request may take, in kubectl's words; our own patience when ``None``."""
+    """Timeout of one request, in kubectl's format (default: the timeout of the HTTP client)."""
 
     @property
     def request_seconds(self) -> float | None:
-        """How long one request may take; 0 is as long as it takes, ``None`` leaves it to us. Raises UsageError."""
+        """Timeout of one request in seconds; 0 disables it, ``None`` selects the default. Raises UsageError."""
         return None if self.request_timeout is None else parse_timeout(self.request_timeout)
 
     @property
     def flags(self) -> str:
-        """The flags that say where to look, for a command that is to be typed next; with a space in front of each."""
+        """Flags that select the same jobs in a suggested command, each with a leading space."""
         return "".join(f" {flag} {shlex.quote(value)}" for name, flag, value in self._given() if name not in NOT_WHERE)
 
     @property
     def kubectl_flags(self) -> tuple[str, ...]:
-        """The flags for kubectl itself, but for the namespace."""
+        """Flags to pass to kubectl, without the namespace."""
         return tuple(f"{flag}={value}" for name, flag, value in self._given() if name != "namespace")
 
     def _given(self) -> Iterator[tuple[str, str, str]]:
@@ -77,7 +77,7 @@ class Access:
 
 
 def parse_timeout(text: str) -> float:
-    """Read kubectl's ``--request-timeout`` as seconds: ``5``, ``90s``, ``1m30s``, ``500ms``. Raises UsageError.
+    """Convert kubectl's ``--request-timeout`` to seconds: ``5``, ``90s``, ``1m30s``, ``500ms``. Raises UsageError.
 
     >>> parse_timeout("1m30s")
     90.0
@@ -93,16 +93,19 @@ def parse_timeout(text: str) -> float:
 
 
 def kubeconfig_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """The kubeconfig files that exist, by kubectl's rule: ``$KUBECONFIG``'s list, else ``~/.kube/config``."""
+    """Return the existing kubeconfig files by kubectl's rule: ``$KUBECONFIG``'s list, else ``~/.kube/config``."""
     listed = _kubeconfig_paths(environ)
     candidates = listed or [Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"]
     return [path for path in candidates if path.is_file()]
 
 
 def check_kubeconfig(environ: Mapping[str, str] = os.environ) -> None:
-    """See that ``$KUBECONFIG``, where it is set, names something that is there: who sets it means a cluster.
+    """Check that ``$KUBECONFIG``, if set, names at least one existing path.
 
-    Raises UsageError. ``/dev/null`` is there, and says that no cluster is meant.
+    ``/dev/null`` exists, so it passes the check and disables the use of a cluster.
+
+    Raises:
+        UsageError: If none of the listed paths exists.
     """
     listed = _kubeconfig_paths(environ)
     if listed and not any(path.exists() for path in listed):

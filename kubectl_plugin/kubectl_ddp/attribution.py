@@ -1,7 +1,7 @@
-"""Whose an event is: of a job, by what it is about.
+"""Attribution of events to jobs, by the object that each event is about.
 
-What is there is known by its uid. Pods that are gone cannot be asked, and their events are worth the most, so those
-count by the names that the engines give: ``train-2-worker-0`` is not of ``train``, and neither is a Job ``train-2``.
+Existing objects are matched by uid. Deleted pods are matched by the naming scheme of the engines, because their events
+are the most useful ones: ``train-2-worker-0`` does not belong to ``train``, and neither does a Job ``train-2``.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _MADE: Final = {
     "Pod": re.compile(rf"{_PART}(?:{_RANDOM})?|-\d+{_RANDOM}"),
     **dict.fromkeys((root.kind for root in ROOTS.values()), re.compile(rf"(?:{_PART})?")),
 }
-"""How the names of what is made for a job go on from its own, by kind."""
+"""Kind → pattern of the suffix that engines append to the job's name for the objects they create."""
 _OF_KUEUE: Final = re.compile(rf"(?:{'|'.join(root.kind.lower() for root in ROOTS.values())})-(.+){_RANDOM}")
-"""Name of a Workload."""
+"""Pattern of the name of Kueue's Workload of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What tells the events of one run of a job from those of others."""
+    """Properties that identify the events of one run of a job."""
 
     name: str
     kind: str
-    """Of the root object."""
+    """Kind of the root object."""
     uid: str
-    """Of the root object."""
+    """Uid of the root object."""
     created: float | None
-    """Unix time of the job, which began no earlier than its events."""
+    """Creation time of the job as Unix time. Older events belong to an earlier run."""
     uids: frozenset[str]
-    """Of its pods that are there."""
+    """Uids of the existing pods."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Attribution:
-        """Of a job as it is now."""
+        """Return the attribution of the job in a snapshot."""
         about = snapshot.job["metadata"]
         return cls(
             name=str(about["name"]),
@@ -53,12 +53,12 @@ class Attribution:
         )
 
     def matches_event(self, event: Object) -> bool:
-        """Whether an event is about the job, or about what was made for it, in this run."""
+        """Return whether an event is about this run of the job, or about an object created for it."""
         about = event.get("involvedObject") or {}
         if about.get("uid") in self.uids:
             return True
         seen = event_timestamp(event)
-        # Times of events are whole seconds, as is the job's.
+        # Kubernetes rounds both times to whole seconds.
         is_of_this_run = seen is None or self.created is None or seen >= self.created
         return is_of_this_run and self._is_named(str(about.get("kind")), str(about.get("name", "")), about.get("uid"))
 
@@ -74,7 +74,7 @@ class Attribution:
 
 
 def event_timestamp(event: Object) -> float | None:
-    """When an event was seen last, as Unix time."""
+    """Return the time of an event's last occurrence, as Unix time."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return epoch(
         series
@@ -85,6 +85,6 @@ def event_timestamp(event: Object) -> float | None:
 
 
 def distinct(events: Iterable[Object]) -> list[Object]:
-    """Each event once, oldest first; those of a local job have no uid, and count by themselves."""
+    """Return the events without duplicates, oldest first. Events of a local job have no uid, so all are kept."""
     found = {str((event.get("metadata") or {}).get("uid", "")) or id(event): event for event in events}
     return sorted(found.values(), key=lambda event: event_timestamp(event) or 0.0)

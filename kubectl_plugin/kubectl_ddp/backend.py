@@ -1,7 +1,7 @@
-"""Where jobs run, as the commands see it: one protocol, spoken by a cluster and by this machine.
+"""Protocol of a place where jobs run, implemented for clusters and for this machine.
 
-Both sides answer with the same Kubernetes-shaped JSON, so everything above this line (state, tables, waiting) is
-written once. ``local`` keeps such objects in files, ``cluster`` asks an API server for them.
+Both implementations return the same Kubernetes-shaped JSON, so state, tables and waiting are written once. ``local``
+stores these objects in files. ``cluster`` reads them from an API server.
 """
 
 from __future__ import annotations
@@ -24,107 +24,117 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Where a job stands in a queue of Kueue's."""
+    """Position of a job in a queue of Kueue."""
 
     name: str
-    """Of the LocalQueue."""
+    """Name of the LocalQueue."""
     is_admitted: bool
-    """Whether Kueue has let it go; it may have to wait again."""
+    """True if Kueue has admitted the job. Kueue may evict it later."""
     position: int | None = None
-    """Its place among those that wait for the same quota, from 1; ``None`` where it does not wait, or nobody tells."""
+    """Position among the jobs that wait for the same quota, from 1. ``None`` if it does not wait or the position is
+    unknown.
+    """
     is_held: bool = False
-    """Whether Kueue was told to hold it back: it is suspended, and waits for nothing but to be resumed."""
+    """True if the job is suspended through Kueue (``active: false``) and waits only to be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One job at one moment."""
+    """Objects of one job at one moment."""
 
     job: Object
-    """The root object (a PyTorchJob), with its status."""
+    """Root object (for example a PyTorchJob), with its status."""
     pods: tuple[Object, ...]
-    """Pods of the workers and of the store, with their status; their labels tell which (``contract.Label.ROLE``)."""
+    """Worker and store pods, with their status. The label ``contract.Label.ROLE`` distinguishes them."""
     events: tuple[Object, ...] = ()
     """Events about the job and its pods, oldest first."""
     queued: Queued | None = None
-    """Where it stands in a queue; ``None`` where it is in none."""
+    """Position in a queue; ``None`` if the job is in no queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecCommand:
-    """A program that takes the place of this one: it gets the terminal, signals and all, and its exit code is ours."""
+    """Program that replaces this process: it takes over the terminal and signals, and its exit code is ours."""
 
     words: tuple[str, ...]
     environ: Mapping[str, str] | None = None
-    """Its environment; this program's own when ``None``."""
+    """Environment of the program (default: that of this process)."""
     directory: str | None = None
-    """Where it works; here when ``None``."""
+    """Working directory (default: that of this process)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is to be run inside of a pod's container."""
+    """Command to run inside a pod's container."""
 
     words: tuple[str, ...]
     variables: Mapping[str, str]
-    """Set besides the container's own."""
+    """Environment variables, in addition to those of the container."""
     stdin: bool = False
-    """Whether it reads what we are given."""
+    """True if the command reads our standard input."""
     terminal: bool = False
-    """Whether it talks to a person."""
+    """True if the command is interactive and needs a terminal."""
 
 
 class Backend(Protocol):
-    """A place where jobs run. Every method raises the errors of :mod:`kubectl_ddp.errors`, and nothing else."""
+    """Place where jobs run. Methods raise only the errors of :mod:`kubectl_ddp.errors`."""
 
     where: str
-    """``local``, or the name of the kubeconfig context."""
+    """``local``, or name of the kubeconfig context."""
     namespace: str
     """Namespace of the jobs; empty on this machine."""
 
     def facts(self) -> Facts | None:
-        """What this place is, of that which decides how a job is rendered; ``None`` where there is no choice."""
+        """Return the properties of the place that affect how a job is rendered; ``None`` if nothing depends on them."""
 
     def api_servers(self) -> tuple[str, ...]:
-        """Addresses from which this place's API servers reach pods; empty where there are none, or nobody may know."""
+        """Return the addresses from which the API servers connect to pods; empty if there are none or reading them is
+        denied.
+        """
 
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known] | None:
-        """What has to be known to tell whether a job can run here; ``None`` where there is nothing to ask."""
+        """Read what the checks need to decide if a job can run here; ``None`` if the place has no checks."""
 
     def inventory(self) -> Inventory:
-        """What decides what is free here; what may not be read is told in its place."""
+        """Return the data that determines free capacity, and a note for each part that may not be read."""
 
     def submit(self, objects: Sequence[Object]) -> None:
-        """Create a rendered job: the root object first, the rest owned by it. Raises AlreadyExists."""
+        """Create the objects of a rendered job: the root object first, the rest owned by it. Raises AlreadyExists."""
 
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
-        """Every job of ours that this place knows, oldest first."""
+        """Return all jobs of ``kubectl ddp`` in this place, oldest first."""
 
     def job(self, name: str, *, events: bool = True) -> Snapshot:
-        """One job; without its events where nobody wants them. Raises NotFound."""
+        """Return one job, without its events if ``events`` is false. Raises NotFound."""
 
     def watch(self, name: str) -> Iterator[Snapshot]:
-        """The job now, and again whenever it or one of its pods changed; ends when the job is deleted."""
+        """Yield the job now, and again after each change of the job or its pods. Ends when the job is deleted."""
 
     def events(self, name: str) -> list[Object]:
-        """Events about a job and all that was made for it, pods that are gone too, oldest first. Raises NotFound."""
+        """Return the events about a job and all objects created for it, oldest first. Raises NotFound.
+
+        Events of deleted pods are included.
+        """
 
     def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
-        """The pod's ``/metrics`` in Prometheus' text format. Raises Unreachable.
+        """Return the pod's ``/metrics`` in Prometheus' text format. Raises Unreachable.
 
-        Where ``families`` are named these are enough; an aggregator of an earlier version tells all of them.
+        Args:
+            pod: Pod to read.
+            families: Metric families that are enough (default: all). An aggregator of an earlier version returns all of
+                them anyway.
         """
 
     def hang(self, pod: Object) -> str:
-        """How the pod's launcher sees its ranks now, as JSON without stacks (``contract.HANG_PATH``).
+        """Return the launcher's current view of its ranks, as JSON without stacks (``contract.HANG_PATH``).
 
         Raises Unreachable, Forbidden.
         """
 
     def metrics_history(self, pod: Object) -> str | None:
-        """What the pod's metrics have been, as JSON (``contract.HISTORY_PATH``); None where nothing tells it.
+        """Return the history of the pod's metrics as JSON (``contract.HISTORY_PATH``); None if not available.
 
-        Of a running pod that is what its aggregator serves, of another what that has left in the log.
+        The aggregator of a running pod serves it. An ended pod has written it to its log.
         """
 
     def logs(
@@ -136,40 +146,48 @@ class Backend(Protocol):
         timestamps: bool = False,
         since: str | None = None,
     ) -> Iterator[str]:
-        """Lines the pod's container wrote, without line ends; with ``follow`` until the container is gone.
+        """Yield lines of the pod's container without line ends; with ``follow``, until the container ends.
 
-        What :meth:`past` reads of a log is left out.
+        Lines that hold packed metrics (see :mod:`kubectl_ddp.history_log`) are left out.
 
-        With ``timestamps`` each line begins with its RFC 3339 time and one space, as ``kubectl logs --timestamps``.
-        ``since`` is such a time: lines before it are left out, lines of that very second may come again.
+        Args:
+            pod: Pod to read.
+            follow: Wait for further lines.
+            tail: Number of last lines to start with (default: all).
+            timestamps: Prefix each line with its RFC 3339 time and a space, as ``kubectl logs --timestamps`` does.
+            since: RFC 3339 time. Earlier lines are left out; lines of that very second may be repeated.
         """
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
-        """What stands around a job, of these kinds; what may not be read is named in the answer, and raises nothing."""
+        """Return objects related to a job, of the given kinds. Unreadable kinds are listed in the result."""
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
-        """Set annotations of this very job, and leave its others."""
+        """Set annotations of the job. Its other annotations are kept."""
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
-        """How to run something where the pod's container runs. Raises NotFound when it does not."""
+        """Return the command that runs ``entry`` in the pod's container. Raises NotFound if that is not running."""
 
     def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand | None:
-        """How to reach ports of a pod from here, each ``PORT`` or ``LOCAL:PORT``; ``None`` where they can be."""
+        """Return the command that forwards ports of a pod, each ``PORT`` or ``LOCAL:PORT``; ``None`` if they are
+        reachable.
+        """
 
     def code(self, name: str) -> Object | None:
-        """The ConfigMap with the code that travels with a job; ``None`` when none does. Raises NotFound."""
+        """Return the ConfigMap with the code of a job; ``None`` if the job has none. Raises NotFound."""
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
-        """Put a new run in the place of one that is over: what it owned goes, its claims and checkpoints stay."""
+        """Replace a finished run by a new one. Objects of the old run are deleted; claims and checkpoints are kept."""
 
     def cut_off(self, name: str) -> Object | None:
-        """What :meth:`renew` wrote down and did not finish: words, code and run id of the run; ``None`` as a rule."""
+        """Return the record of an unfinished :meth:`renew`: spec, code and run id of the new run; usually ``None``."""
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
-        """Set the number of worker pods; in a dry run only refuse what cannot be. Raises UsageError."""
+        """Set the number of worker pods; in a dry run, only validate the number. Raises UsageError."""
 
     def suspend(self, name: str, *, suspended: bool) -> str | None:
-        """Stop the pods and keep the job, or let it run again; the queue that it then waits in, where it is in one."""
+        """Suspend the job (delete its pods, keep the job) or resume it. Returns the queue in which a resumed job waits,
+        if any.
+        """
 
     def delete(self, name: str) -> None:
         """Delete the job and everything it owns."""

@@ -1,4 +1,4 @@
-"""Where a command looks: on this machine, or in a cluster.
+"""Selection of the place for a command: this machine or a cluster.
 
 ====================================================  ============================================
 given                                                 the command looks
@@ -13,9 +13,9 @@ that is there
 none of these, and there is none                      on this machine
 ====================================================  ============================================
 
-Commands that create or change a job do not guess: see :func:`check_place_of_new_job` and :func:`backend_to_change`.
-
-Both sides are imported when they are needed: one costs an operator, the other the Kubernetes client.
+Commands that create or change a job apply stricter rules: see :func:`check_place_of_new_job` and
+:func:`backend_to_change`. Both backends are imported lazily: one loads the local operator, the other the Kubernetes
+client.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where(Access):
-    """The flags that say where to look."""
+    """Values of the flags that select where jobs run."""
 
     local: bool = False
-    """This machine, whatever else is there."""
+    """True to use this machine, whatever clusters are configured."""
     all_namespaces: bool = False
 
     @property
     def names_a_cluster(self) -> bool:
-        """Whether a flag was given that only a cluster understands."""
+        """True if a flag was given that only applies to a cluster."""
         return self.all_namespaces or bool(self.flags)
 
     @property
     def where(self) -> Where:
-        """These flags, without what else a command was told."""
+        """These flags, without the further fields of a subclass."""
         return Where(**{each: getattr(self, each) for each in Where.__dataclass_fields__})
 
     @property
     def incompatible_flag(self) -> str:
-        """A flag that contradicts ``--local``; empty when there is none. A namespace does no harm."""
+        """Flag that contradicts ``--local``; empty if there is none. A namespace does not contradict it."""
         return next((flag for name, flag in FLAGS.items() if name in _FOREIGN and getattr(self, name)), "")
 
 
@@ -64,7 +64,7 @@ _FOREIGN: Final = frozenset(FLAGS) - NOT_WHERE - {"namespace"}
 
 
 def backend_for(where: Where, name: str | None = None) -> Backend:
-    """The place that ``where`` means for the job ``name``, by the table above. Raises UsageError."""
+    """Return the backend for the job ``name``, by the table above. Raises UsageError."""
     if is_local(where, name):
         from kubectl_ddp.local.backend import LocalBackend  # noqa: PLC0415 - only who runs locally pays for it
 
@@ -73,7 +73,7 @@ def backend_for(where: Where, name: str | None = None) -> Backend:
 
 
 def check_place_of_new_job(where: Where) -> None:
-    """Refuse to create a job on this machine where no flag and no kubeconfig names a place. Raises UsageError."""
+    """Reject creating a job on this machine if no flag and no kubeconfig names a place. Raises UsageError."""
     if is_local(where) and not where.local:
         raise UsageError(
             "There is no kubeconfig, so this job has no cluster to run in.",
@@ -82,7 +82,7 @@ def check_place_of_new_job(where: Where) -> None:
 
 
 def backend_to_change(where: Where, name: str) -> Backend:
-    """The place of the job ``name``, which a command is about to change. Raises UsageError where two places have it."""
+    """Return the backend for a command that changes the job ``name``. Raises UsageError if two places have that job."""
     backend = backend_for(where, name)
     if backend.where == "local" and not where.local and has_kubeconfig():
         _check_only_here(where, name)
@@ -107,14 +107,14 @@ def _check_only_here(where: Where, name: str) -> None:
 
 
 def cluster_of(where: Where) -> ClusterBackend:
-    """The cluster that ``where`` means. Raises UsageError, and Unreachable when there is none."""
+    """Return the backend of the selected cluster. Raises UsageError, and Unreachable if no cluster is configured."""
     from kubectl_ddp.cluster import ClusterBackend  # noqa: PLC0415 - imports an HTTP client and YAML
 
     return ClusterBackend(where)
 
 
 def is_local(where: Where, name: str | None = None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether ``where`` means this machine for the job ``name``. Raises UsageError."""
+    """Return whether ``where`` selects this machine for the job ``name``. Raises UsageError."""
     if where.local and where.incompatible_flag:
         raise UsageError(f"--local and {where.incompatible_flag} contradict each other.", hint="Leave one of them out.")
     if where.local:
@@ -127,7 +127,7 @@ def is_local(where: Where, name: str | None = None, environ: Mapping[str, str] =
 
 
 def has_cluster(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a cluster is meant where nobody says so. Raises UsageError when ``$KUBECONFIG`` names none that is."""
+    """Return whether a cluster is configured. Raises UsageError if ``$KUBECONFIG`` lists only missing files."""
     if has_kubeconfig(environ):
         return True
     check_kubeconfig(environ)
@@ -135,14 +135,14 @@ def has_cluster(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def local_jobs_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Directory that holds one directory per local job, named like the job (XDG base directory specification)."""
+    """Return the directory with one subdirectory per local job (XDG base directory specification)."""
     state = environ.get("XDG_STATE_HOME", "")
     home = Path(state) if state.startswith("/") else Path(environ.get("HOME", "~")).expanduser() / ".local" / "state"
     return home / "kubectl-ddp" / "jobs"
 
 
 def local_job_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Names of the jobs of this machine, sorted; empty when there is no such directory or it is not ours to read."""
+    """Return the sorted names of this machine's jobs; empty if the directory is missing or unreadable."""
     try:
         with os.scandir(local_jobs_directory(environ)) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -151,5 +151,5 @@ def local_job_names(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def has_kubeconfig(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a cluster can be meant at all: a kubeconfig, or a service account of a pod."""
+    """Return whether a kubeconfig file or the service account of a pod is available."""
     return bool(kubeconfig_files(environ)) or ("KUBERNETES_SERVICE_HOST" in environ and IN_CLUSTER_TOKEN.is_file())

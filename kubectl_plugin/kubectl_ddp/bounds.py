@@ -1,4 +1,4 @@
-"""The least and the largest number of nodes that a job was submitted for, which its launchers were told."""
+"""Check of a node count against the ``--nnodes`` range with which a job was submitted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kubectl_ddp.present import pluralize
 
 
 def validate_node_count(bounds: tuple[int, int], name: str, nodes: int) -> None:
-    """Raise UsageError for a number of nodes that the job cannot have while it runs."""
+    """Raise UsageError if ``nodes`` is outside the range that the job can have while it runs."""
     low, high = bounds
     if not low <= nodes <= high:
         can = f"between {low} and {high} nodes" if low < high else f"exactly {pluralize(low, 'node')}"

@@ -1,6 +1,6 @@
-"""All that a colleague needs to understand a job, as files of one archive: bounded, and without secrets.
+"""Support archive of a job (``kubectl ddp bundle``): bounded in size, and without secrets.
 
-Everything is read once, through what ``why`` reads; what may not be read is named in ``not-looked-at.txt``.
+Reads everything once, through the reader of ``why``. ``not-looked-at.txt`` lists what may not be read.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from kubectl_ddp.why.gather import gather
 from kubectl_ddp.why.printer import diagnosis_to_dict, text
 
 LOG_LINES: Final = 5_000
-"""Of each pod, its last ones."""
+"""Number of last log lines to include per pod."""
 LOG_BYTES: Final = 2 << 20
-"""Of one pod's lines."""
+"""Maximum size of one pod's log, in bytes."""
 TOTAL_BYTES: Final = 64 << 20
-"""Of everything, before it is packed; pods that come after are named, and left out."""
+"""Maximum uncompressed size of the archive, in bytes. Files beyond it are listed and left out."""
 
 KINDS: Final = frozenset(RelatedKind) - {RelatedKind.BOUND}
-"""What stands around a job, without other people's pods."""
+"""Kinds of related objects to include: all but the pods of other jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class File:
 
 
 def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time) -> Iterator[File]:
-    """Every file. Raises NotFound, and what else reading the job itself is refused with."""
+    """Yield the files of the archive. Raises NotFound, and other errors of reading the job itself."""
     facts = gather(backend, name, also=KINDS, clock=clock)
     persist_result(backend, facts.job, facts.state)
     found = run_checks(facts)
@@ -78,7 +78,7 @@ def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time
 
 
 def write(archive: BinaryIO, folder: str, contents: Iterator[File], *, clock: Callable[[], float] = time.time) -> int:
-    """Pack the files into a tar.gz, within the bound; returns how many bytes they had before."""
+    """Pack the files into a tar.gz of bounded size, and return their uncompressed size in bytes."""
     total, left_out = 0, []
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         for file in contents:
@@ -131,7 +131,7 @@ def _kubelet(node: Object) -> str:
 
 
 def _short(item: Object) -> Object:
-    """What is worth knowing of an object that is not the job's: its status, not what its owner wrote into it."""
+    """Return the useful fields of an object that is not the job's: its status, without data written by its owner."""
     about = {
         key: value
         for key, value in item["metadata"].items()
@@ -150,10 +150,10 @@ _WORTH_KNOWING: Final = (
 
 
 def _collect_pod_files(backend: Backend, facts: Facts) -> Iterator[File]:
-    """Lines and metrics of each pod, as far as it answers; of several pods at the same time."""
+    """Yield the log and metrics of each pod that answers, several pods at a time."""
     pods = [*workers(facts.snapshot.pods), *stores(facts.snapshot.pods)]
     ask = partial(_pod_files, backend, facts)
-    for start in range(0, len(pods), AT_ONCE):  # by turns, so that no more of them is held than was asked for at once
+    for start in range(0, len(pods), AT_ONCE):  # in batches, which bounds the memory
         for files_ in each(ask, pods[start : start + AT_ONCE]):
             yield from files_
 
@@ -166,6 +166,6 @@ def _pod_files(backend: Backend, facts: Facts, pod: Object) -> list[File]:
         lines = [f"(no lines: {error.message})"]
     found = [File(f"logs/{name}.log", redact_text("\n".join(lines))[-LOG_BYTES:] + "\n")]
     if name in facts.samples:
-        with contextlib.suppress(DdpError):  # it has ended since
+        with contextlib.suppress(DdpError):  # the pod may have ended meanwhile
             found.append(File(f"metrics/{name}.prom", redact_text(backend.metrics(pod))))
     return found

@@ -1,4 +1,4 @@
-"""Conditions of any object, looked for by type: their order in the list means nothing."""
+"""Lookup of an object's status conditions by type. Their order in the list is not significant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kubectl_ddp.backend import Object
 
 
 def condition_of(item: Object, kind: str) -> Mapping[str, Any]:
-    """A condition, whatever its value; empty where the object has none of the kind.
+    """Return the condition of a type, whatever its status; empty if the object has none.
 
     >>> condition_of({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "Ready")
     {'type': 'Ready', 'status': 'False'}
@@ -19,7 +19,7 @@ def condition_of(item: Object, kind: str) -> Mapping[str, Any]:
 
 
 def holds(item: Object, kind: str) -> bool:
-    """Whether an object has a condition, and it is true.
+    """Return whether an object has a condition with status True.
 
     >>> holds({}, "Ready"), holds({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
     (False, True)

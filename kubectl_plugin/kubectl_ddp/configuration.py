@@ -1,4 +1,4 @@
-"""The person's own defaults: a file of job keys, written as with ``--set``, one to a line.
+"""User defaults: a YAML file of job keys, one per line, in the format of ``--set``.
 
 ::
 
@@ -7,8 +7,8 @@
     queue: team
     env.HF_HOME: /data/hf
 
-They stand below flags and job files, and above presets. What says which job it is, or where it runs, has no place
-here: kubectl's own configuration has the context and its namespace.
+Flags and job files take precedence over it; presets do not. Keys that identify a job or its place are not allowed: the
+context and its namespace belong in the kubeconfig.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from kubectl_ddp.spec.quantity import BadValue
 from kubectl_ddp.spec.values import Raw, text
 
 KEYS: Final = tuple(key for key in (*FIELDS, PRESET) if key not in {"name", "namespace", "args", "code", *PROGRAM_KEYS})
-"""What may have a default."""
+"""Job keys that may have a default."""
 
 GRAFANA: Final = "grafana"
 SETTINGS: Final = (GRAFANA,)
-"""What commands other than submit ask for; no job has it."""
+"""Keys of commands other than submit."""
 
 IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
 
 
 def config_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """The file, whether it is there or not (XDG base directory specification)."""
+    """Return the path of the file, which may not exist (XDG base directory specification)."""
     said = environ.get("XDG_CONFIG_HOME", "")
     home = Path(said) if said.startswith("/") else Path(environ.get("HOME", "~")).expanduser() / ".config"
     return home / "kubectl-ddp" / "config.yaml"
 
 
 def defaults_of(environ: Mapping[str, str] = os.environ) -> Layer:
-    """What the file says; ``$KUBECTL_DDP_IMAGE`` wins over its image. Raises UsageError."""
+    """Return the defaults of the file; ``$KUBECTL_DDP_IMAGE`` takes precedence over its image. Raises UsageError."""
     layer = read(config_file(environ))
     overruled = {*SETTINGS, *(("image",) if environ.get(IMAGE_VARIABLE) else ())}
     return {key: given for key, given in layer.items() if key not in overruled}
 
 
 def setting(key: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """What the file says for a key of no job; ``None`` when it says nothing. Raises UsageError."""
+    """Return the value of a key in :data:`SETTINGS`; ``None`` if the file does not set it. Raises UsageError."""
     given = read(config_file(environ)).get(key)
     return None if given is None else str(given.raw)
 
 
 def read(file: Path) -> Layer:
-    """What a file says: dotted key to value; nothing when it is not there. Raises UsageError."""
+    """Parse a file of defaults: dotted key → value; empty if the file is missing. Raises UsageError."""
     lines = _lines(file)
     if not any(line.strip() and not line.lstrip().startswith("#") for line in lines):
         return {}
@@ -77,7 +77,7 @@ def read(file: Path) -> Layer:
 
 
 def write(file: Path, key: str, value: str | None) -> None:
-    """Set a key, or take it out with ``None``; other lines stay as they are, comments too. Raises DdpError."""
+    """Set a key, or remove it if ``value`` is ``None``. Other lines and comments are kept. Raises DdpError."""
     _checked(key, f"config {key}")
     if value is not None:
         _parse(key, value)
@@ -98,14 +98,14 @@ def write(file: Path, key: str, value: str | None) -> None:
 def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, NotADirectoryError, PermissionError):  # somebody else's home, under sudo for one
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # e.g. another user's home under sudo
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"'{file}' cannot be read: {error}.", hint="Mend it, or take it away.") from None
 
 
 def _checked(key: str, place: str) -> str:
-    """A key that may have a default. Raises UsageError."""
+    """Return the key if it may have a default. Raises UsageError."""
     head, dot, _ = key.partition(".")
     if key in SETTINGS:
         return key
@@ -140,7 +140,7 @@ def _list(value: str) -> Raw:
 
 
 def _quote_yaml(value: str) -> str:
-    """A value that YAML reads as nothing else; lists stay lists."""
+    """Quote a value so that YAML reads it as a string; lists stay lists."""
     raw = _list(value)
     if isinstance(raw, list):
         return "[" + ", ".join(_quote_yaml(str(item)) for item in raw) + "]"

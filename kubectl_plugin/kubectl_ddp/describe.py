@@ -1,4 +1,4 @@
-"""One job in words, as ``status`` and ``top`` show it."""
+"""Text description of one job, as printed by ``status`` and ``top``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "largest_badput": lambda value: f"most of the rest {value}".replace("_", " ") if value else "no badput",
     "seconds": lambda value: f"{duration(value)} in all",
 }
-"""What a summary says in one line, in order; all of it is in ``-o json``."""
+"""Key of a summary → its text, in the order of the summary line. ``-o json`` has all keys."""
 
 
 def header(state: JobState, now: float, style: Style) -> str:
-    """The job's own lines: what it does, how far it is, what went wrong."""
+    """Return the header lines of a job: state, progress and errors."""
     facts = list(_facts(state, now, style))
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{name + ':':<{width + 2}}{text}" for name, text in facts if text)
@@ -59,7 +59,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
 
 
 def queue_place(queue: Queued) -> str:
-    """Whether Kueue has let it go, and else how many are before it."""
+    """Return the queue of a job, and its position unless Kueue has admitted it."""
     if queue.is_admitted:
         return f"{queue.name}, admitted"
     if queue.is_held:
@@ -73,7 +73,7 @@ def queue_place(queue: Queued) -> str:
 
 
 def progress_text(state: JobState) -> str:
-    """How far it is: step, epoch, share, time to go."""
+    """Return the progress of a job: step, epoch, share of the planned steps, remaining time."""
     if state.step is None:
         return ""
     planned = f" of {state.steps_planned}" if state.steps_planned else ""
@@ -84,7 +84,7 @@ def progress_text(state: JobState) -> str:
 
 
 def no_progress_text(state: JobState) -> str:
-    """Time without progress and the rank that the others wait for; empty while the ranks make progress."""
+    """Return the time without progress and the rank that the others wait for; empty while the ranks make progress."""
     if state.stall is None:
         return ""
     waits = "all ranks wait in one collective"
@@ -95,7 +95,7 @@ def no_progress_text(state: JobState) -> str:
 
 
 def restarts_text(state: JobState) -> str:
-    """How often the worker group was formed anew, and why."""
+    """Return the number of restarts of the worker group, with their causes."""
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.restarts.items()))
     return f"{sum(state.restarts.values())}" + (f" ({causes})" if causes else "")
 
@@ -107,7 +107,9 @@ def _age_text(state: JobState, now: float) -> str:
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """What a run came to, as far as its summary tells; any program may have written it, so what is odd is left out."""
+    """Return the summary of a finished run as one line. Values of unexpected types are skipped, as any program may
+    write them.
+    """
     told = []
     for key, text in _SUMMARY.items():
         with contextlib.suppress(AttributeError, TypeError, ValueError):
@@ -116,7 +118,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 
 
 def why_no_ranks(state: JobState) -> str:
-    """Why no rank can be shown."""
+    """Return the reason why no rank can be shown."""
     if state.nodes.ready == 0:
         return "no pod of the job runs."
     return "they have only just started, or the script reports nothing; docs/metrics.md shows how it can."

@@ -1,9 +1,9 @@
-"""What can go wrong, and what the command line exits with.
+"""Errors of the plugin, and the exit code of the command line for each.
 
 ::
 
-    DdpError                 1   anything that follows; also a plain API error
-    ├─ UsageError            2   a flag, a key or a value that cannot be meant
+    DdpError                 1   any of the following, or an API error without its own class
+    ├─ UsageError            2   an invalid flag, key or value
     ├─ NotFound              3   no such job, pod, rank or file
     ├─ PreflightFailed       4   the job cannot run here
     ├─ Forbidden             5   the API server or the file system says no
@@ -16,7 +16,7 @@
     ├─ TimedOut            124   the wait ended before the job did what was waited for
     └─ Interrupted         130   Ctrl-C
 
-Each message is one sentence that names the value; ``hint`` says what to do next.
+Each message is one sentence that names the value; ``hint`` suggests the next step.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class DdpError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The sentence, and what to do next."""
+        """Return the message and the hint."""
         return f"{self.message} {self.hint}".strip()
 
 
 class UsageError(DdpError):
-    """A flag, a key or a value that cannot be meant."""
+    """Invalid flag, key or value."""
 
     exit_code = 2
 
 
 class NotFound(DdpError):
-    """No such job, pod, rank or file."""
+    """Job, pod, rank or file not found."""
 
     exit_code = 3
 
 
 class NoSuchJob(NotFound):
-    """No job of this name, in the place where it was looked for."""
+    """No job of this name in the selected place."""
 
     def __init__(self, name: str, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -66,13 +66,13 @@ class PreflightFailed(DdpError):
 
 
 class Forbidden(DdpError):
-    """The API server, or the file system, does not allow it."""
+    """The API server or the file system denies access."""
 
     exit_code = 5
 
 
 class AlreadyExists(DdpError):
-    """The name belongs to something else."""
+    """The name belongs to another object."""
 
 
 class Unreachable(DdpError):
@@ -92,7 +92,7 @@ class InfrastructureFailed(DdpError):
 
 
 class Cancelled(DdpError):
-    """The job was deleted or suspended while we waited for it."""
+    """The job was deleted or suspended during the wait."""
 
     exit_code = 12
 
@@ -104,12 +104,12 @@ class StillPending(DdpError):
 
 
 class TimedOut(DdpError):
-    """The wait ended before the job did what was waited for."""
+    """The wait ended before the job met the condition."""
 
     exit_code = 124
 
 
 class Interrupted(DdpError):
-    """Ctrl-C."""
+    """Interrupted by Ctrl-C."""
 
     exit_code = 130

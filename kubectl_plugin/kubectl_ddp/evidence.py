@@ -1,8 +1,8 @@
-"""What ended pods say about a run: the first error, or the summary; and whose fault a failure was.
+"""Results of ended worker pods: the first error of a failed run, or the summary of a successful one.
 
-The launcher writes one JSON object into the termination message of its pod. Other programs write what they like. Pods
-go, and what they said with them; so the first error is kept in an annotation of the job
-(:mod:`kubectl_ddp.result_annotations`), and so is what the run came to (:mod:`kubectl_ddp.outcome`).
+The launcher writes one JSON object into the termination message of its pod; other programs write any text. These
+messages disappear with the pods. Therefore annotations of the job keep the first error
+(:mod:`kubectl_ddp.result_annotations`) and the summary (:mod:`kubectl_ddp.outcome`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.backend import Object
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
-"""Codes below 128 that the launcher chose itself."""
+"""Exit codes below 128 that the launcher itself sets."""
 
 KEPT_CHARACTERS: Final = 4_000
-"""Of a message or a stack that is kept in an annotation; an object may hold 256 KiB of them, and is read often."""
+"""Maximum length of a message or a stack in an annotation. All annotations of an object may have 256 KiB together."""
 
 USER_REASONS: Final = frozenset(
     {
@@ -31,7 +31,7 @@ USER_REASONS: Final = frozenset(
         FailureReason.EARLY_EXIT,
     }
 )
-"""Failures that another machine would not have prevented."""
+"""Failures of the user's code, which another machine would not prevent."""
 
 
 _ACCOUNT: Final = (
@@ -49,46 +49,46 @@ _ACCOUNT: Final = (
     ),
     "started",
 )
-"""What the end of a run that failed has in common with the summary of one that did not."""
+"""Keys that the report of a failed run shares with the summary of a successful one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstError:
-    """The error that came first, of any rank."""
+    """Error that occurred first, on any rank."""
 
     pod: str
     message: str
-    """One sentence, or the exception's own words."""
+    """One sentence, or the message of the exception."""
     rank: int | None = None
     exit_code: int | None = None
-    """Of the worker process; 128 + n for signal n."""
+    """Exit code of the worker process; 128 + n for signal n."""
     pod_exit_code: int | None = None
     reason: str = ""
-    """A :class:`~ddp_trainer.common.constants.FailureReason`, where it is known."""
+    """A :class:`~ddp_trainer.common.constants.FailureReason`; empty if unknown."""
     stack: str = ""
     timestamp: float | None = None
     generation: int | None = None
-    """Number of the worker group that it ended, where it is known."""
+    """Generation of the worker group that the error ended; None if unknown."""
     place: str = ""
-    """Of the rank in the layout of the job, in words; empty where there is none."""
+    """Position of the rank in the layout of the job, in words; empty if the job has no layout."""
     host: str = ""
-    """Kubernetes node that the pod ran on; empty where the launcher did not report it."""
+    """Kubernetes node of the pod; empty if the launcher did not report it."""
 
     @property
     def location(self) -> str:
-        """Rank and pod, or the pod where nobody knows the rank."""
+        """Rank and pod; the pod alone if the rank is unknown."""
         if self.rank is None:
             return self.pod
         return f"rank {self.rank}{f' ({self.place})' if self.place else ''} on {self.pod}"
 
     @property
     def subject(self) -> str:
-        """The same, where a sentence begins with it."""
+        """The location, capitalized for the start of a sentence."""
         return f"Pod {self.pod}" if self.rank is None else f"R{self.location[1:]}"
 
     @property
     def is_users(self) -> bool:
-        """Whether the user's code failed, and not what it ran on."""
+        """True if the user's code failed, false if the infrastructure did."""
         if self.reason in USER_REASONS:
             return True
         code = self.pod_exit_code if self.pod_exit_code is not None else self.exit_code
@@ -98,7 +98,7 @@ class FirstError:
 
     @property
     def _has_known_reason(self) -> bool:
-        """Whether somebody who knows gave another reason."""
+        """True if the reason is known and was not inferred from the exit code."""
         return self.reason not in {"", FailureReason.OTHER}
 
 
@@ -110,7 +110,7 @@ class _TerminatedContainer:
 
     @property
     def parsed_message(self) -> Mapping[str, Any]:
-        """The launcher's JSON; empty when the message is something else."""
+        """JSON object that the launcher wrote; empty if the message has another format."""
         try:
             document = json.loads(self.message)
         except ValueError:
@@ -119,33 +119,35 @@ class _TerminatedContainer:
 
     @property
     def is_error(self) -> bool:
-        """Whether something went wrong; a pod that was told to stop, and says nothing else, did as it was told."""
+        """True if the container failed. Exit by SIGTERM without a reported error is not a failure."""
         return self.exit_code != 0 and (self.exit_code != Exit.TERMINATED or "message" in self.parsed_message)
 
     @property
     def is_success(self) -> bool:
-        """Whether it says what the run came to; a pod may be stopped while it leaves a run that is complete."""
+        """True if the run succeeded. A pod may be stopped while it leaves a completed run, so its exit code alone is
+        not enough.
+        """
         return self.exit_code == 0 or self.parsed_message.get("result") == "succeeded"
 
 
 def workers(pods: Iterable[Object]) -> list[Object]:
-    """The worker pods among them."""
+    """Return the worker pods."""
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.WORKER]
 
 
 def stores(pods: Iterable[Object]) -> list[Object]:
-    """The rendezvous store's pods among them."""
+    """Return the pods of the rendezvous store."""
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.STORE]
 
 
 def is_running(pod: Object) -> bool:
-    """Whether a container of it runs."""
+    """Return whether a container of the pod is running."""
     statuses = pod.get("status", {}).get("containerStatuses") or ()
     return any("running" in (status.get("state") or {}) for status in statuses)
 
 
 def crash_message(pod: Object) -> str:
-    """Why a container that waits to be started again ended before, in its own last words; empty when it does not."""
+    """Return the last error of a container that waits for its restart; empty if none waits."""
     for status in pod.get("status", {}).get("containerStatuses") or ():
         before = (status.get("lastState") or {}).get("terminated") or {}
         if "waiting" in (status.get("state") or {}) and before.get("exitCode"):
@@ -157,17 +159,19 @@ def crash_message(pod: Object) -> str:
 
 
 def first_error(pods: Iterable[Object]) -> FirstError | None:
-    """The earliest error that an ended worker pod tells of."""
+    """Return the earliest error that an ended worker pod reports."""
     failed = [ending for ending in _endings(pods) if ending.is_error]
     told = [_reported_error(ending) for ending in failed if "message" in ending.parsed_message]
     by_rank = [error for error in told if error.rank is not None]
-    # One that names a rank saw it happen; the others tell how their pod came to know.
+    # An error with a rank was observed directly. Errors without one report how the pod learned of the failure.
     candidates = by_rank or told or [_inferred_error(ending) for ending in failed]
     return min(candidates, key=lambda error: error.timestamp or float("inf"), default=None)
 
 
 def error_of(pod: str, exit_code: int, message: str) -> FirstError:
-    """Return the error that a pod's termination message reports; by its exit code where the message is cut off."""
+    """Return the error of a pod's termination message. If the message is truncated, infer the error from the exit
+    code.
+    """
     ending = _TerminatedContainer(pod, exit_code, message)
     if "message" in ending.parsed_message:
         return _reported_error(ending)
@@ -175,9 +179,9 @@ def error_of(pod: str, exit_code: int, message: str) -> FirstError:
 
 
 def failed_ranks(first: FirstError | None, pods: Iterable[Object]) -> tuple[int, ...]:
-    """Every rank that the ends of worker pods name, and that of the first error; none where nothing failed.
+    """Return the ranks in the error reports of worker pods and in the first error; empty if nothing failed.
 
-    Each pod tells of the first of its own ranks that failed, so of several on one pod one is known.
+    Each pod reports only the first failure among its own ranks.
     """
     if first is None:
         return ()
@@ -188,14 +192,16 @@ def failed_ranks(first: FirstError | None, pods: Iterable[Object]) -> tuple[int,
 
 
 def load_first_error(job: Object) -> FirstError | None:
-    """The first error as the job's annotation keeps it; None where there is none, or it is not ours to read."""
+    """Return the first error from the job's annotation; None if it is missing or has another format."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.FIRST_ERROR, "")
     ending = _TerminatedContainer("", 0, text)
     return _reported_error(ending) if "message" in ending.parsed_message else None
 
 
 def to_keep(error: FirstError) -> str:
-    """An error as the annotation holds it: JSON, its stack cut in the middle, so that objects stay small."""
+    """Serialize an error for the annotation, as JSON. Long messages and stacks are cut in the middle, to keep objects
+    small.
+    """
     document = {name: value for name, value in asdict(error).items() if value not in {None, ""}}
     document |= {"message": _truncate(error.message), "stack": _truncate(error.stack)}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
@@ -207,10 +213,10 @@ def _truncate(text: str) -> str:
 
 
 def resolve_first_error(job: Object, pods: Iterable[Object]) -> FirstError | None:
-    """The first error that is known of: what pods tell, or what was kept of pods that told more.
+    """Return the first error from the pods or from the annotation, whichever is more reliable.
 
-    A rank's own words go before what is only known of a pod; of two ranks' words those of the later worker group do,
-    since a run that went on had recovered from the earlier.
+    An error with a rank precedes an error without one. Of two errors with a rank, that of the later worker group is
+    returned, because the run recovered from the earlier one.
     """
     told, before = first_error(pods), load_first_error(job)
     if told is None or before is None:
@@ -221,7 +227,7 @@ def resolve_first_error(job: Object, pods: Iterable[Object]) -> FirstError | Non
 
 
 def _clean(text: str) -> str:
-    """Without secrets and controls: an error is shown, kept in an annotation and sent on, and may quote a key."""
+    """Remove secrets and control characters. Errors are printed, annotated and uploaded, and may quote a key."""
     return clean_text(text) if text else text
 
 
@@ -246,7 +252,7 @@ def _reported_error(ending: _TerminatedContainer) -> FirstError:
 
 def _inferred_error(ending: _TerminatedContainer) -> FirstError:
     lines = [line for line in _clean(ending.message).splitlines() if line.strip()]
-    # The last line of a program that a signal ended is not about its end.
+    # If a signal ended the program, its last line does not describe the failure.
     is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
     return FirstError(
         pod=ending.pod,
@@ -258,7 +264,7 @@ def _inferred_error(ending: _TerminatedContainer) -> FirstError:
 
 
 def describe_exit_code(exit_code: int) -> str:
-    """An exit code in words.
+    """Describe an exit code in words.
 
     >>> describe_exit_code(137), describe_exit_code(3)
     ('killed by SIGKILL', 'exited with code 3')
@@ -280,16 +286,16 @@ def describe_exit_code(exit_code: int) -> str:
 
 
 def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
-    """What the run came to, from the pod that knows most about it."""
+    """Return the most detailed summary that a pod of a successful run reports."""
     told = [dict(ending.parsed_message) for ending in _endings(pods) if ending.is_success and ending.parsed_message]
     return max(told, key=len, default=None)
 
 
 def account(pods: Iterable[Object]) -> dict[str, Any] | None:
-    """What the time of a run that failed went into, by the pod that saw most of it; None where none tells.
+    """Return the time account of a failed run, from the pod that observed most of it; None if no pod has one.
 
-    A pod that came late may not know that steps were taken before it; one that took some, and kept no account, says so
-    by telling nothing of its time. Then the steps alone are known.
+    A pod that joined late may not count the steps before it. If a pod that took steps reports no time account, only the
+    number of steps is returned.
     """
     told = [ending.parsed_message for ending in _endings(pods) if ending.is_error and "result" in ending.parsed_message]
     known = [document for document in told if isinstance(document.get("seconds"), int | float)]
@@ -307,13 +313,13 @@ def _steps_of(document: Mapping[str, Any]) -> int:
 
 
 def seconds_of(document: Mapping[str, Any]) -> float:
-    """The time of the job that it knows of."""
+    """Return the job's elapsed time in a report, in seconds."""
     seconds = document.get("seconds")
     return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def restarts(pods: Iterable[Object]) -> dict[str, int]:
-    """Restarts by cause, as ended pods count them: each counts the whole run."""
+    """Return restarts by cause. Every pod counts the whole run, so the maximum over all ended pods is taken."""
     counts: dict[str, int] = {}
     for ending in _endings(pods):
         told = ending.parsed_message.get("restarts")

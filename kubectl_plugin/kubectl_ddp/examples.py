@@ -34,11 +34,11 @@ RENDERED: Final[Mapping[Engine, str]] = {
     Engine.JOBSET: "jobset",
     Engine.JOB: "indexed-job",
 }
-"""Directory of each engine's objects, beside the job files."""
+"""Directory of each engine's objects, next to the job files."""
 
 
 def targets(job_file: Path) -> dict[Engine, Path]:
-    """Engines that a job file is for, and the file for the objects of each. Raises DdpError."""
+    """Return the output file for each engine of a job file. Raises DdpError."""
     named = _job(job_file).engine
     stem = job_file.name.removesuffix(JOB_FILE)
     engines = RENDERED if named is Engine.AUTO else (named,)
@@ -46,12 +46,12 @@ def targets(job_file: Path) -> dict[Engine, Path]:
 
 
 def render_objects(job_file: Path, engine: Engine) -> str:
-    """The objects of a job file, under a comment that says where they come from. Raises DdpError."""
+    """Render the objects of a job file, with a comment that names the source. Raises DdpError."""
     spec = dataclasses.replace(_job(job_file), engine=engine)
     code = None
     if isinstance(spec.program, Script):
         code = read_script(spec.program.path)
-        # As one who stands beside it would name it, so that the objects are the same wherever they are rendered.
+        # Relative to the job file, so that the objects do not depend on the working directory.
         spec = dataclasses.replace(spec, program=Script(code.file))
     header = (
         f"# Rendered from ../{job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id "
@@ -68,7 +68,7 @@ def _job(job_file: Path) -> JobSpec:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the rendered objects of every job file in the directory named."""
+    """Write the rendered objects of every job file in a directory."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print("usage: python -m kubectl_ddp.examples DIRECTORY", file=sys.stderr)
         return 2

@@ -1,4 +1,7 @@
-"""Reads the few families we need out of a pod's ``/metrics``; ``prometheus_client`` would take 80 ms to import."""
+"""Parser for a pod's ``/metrics``, limited to the families that the plugin uses.
+
+Importing ``prometheus_client`` takes 80 ms.
+"""
 
 from __future__ import annotations
 
@@ -23,34 +26,34 @@ LIVE: Final = (
     *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE, Metric.FIRST_RANK),
     *(Metric.STALLED, Metric.STALLED_BY),
 )
-"""Families that tell how a job and its ranks are doing: half of what a pod serves."""
+"""Metric families that describe the state of a job and its ranks: half of those that a pod serves."""
 
 _WANTED: Final = frozenset([*(str(metric) for metric in Metric), RANK_STOPPED])
 _SAMPLE: Final = re.compile(r"^(ddp_\w+)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
-"""A line of a family of ours. The labels end at the last brace, since their values may hold some."""
+"""Pattern of one sample. The labels end at the last brace, because their values may contain braces."""
 _LABEL: Final = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What one pod said about itself."""
+    """Samples of one pod's metrics."""
 
     families: dict[str, list[tuple[Labels, float]]] = field(default_factory=dict)
 
     def all(self, name: str) -> Iterable[tuple[Labels, float]]:
-        """Every sample of a family."""
+        """Return all samples of a family."""
         return self.families.get(name, ())
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The first sample of a family with these labels."""
+        """Return the value of the first sample of a family with these labels."""
         for found, number in self.all(name):
             if not labels or all(found.get(label) == text for label, text in labels.items()):
                 return number
         return None
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum over the samples of a family with these labels."""
+        """Return the sum over the samples of a family with these labels."""
         return sum(
             number
             for found, number in self.all(name)
@@ -58,7 +61,7 @@ class Samples:
         )
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
-        """Samples of a family by the value of one label."""
+        """Return the values of a family by the value of one label."""
         return {
             found[label]: number
             for found, number in self.all(name)
@@ -66,7 +69,7 @@ class Samples:
         }
 
     def split(self, label: str) -> dict[str, Samples]:
-        """What was said with each value of a label, in one pass over everything."""
+        """Return the samples for each value of a label, in one pass."""
         found: dict[str, dict[str, list[tuple[Labels, float]]]] = {}
         for name, samples in self.families.items():
             for sample in samples:
@@ -79,13 +82,13 @@ class Samples:
 
 
 def parse(text: str) -> Samples:
-    r"""Our families of an exposition in Prometheus' text format; what is not understood is left out.
+    r"""Parse the known families of an exposition in Prometheus' text format. Other lines are skipped.
 
     >>> parse('ddp_step{rank="0"} 7\nprocess_open_fds 3').value("ddp_step", rank="0")
     7.0
     """
     families: dict[str, list[tuple[Labels, float]]] = {}
-    known: dict[str, Labels] = {}  # the same rank comes in every family
+    known: dict[str, Labels] = {}  # labels of a rank repeat in every family
     for name, labels, value in _SAMPLE.findall(text):
         if name not in _WANTED:
             continue
@@ -100,7 +103,7 @@ def parse(text: str) -> Samples:
 
 
 def metrics_path(families: Collection[str] = ()) -> str:
-    """Where a pod serves these families; all that it has where none is named.
+    """Return the path at which a pod serves these families; without families, the path for all of them.
 
     >>> metrics_path(["ddp_step", "ddp_loss"])
     '/metrics?name%5B%5D=ddp_step&name%5B%5D=ddp_loss'

@@ -1,4 +1,4 @@
-"""Folds what many ranks say at once into one line, and tells who said it."""
+"""Folding of equal log lines of several ranks into one line with the list of ranks."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kubectl_ddp.log_stream import PREFIX, Line
 from kubectl_ddp.timestamps import epoch
 
 WINDOW_SECONDS: Final = 1.0
-"""Equal lines so close to each other are one."""
+"""Maximum distance of equal lines that are folded, in seconds."""
 
 
 @dataclass(slots=True)
 class Folded:
-    """A line, and everybody who wrote it."""
+    """A log line with all its occurrences."""
 
     first: Line
     lines: list[Line] = field(default_factory=list)
     number: int = 0
-    """Its place among all."""
+    """Sequence number among all folded lines."""
 
     @property
     def ranks(self) -> list[int]:
-        """Ranks that wrote it, in order; none of a launcher's line."""
+        """Sorted ranks that wrote the line; empty for a line of a launcher."""
         return sorted(line.rank for line in self.lines if line.rank is not None)
 
     @property
     def text(self) -> str:
-        """The line as it is printed, with all of its ranks in front, or the number of its pods."""
+        """Line to print: prefixed with all ranks, or with the number of pods for launcher lines."""
         if len(self.lines) == 1:
             return self.first.text
         if self.first.rank is None:
@@ -40,7 +40,7 @@ class Folded:
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
-    """Numbers in order, what follows upon each other as a span.
+    """Format sorted numbers, with consecutive ones as a range.
 
     >>> format_ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'
@@ -55,10 +55,14 @@ def format_ranges(numbers: Sequence[int]) -> str:
 
 
 def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
-    """The lines in the order of their first, equal ones as one; a ``None`` says that none came for a while."""
+    """Yield lines in the order of their first occurrence, with equal lines folded.
+
+    Args:
+        lines: Lines in order of time. ``None`` marks a pause, after which all pending lines are yielded.
+    """
     waiting: dict[tuple[bool, str], Folded] = {}
     said_last: dict[tuple[str, int | None], int] = {}
-    """Who → the number of what they said last."""
+    """(pod, rank) → number of the folded line that it wrote last."""
     number = 0
     for line in lines:
         if line is None:
@@ -71,7 +75,7 @@ def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
         found = waiting.get(key)
         who = (line.pod, line.rank)
         if found is not None and said_last.get(who, 0) >= found.number:
-            # Who wrote it has written this before, or something that comes after it.
+            # This rank already wrote the line, or one that follows it.
             yield from _pop_pending(waiting, through=key)
             found = None
         if found is None:
@@ -83,7 +87,7 @@ def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
 
 
 def _pop_pending(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, str] | None = None) -> Iterator[Folded]:
-    """Take out what waits, up to a key, or all."""
+    """Remove and yield the pending lines up to a key; all of them without a key."""
     for key in list(waiting):
         yield waiting.pop(key)
         if key == through:
@@ -91,7 +95,7 @@ def _pop_pending(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, s
 
 
 def parse_timestamp(time: str) -> float:
-    """Unix time of a line, fractions included.
+    """Return the time of a line as Unix time, including fractions.
 
     >>> parse_timestamp("1970-01-01T00:01:00.25Z")
     60.25
@@ -101,7 +105,7 @@ def parse_timestamp(time: str) -> float:
 
 
 def iter_with_timeout(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) -> Iterator[Line | None]:
-    """Lines as they come, and ``None`` after each pause of so many seconds; raises what reading them raises."""
+    """Yield lines as they arrive, and ``None`` after each pause of ``seconds``. Errors of ``lines`` are raised."""
     arrivals: queue.Queue[Line | BaseException | None] = queue.Queue(maxsize=10_000)
     threading.Thread(target=_read, args=(lines, arrivals), daemon=True).start()
     while True:

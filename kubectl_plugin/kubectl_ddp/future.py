@@ -1,4 +1,4 @@
-"""One question asked aside, while others are asked."""
+"""A function call that runs in a thread beside others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """What a thread works out. Its error is raised where the result is wanted, and nowhere when it never is."""
+    """Result of a function that runs in a thread. :meth:`result` raises its error; without that call, the error is
+    dropped.
+    """
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._answers: queue.SimpleQueue[tuple[T, None] | tuple[None, BaseException]] = queue.SimpleQueue()
@@ -22,7 +24,9 @@ class Future(Generic[T]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the end, since a thread that Python's end surprises may complain; Ctrl-C waits for nobody."""
+        """Wait for the thread, because a thread that runs at interpreter shutdown may print errors. Ctrl-C does not
+        wait.
+        """
         if kind is None or issubclass(kind, Exception):
             self._thread.join()
 
@@ -33,7 +37,7 @@ class Future(Generic[T]):
             self._answers.put((None, error))
 
     def result(self) -> T:
-        """The result; to be asked for once. Raises what the work raised."""
+        """Wait for the result and return it. Call this once. Raises the error of the function."""
         found, error = self._answers.get()
         if error is not None:
             raise error

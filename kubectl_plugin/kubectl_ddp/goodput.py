@@ -1,4 +1,4 @@
-"""How much of a job's time went into training that counts, from what its pods say."""
+"""Goodput of a job, from the metrics of its pods."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from kubectl_ddp.exposition import Samples
 
 
 def goodput(told: Iterable[Samples]) -> float | None:
-    """The share that :func:`ddp_trainer.common.goodput.goodput` defines, of the job so far; None where nobody accounts.
+    """Return the goodput of the job so far, as defined by :func:`ddp_trainer.common.goodput.goodput`; None if unknown.
 
-    Rank 0 accounts for the whole job; what it left on a pod that it was on before is the shorter account.
+    Rank 0 accounts for the whole job. If it has moved, its former pod still reports an account, which is the shorter
+    one.
     """
     accounts = [(elapsed, said) for said in told if (elapsed := said.total(Metric.JOB_TIME)) > 0]
     if not accounts:

@@ -1,4 +1,4 @@
-"""Where Grafana is, and the address of a dashboard of ours in it with a job selected."""
+"""Address of Grafana, and of this project's dashboards in it with a job selected."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kubectl_ddp.errors import UsageError
 
 VARIABLE: Final = "KUBECTL_DDP_GRAFANA"
 LABEL: Final = "app.kubernetes.io/name=grafana"
-"""Of Grafana's Service, in the charts grafana and kube-prometheus-stack."""
+"""Label of Grafana's Service, in the charts grafana and kube-prometheus-stack."""
 PORT: Final = 3000
-"""Of this machine, for a tunnel that somebody else opens: Grafana's own."""
+"""Local port of a port-forward that the user opens: Grafana's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,9 @@ class GrafanaService:
 
     @classmethod
     def of(cls, service: Object) -> GrafanaService:
-        """Its first port serves the pages; a second one, where there is one, gossip between replicas."""
+        """Return the service with its first port, which serves the pages. A second port is for gossip between
+        replicas.
+        """
         about, ports = service["metadata"], service["spec"].get("ports") or [{"port": 80}]
         return cls(str(about["namespace"]), str(about["name"]), int(ports[0]["port"]))
 
@@ -37,7 +39,7 @@ class GrafanaService:
 
 
 def checked(url: str, origin: str) -> str:
-    """Where Grafana is, as somebody said. Raises UsageError."""
+    """Validate and normalize the address of Grafana. Raises UsageError."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UsageError(f"{origin}: '{url}' is no address.", hint="Write it as https://grafana.example.com.")
@@ -47,7 +49,7 @@ def checked(url: str, origin: str) -> str:
 
 
 def address(base: str, dashboard: Dashboard, variables: Mapping[str, str | None]) -> str:
-    """Of a dashboard, with its variables set.
+    """Return the address of a dashboard, with its variables set.
 
     >>> address("https://grafana.example.com", Dashboard.JOB, {"namespace": "team", "ddp_job": "digits"})
     'https://grafana.example.com/d/ddp-job?var-namespace=team&var-ddp_job=digits'

@@ -1,4 +1,4 @@
-"""Jobs that are releases of Helm, by ``charts/ddp-job``: what stands beside the root goes with the release alone."""
+"""Jobs that belong to a Helm release of ``charts/ddp-job``: deleting the root object alone leaves the other objects."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kubectl_ddp.invocation import location_flags, program
 
 NAME: Final = "meta.helm.sh/release-name"
 NAMESPACE: Final = "meta.helm.sh/release-namespace"
-"""Annotations by which Helm knows what it has made."""
+"""Annotations that Helm sets on the objects of a release."""
 
 
 def helm_uninstall_command(job: Object) -> str | None:
-    """The command that takes the release of a job away; ``None`` where Helm has not made it."""
+    """Return the command that uninstalls the release of a job; ``None`` if Helm did not create the job."""
     annotations = job["metadata"].get("annotations") or {}
     if NAME not in annotations:
         return None
@@ -22,7 +22,7 @@ def helm_uninstall_command(job: Object) -> str | None:
 
 
 def helm_deletion_warning(job: Object) -> str | None:
-    """What a person should know who deletes the root of a job alone; ``None`` where all goes with it."""
+    """Return the warning for deleting only the root object of a job; ``None`` if the job has no release."""
     command = helm_uninstall_command(job)
     if command is None:
         return None
@@ -31,7 +31,7 @@ def helm_deletion_warning(job: Object) -> str | None:
 
 
 def reject_helm_managed(job: Object) -> None:
-    """Raise UsageError where a new run would find the store of the old one, which is the release's and has ended."""
+    """Raise UsageError if the job belongs to a Helm release, whose store has ended and cannot serve a new run."""
     command = helm_uninstall_command(job)
     if command is None:
         return

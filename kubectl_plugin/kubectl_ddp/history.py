@@ -1,6 +1,7 @@
-"""What happened to a job: events, changes of its state, and ends of its containers, as one list.
+"""Timeline of a job: events, state changes and container exits, as one list.
 
-The kubelet tells of no container's end, and events are forgotten after an hour; what objects still say fills that in.
+The kubelet creates no event for the exit of a container, and events expire after an hour. Conditions and container
+statuses of the objects fill these gaps.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ NORMAL = "Normal"
 WARNING = "Warning"
 
 _AS_TOLD: Final = frozenset({Exit.SUCCESS, Exit.TERMINATED})
-"""A container that was told to stop, and did, is no reason to worry."""
+"""Exit codes that are normal: success, and SIGTERM from a planned stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEvent:
-    """One thing that happened."""
+    """One entry of the timeline."""
 
     time: str
-    """RFC 3339, UTC, to the second."""
+    """Time as RFC 3339 in UTC, to the second."""
     type: str
     """``Normal`` or ``Warning``."""
     reason: str
-    """One word."""
+    """Reason as one word."""
     about: str
-    """Kind and name of what it is about, as in ``pod/digits-worker-1``."""
+    """Kind and name of the object, as in ``pod/digits-worker-1``."""
     message: str
     count: int = 1
-    """How often, up to then."""
+    """Number of occurrences up to ``time``."""
 
     @property
     def timestamp(self) -> float:
-        """Unix time; 0 where it is not known."""
+        """Unix time; 0 if unknown."""
         return epoch(self.time) or 0.0
 
 
 def history(snapshot: Snapshot, events: Iterable[Object]) -> list[TimelineEvent]:
-    """All that is known, oldest first."""
+    """Return the timeline, oldest entry first."""
     told = [_event(event) for event in events]
     known = {(one.about, one.reason) for one in told}
     seen = [
@@ -72,7 +73,7 @@ def _event(event: Object) -> TimelineEvent:
 
 
 def _states(job: Object) -> Iterator[TimelineEvent]:
-    """Conditions of the root object; of those that are over, too."""
+    """Yield an entry for each condition of the root object, including conditions that are now false."""
     kind = roots.kind_of(job) or roots.PYTORCHJOB
     for condition in (job.get("status") or {}).get("conditions") or ():
         word = kind.conditions.get(condition["type"])
@@ -108,7 +109,7 @@ def _end(pod: str, status: Object, ended: dict[str, Any]) -> TimelineEvent:
 
 
 def _clean(text: object) -> str:
-    """In one line, without secrets and controls: operators repeat the last words of pods."""
+    """Return the text as one line without secrets and control characters: operators quote the last output of pods."""
     return clean_text(" ".join(str(text or "").split()))
 
 

@@ -1,7 +1,7 @@
-"""What a pod's numbers have been, as its aggregator leaves it packed at the end of the pod's log.
+"""Metrics history of a pod, which its aggregator writes in packed form to the end of the pod's log.
 
-A program may write what it likes into its log, so nothing here trusts a line: what is no history is none, and one that
-would unpack to more than :data:`MOST_BYTES` is not unpacked.
+Any program can write to the log, so the input is not trusted. Malformed histories are ignored, and unpacking stops at
+:data:`MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ddp_trainer.common.constants import HISTORY_MARK
 
 MOST_BYTES: Final = 8 << 20
 LAST_LINES: Final = 64
-"""Of a log, among which the history is: the launcher says a few words after it."""
+"""Number of last log lines that contain the history. The launcher writes a few lines after it."""
 
 _LINE: Final = re.compile(rf"^{re.escape(HISTORY_MARK)}(\d{{1,4}})/(\d{{1,4}}) ([A-Za-z0-9+/=]+)$")
 
 
 def without(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of a log, each with its time in front, that people are shown."""
+    """Filter the parts of a history from timestamped log lines."""
     return (line for line in lines if not is_part(line.partition(" ")[2]))
 
 
 def is_part(text: str) -> bool:
-    """Whether a line is a part of a history, which is nothing to look at."""
+    """Return whether a line is a part of a packed history."""
     return text.startswith(HISTORY_MARK) and _LINE.match(text) is not None
 
 
 def unpacked(lines: Iterable[str]) -> str | None:
-    """The last whole history among the lines of a log, as JSON; None where there is none."""
+    """Return the last complete history in the lines of a log, as JSON; None if there is none."""
     whole: str | None = None
     parts: list[str] = []
     for line in lines:

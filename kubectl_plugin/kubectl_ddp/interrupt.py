@@ -1,6 +1,6 @@
-"""What Ctrl-C does: the first one is an exception, which commands may answer; a second one ends the process at once.
+"""Handling of Ctrl-C: the first raises KeyboardInterrupt, which commands may catch; the second ends the process.
 
-Python's own way raises the exception again, in whatever is tidied up just then, and prints a traceback there.
+Python's default handler would raise the exception again, during the cleanup, and print a traceback.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from types import FrameType
 
 
 def install_interrupt_handler() -> None:
-    """Take Ctrl-C over, unless the caller has it ignored, as shells do for what they run in the background."""
+    """Install the handler, unless SIGINT is ignored. Shells ignore it for background processes."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _first)
 
 
 def restore_default_handler() -> None:
-    """From now on there is nothing left that would answer: no exception any more."""
+    """Restore the system's default action: from now on, Ctrl-C ends the process without an exception."""
     if signal.getsignal(signal.SIGINT) is _first:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

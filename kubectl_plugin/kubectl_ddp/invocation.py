@@ -1,7 +1,7 @@
-"""What this program is called, by the person who called it, and where they said to look: for commands to type next.
+"""Program name and location flags of the current invocation, for commands that the program suggests.
 
-kubectl starts a plugin in its own place (``exec``), so the plugin cannot tell from its arguments who called; shells,
-however, put the path of what they started into ``$_``, and that survives kubectl.
+kubectl replaces itself by a plugin (``exec``), so the plugin's arguments do not show the caller. Shells store the path
+of the program they started in ``$_``, which survives kubectl.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Final
 EXECUTABLE: Final = "kubectl-ddp"
 
 _said: list[str] = [""]
-"""The flags by which the command under way was told where to look, the last counts. Not of one thread alone: those that
-watch and read for a command give advice, too."""
+"""Stack of location flags; the last entry is current. Shared by all threads, because background threads print
+suggestions too.
+"""
 
 
 def program() -> str:
-    """``kubectl ddp`` when kubectl started us, ``kubectl-ddp`` otherwise; for usage lines and advice."""
+    """Return ``kubectl ddp`` if kubectl started this process, else ``kubectl-ddp``; for usage lines and suggestions."""
     called = PurePath(sys.argv[0]).name if sys.argv else ""
     caller = PurePath(os.environ.get("_", "")).stem
     return "kubectl ddp" if called.startswith("kubectl-") and caller == "kubectl" else EXECUTABLE
@@ -29,7 +30,7 @@ def program() -> str:
 
 @contextmanager
 def location_context(flags: str) -> Iterator[None]:
-    """Within, advice is about the place that these flags mean, each with a space in front of it."""
+    """Use these location flags, each with a leading space, in suggested commands inside the block."""
     _said.append(flags)
     try:
         yield
@@ -38,7 +39,7 @@ def location_context(flags: str) -> Iterator[None]:
 
 
 def location_flags() -> str:
-    """The flags that a command needs which is to be typed next, to look at the same place.
+    """Return the flags that make a suggested command use the same place.
 
     >>> with location_context(" -n team"):
     ...     f"{program()} resume digits{location_flags()}"

@@ -1,4 +1,4 @@
-"""What a job that is there was made of, so that it can be made again: its words, and its code."""
+"""Recovery of a submitted job's specification and code, to create the job again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from kubectl_ddp.spec.program import Script
 from kubectl_ddp.spec.serialization import spec_from_dict
 
 RUN: Final = f"{GROUP}/restart-run"
-"""Annotation of what a restart writes down: the id of the new run. A label would make it count as a part of the run."""
+"""Annotation with the id of the new run, on the record of a restart. A label would make the record a part of the
+run.
+"""
 
 
 def run_of(record: Object) -> str | None:
-    """The run that a restart's record is about; ``None`` for an object that is no such record."""
+    """Return the run id in a restart's record; ``None`` for any other object."""
     run: str | None = (record["metadata"].get("annotations") or {}).get(RUN)
     return run
 
 
 def recover_spec(job: Object) -> JobSpec:
-    """The job as it was submitted. Raises UsageError when it does not say."""
+    """Return the job's specification as submitted. Raises UsageError if the job has none."""
     document = roots.submitted_spec(job)
     if not document:
         raise UsageError(
@@ -34,7 +36,7 @@ def recover_spec(job: Object) -> JobSpec:
 
 
 def code_of(backend: Backend, spec: JobSpec) -> Code | None:
-    """The code that travelled with a job. Raises UsageError when there should be some and it is gone."""
+    """Return the code of a job. Raises UsageError if the code is missing."""
     found = backend.code(spec.name)
     code = read_back(found) if found is not None else None
     is_needed = spec.code is not None or (isinstance(spec.program, Script) and backend.where != "local")

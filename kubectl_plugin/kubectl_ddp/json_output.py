@@ -1,4 +1,6 @@
-"""Jobs as the versioned JSON of ``-o json``: what scripts may rely on. Units are in the names, times are Unix times."""
+"""Versioned JSON of jobs for ``-o json``, a stable interface for scripts. Units are in the names; times are Unix
+times.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ API_VERSION: Final = "cli.ddp/v1"
 
 
 def job_to_dict(state: JobState) -> dict[str, Any]:
-    """One job."""
+    """Return the JSON of one job."""
     fields = asdict(replace(state, ranks=()), dict_factory=_plain)
     fields["ranks"] = [_rank(each) for each in state.ranks]
     fields["progress"] = state.progress
@@ -22,15 +24,15 @@ def job_to_dict(state: JobState) -> dict[str, Any]:
 
 
 def _rank(rank: RankState) -> dict[str, Any]:
-    """One rank; of a thousand of them a deep copy of every field would take as long as to ask them."""
+    """Return the JSON of one rank. ``asdict`` on thousands of ranks takes as long as querying them."""
     return _plain([(name, getattr(rank, name)) for name in RankState.__dataclass_fields__])
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Fields whose words are text: YAML's writer knows no enumerations."""
+    """Convert enum values to strings, which the YAML writer requires."""
     return {name: str(value) if isinstance(value, StrEnum) else value for name, value in items}
 
 
 def job_list_to_dict(states: Sequence[JobState]) -> dict[str, Any]:
-    """Many jobs."""
+    """Return the JSON of several jobs."""
     return {"apiVersion": API_VERSION, "kind": "JobStateList", "items": [job_to_dict(state) for state in states]}

@@ -1,8 +1,8 @@
-"""The lines that the ranks of a job wrote, from all its pods, through all their restarts.
+"""Log lines of all ranks of a job, from all its pods and through all their restarts.
 
-A pod's log holds the lines of all its ranks, each with its rank in front (``contract.LOGPREFIX``), and those of its
-launcher, which have none. Each pod is read by a thread of its own; when its container is replaced, reading goes on
-after the last time that was seen, so that no line comes twice.
+A pod's log holds the lines of all its ranks, each prefixed with its rank (``contract.LOGPREFIX``), and the lines of its
+launcher, without a prefix. A thread reads each pod. If the pod's container is replaced, reading resumes after the last
+timestamp, so no line is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kubectl_ddp.evidence import workers
 from kubectl_ddp.state import TERMINAL, JobState, job_state
 
 PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")
-"""What the launcher writes in front of a rank's line (``contract.LOG_PREFIX``)."""
+"""Prefix that the launcher adds to a rank's line (``contract.LOG_PREFIX``)."""
 
 _ERROR: Final = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|Segmentation fault)\b"
@@ -40,32 +40,32 @@ class Line:
     """One line of one pod."""
 
     time: str
-    """RFC 3339, with nanoseconds."""
+    """Timestamp as RFC 3339, with nanoseconds."""
     pod: str
     rank: int | None
-    """The rank that wrote it; None for the launcher."""
+    """Rank that wrote the line; None for the launcher."""
     text: str
-    """As it was written, with its prefix."""
+    """Text as written, with its prefix."""
 
     def __str__(self) -> str:
-        """The line as it is printed."""
+        """Return the line as printed."""
         return self.text
 
 
 @dataclass(slots=True)
 class RankFilter:
-    """Which lines to show. Remembers, per rank, whether a stack trace is under way."""
+    """Filter of log lines by rank. It tracks, per rank, if a stack trace is in progress."""
 
     ranks: frozenset[int] | None = None
-    """None is all of them."""
+    """Ranks to show (default: all)."""
     errors_of_all: bool = False
-    """Errors of other ranks too, with their stack traces."""
+    """True to also show errors of other ranks, with their stack traces."""
     launchers: bool = True
-    """Lines that no rank wrote."""
+    """True to show lines of the launchers."""
     _in_trace: set[tuple[str, int | None]] = field(default_factory=set)
 
     def matches(self, line: Line) -> bool:
-        """Whether to show a line; lines of one rank must come in their order."""
+        """Return whether to show a line. The lines of each rank must be passed in order."""
         if self.ranks is None or line.rank in self.ranks:
             return True
         return (self.errors_of_all and self._is_error(line)) or (line.rank is None and self.launchers)
@@ -83,11 +83,11 @@ class RankFilter:
 
 
 def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
-    """Read ``--rank``: ``0``, ``0-7``, ``0,3``, ``failed``, ``all``; None is rank 0 and the errors of any.
+    """Parse ``--rank``: ``0``, ``0-7``, ``0,3``, ``failed``, ``all``. None selects rank 0 and the errors of all ranks.
 
     Raises:
-        UsageError: it is none of these.
-        NotFound: ``failed``, and none has; or the job can have none of these ranks.
+        UsageError: If the text has another format.
+        NotFound: If the text is ``failed`` and no rank has failed, or if the job cannot have any of these ranks.
     """
     if text is None:
         return RankFilter(frozenset({0}), errors_of_all=True)
@@ -113,7 +113,7 @@ def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
 def read(
     backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
 ) -> Iterator[Line]:
-    """The lines that are there, by time; with ``tail`` the last so many of those that are wanted. Raises NotFound.
+    """Return the existing lines, by time; with ``tail``, the last matching ones. Raises NotFound.
 
     ``since`` is an RFC 3339 time: older lines are left out.
     """
@@ -124,7 +124,7 @@ def read(
 def follow_logs(
     backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
 ) -> Iterator[Line]:
-    """The lines that are there, then those that come, until the job is over or deleted. Raises NotFound."""
+    """Yield the existing lines, then new lines until the job ends or is deleted. Raises NotFound."""
     seen: dict[str, str] = {}
 
     def record_time(line: Line) -> bool:
@@ -137,7 +137,7 @@ def follow_logs(
 
 
 def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iterator[Line]:
-    """Lines by time. A pod that went away since it was listed is left out; where all have, NotFound is raised."""
+    """Yield lines by time. Pods deleted meanwhile are skipped; if all were deleted, NotFound is raised."""
     gone: list[NotFound] = []
 
     def read_lines(pod: Object) -> Iterator[Line]:
@@ -153,7 +153,7 @@ def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iter
 
 
 def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool) -> Iterator[Line]:
-    """Lines of one pod, those after ``since`` only."""
+    """Yield the lines of one pod; only those after ``since``, if given."""
     name = str(pod["metadata"]["name"])
     for entry in backend.logs(pod, follow=live, timestamps=True, since=since):
         moment, _, text = entry.partition(" ")
@@ -163,20 +163,20 @@ def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool) -> I
 
 
 class _Streams:
-    """One thread watches the job, and one reads each pod; all of them put what they have into one queue."""
+    """Live log lines of a job: one thread watches the job and one reads each pod, all into one queue."""
 
     def __init__(self, backend: Backend, job: str, seen: Mapping[str, str]) -> None:
         self._backend = backend
         self._job = job
         self._seen = dict(seen)
-        # Bounded: a pod that writes faster than we print is slowed down, not kept in memory.
+        # Bounded, so that a pod that writes faster than this process prints is slowed down and not buffered.
         self._arrivals: queue.Queue[Line | Snapshot | _Ended] = queue.Queue(maxsize=10_000)
         self._reading: set[str] = set()
         self._read: dict[str, str] = {}
-        """Pod → the container of it that was read last."""
+        """Pod → id of the container that was read last."""
 
     def lines(self) -> Iterator[Line]:
-        """Lines as they come, in their order for each pod."""
+        """Yield lines as they arrive. The order within each pod is kept."""
         threading.Thread(target=self._watch, daemon=True).start()
         pods: list[Object] = []
         is_over = False
@@ -198,7 +198,7 @@ class _Streams:
             self._open(pods)
 
     def _open(self, pods: Iterable[Object]) -> None:
-        """Read the pods that have a container which was not read yet."""
+        """Start reading pods whose current container has not been read yet."""
         for pod in pods:
             name, container = str(pod["metadata"]["name"]), _container(pod)
             if container and name not in self._reading and self._read.get(name) != container:
@@ -214,7 +214,7 @@ class _Streams:
                 for line in _lines(self._backend, pod, since=since, live=True):
                     since = line.time
                     self._arrivals.put(line)
-            except Unreachable:  # the connection was lost, the pod need not be
+            except Unreachable:  # the pod may still run
                 time.sleep(_RETRY_SECONDS)
                 continue
             except DdpError:
@@ -234,14 +234,14 @@ class _Streams:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A thread has nothing more to say: that of a pod, or the one that watches the job."""
+    """End of a thread: the reader of a pod, or the watcher of the job (``pod`` is None)."""
 
     pod: str | None
     error: BaseException | None = None
 
 
 def _container(pod: Object) -> str:
-    """Tells one container of a pod's name from the next; empty while none has started."""
+    """Return an id of the pod's current container; empty if none has started."""
     statuses = pod.get("status", {}).get("containerStatuses") or [{}]
     status = statuses[0]
     if not {"running", "terminated"}.intersection(status.get("state") or {}):

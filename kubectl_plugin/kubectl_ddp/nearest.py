@@ -1,4 +1,4 @@
-"""The name that a misspelled one stands for."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def suggest_close_match(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return a question with the nearest of the known names; empty where none is near.
+    """Return a question with the closest known name; empty if none is close.
 
     >>> suggest_close_match("trian.py", ["train.py", "data.py"]), suggest_close_match("x", ["train.py"])
     ("Did you mean 'train.py'?", '')
@@ -19,7 +19,7 @@ def suggest_close_match(word: str, known: Iterable[str], *, cutoff: float = 0.6)
 
 
 def suggest_file(path: str) -> str:
-    """Return a question with the file beside a missing one whose name is nearest; empty where none is near."""
+    """Return a question with the closest file name in the directory of a missing file; empty if none is close."""
     missing = Path(path)
     try:
         beside = [each.name for each in missing.parent.iterdir() if each.is_file()]

@@ -1,4 +1,4 @@
-"""Who makes pods of each kind of job, and how to find them in a cluster."""
+"""Controllers that create the pods of each kind of job, and how to find them in a cluster."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ class Operator:
     """One controller."""
 
     name: str
-    """For a sentence."""
+    """Name for use in a sentence."""
     selector: str
-    """Label selector of its pods, the same in its manifests and its chart; empty where it is no pod of anybody's."""
+    """Label selector of the operator's pods, the same in its manifests and its chart; empty if it does not run as a
+    pod.
+    """
     managers: frozenset[str]
-    """What ``managedBy`` may say for it to act."""
+    """Values of ``managedBy`` for which the operator acts."""
 
 
 OPERATORS: Final[Mapping[str, Operator]] = {
@@ -41,6 +43,6 @@ OPERATORS: Final[Mapping[str, Operator]] = {
         name="the cluster's controller manager", selector="", managers=frozenset({"kubernetes.io/job-controller"})
     ),
 }
-"""By engine."""
+"""Engine → its operator."""
 
 KUEUE: Final = Operator(name="Kueue", selector="app.kubernetes.io/name=kueue", managers=frozenset())

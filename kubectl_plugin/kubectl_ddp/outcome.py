@@ -1,4 +1,4 @@
-"""What a run that is over came to: as its pods tell, or as an annotation of the job keeps it, since pods go."""
+"""Summary of a finished run, from its pods or from the annotation that outlives them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Summary = dict[str, Any]
 
 
 def outcome(job: Object, workers: Iterable[Object], *, has_succeeded: bool) -> Summary | None:
-    """The summary of a run that has succeeded, or what the time of one that failed went into; None where nobody knows.
+    """Return the summary of a successful run, or the time account of a failed one; None if unknown.
 
-    Of pods and annotation the one counts that knows more: some pods may be gone, and the others have seen less.
+    If both pods and annotation have one, the more complete one is returned: some pods may be gone.
     """
     pods = [*workers]
     told = evidence.summary(pods) if has_succeeded else evidence.account(pods)
@@ -27,14 +27,14 @@ def outcome(job: Object, workers: Iterable[Object], *, has_succeeded: bool) -> S
 
 
 def restarts_of(summary: Mapping[str, Any]) -> dict[str, int]:
-    """Restarts by cause that it counts; any program may have written it."""
+    """Return restarts by cause. Malformed values are skipped, because any program may write the summary."""
     counts = summary.get("restarts")
     told = counts.items() if isinstance(counts, Mapping) else ()
     return {str(cause): count for cause, count in told if isinstance(count, int) and count > 0}
 
 
 def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, Any]:
-    """How far the run got by its summary: fields of a :class:`~kubectl_ddp.state.JobState`."""
+    """Return the progress in a summary, as fields of a :class:`~kubectl_ddp.state.JobState`."""
     steps = summary.get("steps")
     if has_succeeded:
         known = {name: summary.get(name) for name in ("loss", "goodput", "world_size", "generation")}
@@ -44,7 +44,7 @@ def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, An
 
 
 def text_to_keep(summary: Mapping[str, Any], *, has_succeeded: bool) -> str:
-    """The annotation of a summary: JSON, as small as the termination message that it comes from, without secrets."""
+    """Serialize a summary for the annotation: compact JSON without secrets."""
     told = _redact_summary({**summary, "result": _result(has_succeeded=has_succeeded)})
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
 
@@ -54,7 +54,7 @@ def _redact_summary(summary: Summary) -> Summary:
 
 
 def _stored_summary(job: Object, result: str) -> Summary | None:
-    """That of another end is not of this run: a job that failed may have been let run again."""
+    """Return the summary in the annotation; None if its result differs, as after a restart of a failed job."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.SUMMARY)
     if text is None:
         return None

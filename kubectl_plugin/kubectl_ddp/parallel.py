@@ -1,4 +1,4 @@
-"""Several questions at once: what they take is what the slowest of them takes."""
+"""Concurrent function calls: the total time is that of the slowest call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 AT_ONCE: Final = 16
-"""Requests under way; an API server's priority and fairness gives one person about so many."""
+"""Maximum number of concurrent requests. An API server's priority and fairness grants about so many to one user."""
 
 
 @overload
@@ -23,9 +23,12 @@ def run_concurrently(first: Callable[[], A], second: Callable[[], B], /) -> tupl
 @overload
 def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]: ...
 def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]:
-    """What each call returns, in order. Raises what the first of them raised that did, once all are done.
+    """Run the calls concurrently and return their results in order.
 
-    Ctrl-C waits for none of them, as a pool of threads would: a server may be silent for a minute.
+    Ctrl-C does not wait for running calls, unlike in a thread pool: a server may take a minute to answer.
+
+    Raises:
+        BaseException: The error of the first failed call in order, after all calls have ended.
     """
     turns = threading.BoundedSemaphore(AT_ONCE)
 
@@ -39,5 +42,5 @@ def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]:
 
 
 def each(ask: Callable[[T], A], items: Sequence[T]) -> list[A]:
-    """What ``ask`` returns for each item, in order."""
+    """Return the result of ``ask`` for each item, in order."""
     return list(run_concurrently(*(lambda item=item: ask(item) for item in items)))

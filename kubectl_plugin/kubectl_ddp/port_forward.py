@@ -1,4 +1,4 @@
-"""A way through kubectl to a port of a cluster, for as long as a ``with`` lasts."""
+"""Context manager for ``kubectl port-forward`` to a port in a cluster."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 
 
 class PortForward:
-    """What ``kubectl port-forward`` has opened."""
+    """Open tunnel of a ``kubectl port-forward`` process."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self._process = process
         self.port = port
-        """Of this machine."""
+        """Local port of the tunnel."""
 
     def wait(self) -> None:
-        """Until it is closed from the other side."""
+        """Block until the other side closes the tunnel."""
         for _ in self._process.stdout or ():
             continue
 
 
 @contextlib.contextmanager
 def open_port_forward(handover: ExecCommand) -> Iterator[PortForward]:
-    """Open a tunnel, and close it at the end. Raises NotFound, Unreachable."""
+    """Open a tunnel, and close it at the end of the block. Raises NotFound, Unreachable."""
     try:
         process = subprocess.Popen(
             handover.words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

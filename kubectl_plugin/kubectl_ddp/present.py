@@ -1,4 +1,4 @@
-"""How things look: tables, colour, durations. Pure: text out, no printing."""
+"""Text formatting of tables, colors and durations. Pure functions that return text; nothing is printed here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kubectl_ddp.ranks import RankActivity, RankState
 from kubectl_ddp.state import JobState, Nodes, State
 
 NOTHING: Final = "-"
-"""What nobody told."""
+"""Placeholder for an unknown value."""
 
 _GAP: Final = 3
 _NARROWEST: Final = 12
-"""A column is not cut below this width."""
+"""Minimum width to which a column is truncated."""
 
 _COLORS: Final[Mapping[str, str]] = {"green": "32", "yellow": "33", "red": "31", "dim": "2", "bold": "1"} | {
     "on red": "30;41",
@@ -28,7 +28,7 @@ _COLORS: Final[Mapping[str, str]] = {"green": "32", "yellow": "33", "red": "31",
     "on white": "30;47",
 }
 COLOR_CODES: Final = frozenset(_COLORS.values())
-"""What :meth:`Style.paint` may write between ``ESC [`` and ``m``."""
+"""Codes that :meth:`Style.apply_color` may write between ``ESC [`` and ``m``."""
 _STATE_COLORS: Final[Mapping[State, str]] = {
     State.RUNNING: "green",
     State.SUCCEEDED: "green",
@@ -51,16 +51,16 @@ RANK_COLORS: Final[Mapping[RankActivity, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What the reader's side can show."""
+    """Display capabilities of the output."""
 
     color: bool = False
     width: int | None = None
-    """Columns of the terminal; None for a pipe, in which nothing is cut."""
+    """Columns of the terminal; None for a pipe, where nothing is truncated."""
     unicode: bool = True
-    """Whether it has letters beyond ASCII, such as blocks and the ellipsis."""
+    """True if the output supports characters beyond ASCII, such as blocks and the ellipsis."""
 
     def apply_color(self, text: str, color: str) -> str:
-        """Text in a color, if colors are wanted; the words alone must say the same."""
+        """Return the text in a color if colors are enabled. The text must be unambiguous without its color."""
         text = escape_control_chars(text)
         return f"\033[{_COLORS[color]}m{text}\033[0m" if self.color and text and color in _COLORS else text
 
@@ -72,14 +72,14 @@ class Cell:
     text: str
     color: str = ""
     spans: tuple[Cell, ...] = ()
-    """The text in pieces, each in a color of its own."""
+    """Pieces of the text, each with its own color."""
 
     def __post_init__(self) -> None:
-        """Text of a job must not reach the terminal as controls, nor be wider than it is counted."""
+        """Escape control characters, which would reach the terminal and break the column widths."""
         object.__setattr__(self, "text", escape_control_chars(self.text))
 
     def styled(self, style: Style, width: int) -> str:
-        """The text in its colors, in so many columns at most."""
+        """Return the text in its colors, truncated to ``width`` columns."""
         if len(self.text) > width:
             return style.apply_color(self.text[: width - 1] + ("…" if style.unicode else "~"), self.color)
         return "".join(style.apply_color(span.text, span.color) for span in self.spans or (self,))
@@ -93,7 +93,7 @@ class Table:
     rows: list[Sequence[Cell]] = field(default_factory=list)
 
     def render(self, style: Style) -> str:
-        """The lines; too wide for the terminal, the widest columns give way."""
+        """Return the lines of the table. If it exceeds the width of the terminal, the widest columns are truncated."""
         columns = range(len(self.header))
         widths = [max([len(self.header[at]), *(len(row[at].text) for row in self.rows)]) for at in columns]
         if style.width is not None:
@@ -122,7 +122,7 @@ def _line(cells: Sequence[Cell], widths: Sequence[int], style: Style) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A duration as kubectl writes it.
+    """Format a duration as kubectl does.
 
     >>> [duration(each) for each in (None, 0.4, 7, 119, 600, 7300, 90_000, 1_000_000)]
     ['-', '0s', '7s', '119s', '10m', '121m', '25h', '11d']
@@ -136,7 +136,7 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None, *, digits: int = 4) -> str:
-    """A number with as many digits as it deserves.
+    """Format a number with ``digits`` significant digits; large numbers keep all digits before the decimal point.
 
     >>> [number(each) for each in (None, 0.012345, 3.0, 1234.5678, 98765.4)]
     ['-', '0.01235', '3', '1235', '98765']
@@ -147,12 +147,12 @@ def number(value: float | None, *, digits: int = 4) -> str:
 
 
 def count(value: int | None) -> str:
-    """A whole number."""
+    """Format an integer."""
     return NOTHING if value is None else str(value)
 
 
 def pluralize(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun.
+    """Format a number with its noun.
 
     >>> pluralize(1, "rank"), pluralize(2, "rank"), pluralize(2, "process", "processes")
     ('1 rank', '2 ranks', '2 processes')
@@ -161,7 +161,7 @@ def pluralize(number: int, noun: str, plural: str = "") -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 1.
+    """Format a fraction of 1 as a percentage.
 
     >>> percent(0.4567), percent(None)
     ('45%', '-')
@@ -170,17 +170,17 @@ def percent(share: float | None) -> str:
 
 
 def bounds(nodes: Nodes) -> str:
-    """Nodes as they were asked for: ``2``, or ``1-4``."""
+    """Format the requested number of nodes: ``2``, or ``1-4``."""
     return str(nodes.minimum) if nodes.minimum == nodes.maximum else f"{nodes.minimum}-{nodes.maximum}"
 
 
 def state_cell(state: State) -> Cell:
-    """A state in its color."""
+    """Return a table cell with a state in its color."""
     return Cell(state, _STATE_COLORS[state])
 
 
 def queue_text(queue: Queued | None) -> str:
-    """Which queue a job is in, and where.
+    """Format the queue of a job and its position.
 
     >>> [queue_text(each) for each in (None, Queued("team", True), Queued("team", False, 3))]
     ['-', 'team', 'team #3']
@@ -191,9 +191,9 @@ def queue_text(queue: Queued | None) -> str:
 
 
 def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, namespaced: bool = False) -> Table:
-    """One row per job, with its queue where one of them is in a queue.
+    """Return a table with one row per job. It has a column for queues if any job is in one.
 
-    ``namespaced`` puts the namespace first, where jobs of several may have one name.
+    ``namespaced`` adds a leading column for the namespace, for jobs of several namespaces.
     """
     has_queues = any(state.queue for state in states)
     has_results = any(result_text(state) != NOTHING for state in states)
@@ -216,7 +216,7 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
 
 
 def result_text(state: JobState, *, most: int = 40) -> str:
-    """What a finished job came to: its accuracy or loss, or the first error, in at most so many characters."""
+    """Return the result of a finished job: its accuracy or loss, or the first error, in at most ``most`` characters."""
     if state.state is State.FAILED and state.first_error is not None:
         line = next(iter(state.first_error.message.splitlines()), "") or NOTHING
         return line if len(line) <= most else f"{line[: most - 3]}..."
@@ -256,7 +256,7 @@ def _wide_row(state: JobState, *, namespaced: bool) -> list[str]:
 
 
 def rank_table(state: JobState, now: float) -> Table:
-    """One row per rank; where the job has a layout, with each one's place in it."""
+    """Return a table with one row per rank, including its mesh position if the job has a layout."""
     has_places = any(rank.place for rank in state.ranks)
     mesh = ("MESH",) * has_places
     header = ("RANK", *mesh, "POD", "NODE", "STATE", "STEP", "SAMPLES/S", "PHASES", "LAST-SEEN")
@@ -283,6 +283,6 @@ def _rank_row(rank: RankState, now: float, *, has_places: bool) -> list[Cell]:
 
 
 def format_phases(rank: RankState, *, most: int = 3) -> str:
-    """The parts of a step that take longest, with their shares."""
+    """Format the longest phases of a step, with their shares."""
     by_share = sorted(rank.phases.items(), key=lambda item: -item[1])[:most]
     return " ".join(f"{phase} {percent(share)}" for phase, share in by_share if share >= 0.01)

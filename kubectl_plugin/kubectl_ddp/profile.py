@@ -1,4 +1,4 @@
-"""Brings a trace of a few steps from a rank to here: ``ddp_trainer profile`` beside it, its stdout in a file."""
+"""Download of a profiler trace of a few steps: runs ``ddp_trainer profile`` beside the rank and stores its stdout."""
 
 from __future__ import annotations
 
@@ -23,25 +23,29 @@ if [ -n "$RANK_PID" ]; then
 fi
 exec "$python" -P -m ddp_trainer profile "$@"
 """
-"""The rank's own interpreter can import what the launcher can; the one that is named where its process is not known."""
+"""Shell command that runs the profiler with the rank's interpreter, which can import ``ddp_trainer``; ``$1`` is the
+interpreter to use if the process of the rank is unknown.
+"""
 _SPARE_SECONDS: Final = 30.0
-"""What the way there and back may take."""
+"""Time allowed for the connection and the transfer, in seconds."""
 
 
 def entry(
     local_rank: int, variables: Mapping[str, str], *, steps: int, seconds: float, python: str = "python3"
 ) -> Entry:
-    """What is to be run beside the rank; ``python`` is an interpreter of the pod that knows our trainer."""
+    """Return the command to run beside the rank. ``python`` is an interpreter of the pod that can import
+    ``ddp_trainer``.
+    """
     flags = ("--local-rank", str(local_rank), "--steps", str(steps), "--seconds", f"{seconds:g}")
     return Entry(words=("sh", "-c", _RUN, "profile", python, *flags), variables=variables)
 
 
 def fetch_trace(handover: ExecCommand, file: Path, seconds: float) -> int:
-    """Write the trace to ``file``; its size in bytes. Nothing is left of one that did not come as a whole.
+    """Write the trace to ``file`` and return its size in bytes. An incomplete file is removed.
 
     Raises:
-        TimedOut: the rank ended no step in time.
-        DdpError: there is no trace, or it cannot be written here.
+        TimedOut: If the rank completed no step in time.
+        DdpError: If there is no trace, or the file cannot be written.
     """
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -83,7 +87,7 @@ def _run(handover: ExecCommand, out: int, seconds: float) -> None:
 
 
 def _reason(code: int, said: str) -> DdpError:
-    """What the program beside the rank said, or what kept it from saying so."""
+    """Return the error that the profiler reported, or the reason why it did not run."""
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith("command terminated")]
     ours = [line.removeprefix("profile: ") for line in lines if line.startswith("profile: ")]
     sentence = ours[-1] if ours else f"The pod made no trace: {lines[-1] if lines else f'exit code {code}'}."
@@ -93,7 +97,7 @@ def _reason(code: int, said: str) -> DdpError:
 
 
 def _check(file: Path) -> None:
-    """Whether all of it came, by its own check sum. Raises DdpError."""
+    """Verify the checksum of the trace. Raises DdpError if it is incomplete."""
     try:
         with gzip.open(file) as trace:
             while trace.read(1 << 20):

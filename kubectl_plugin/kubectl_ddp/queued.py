@@ -1,4 +1,4 @@
-"""Where a job stands in a queue of Kueue's: pure, from the job and from what Kueue tells of those that wait."""
+"""Queue position of a job, from the job and Kueue's data about waiting workloads. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kubectl_ddp.backend import Object, Queued
 from kubectl_ddp.conditions import holds
 
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
-"""Label by which Kueue knows what it decides about."""
+"""Label with the name of a job's LocalQueue. Kueue manages only objects that have it."""
 
 KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
-"""Label that names the WorkloadPriorityClass; it goes before the priority of the pods."""
+"""Label with the WorkloadPriorityClass, which takes precedence over the priority of the pods."""
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
@@ -24,12 +24,12 @@ Place = tuple[str, str]
 def queued(
     job: Object, positions: Mapping[str, int] | None = None, held: Collection[str] = frozenset()
 ) -> Queued | None:
-    """The queue that a job is in; ``None`` when it is in none.
+    """Return the queue of a job; ``None`` if it is in none.
 
     Args:
-        job: the root object.
-        positions: uid of a root → its place in line, from 1, of those that wait.
-        held: uids of roots that Kueue was told to hold back.
+        job: Root object.
+        positions: Uid of a root object → its position among the waiting jobs, from 1.
+        held: Uids of root objects whose Workload is inactive.
     """
     name = (job["metadata"].get("labels") or {}).get(KUEUE_QUEUE)
     if not name:
@@ -41,13 +41,13 @@ def queued(
 
 
 def queues_of(jobs: Iterable[Object]) -> list[Place]:
-    """The queues in which some of these jobs wait."""
+    """Return the queues in which at least one of these jobs waits."""
     found = ((job["metadata"].get("namespace", ""), at) for job in jobs if (at := queued(job)) and not at.is_admitted)
     return list(dict.fromkeys((str(namespace), at.name) for namespace, at in found))
 
 
 def positions_from_api(summary: Object) -> dict[str, int]:
-    """Places in line as Kueue's visibility API tells them: those in the ClusterQueue, which decides who is next."""
+    """Return positions from Kueue's visibility API: those in the ClusterQueue, which decide the order of admission."""
     return {
         uid: int(item.get("positionInClusterQueue", 0)) + 1
         for item in summary.get("items") or ()
@@ -56,18 +56,18 @@ def positions_from_api(summary: Object) -> dict[str, int]:
 
 
 def estimate_positions(workloads: Sequence[Object], queue: str) -> dict[str, int]:
-    """The same for one LocalQueue without that API."""
+    """Estimate the positions in one LocalQueue from its Workloads, without the visibility API."""
     waiting = in_line(each for each in workloads if each["spec"].get("queueName") == queue)
     return {uid: number for number, each in enumerate(waiting, 1) if (uid := owner_of(each))}
 
 
 def in_line(workloads: Iterable[Object]) -> list[Object]:
-    """Those of some Workloads that wait, in the order in which Kueue takes them: by priority, then by age."""
+    """Return the waiting Workloads in the order in which Kueue admits them: by priority, then by age."""
     return sorted((each for each in workloads if is_waiting(each)), key=_order)
 
 
 def is_waiting(workload: Object) -> bool:
-    """Whether it is considered and has no quota yet."""
+    """Return whether a Workload is active, unfinished and without quota."""
     is_settled = holds(workload, "QuotaReserved") or holds(workload, "Finished")
     return bool(workload["spec"].get("active", True)) and not is_settled
 
@@ -77,6 +77,6 @@ def _order(workload: Object) -> tuple[int, str]:
 
 
 def owner_of(workload: Object) -> str:
-    """Uid of the job that a Workload stands for; empty where it does not say."""
+    """Return the uid of a Workload's job; empty if unknown."""
     owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
     return str(owners[0].get("uid", ""))

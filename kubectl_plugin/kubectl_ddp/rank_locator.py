@@ -1,6 +1,7 @@
-"""Where a rank is: which pod, which process. It moves with every rendezvous.
+"""Lookup of the pod and process of a rank, which change with every rendezvous.
 
-A rank with metrics says so itself; of one whose script has none, its launcher does, which knows no process.
+A rank with metrics reports its own pod and process. For a rank without metrics, the launcher reports the pod but no
+process.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A pod, and in it perhaps the process of a rank."""
+    """Pod, and optionally the process of a rank in it."""
 
     pod: Object
     rank: int | None = None
     local_rank: int | None = None
     pid: int | None = None
-    """Number of the process, in its container."""
+    """Process id, inside the container."""
 
     @property
     def name(self) -> str:
@@ -37,26 +38,26 @@ class Place:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What a command that is run beside the rank is told of it, in torchrun's words."""
+        """Environment variables for a command that runs beside the rank, with torchrun's names."""
         told = {"RANK": self.rank, "LOCAL_RANK": self.local_rank, "RANK_PID": self.pid}
         return {name: str(value) for name, value in told.items() if value is not None}
 
     def __str__(self) -> str:
-        """For a person."""
+        """Return the place as a sentence."""
         facts = {"local rank": self.local_rank, "process": self.pid}
         told = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
         return f"Pod {self.name}." if self.rank is None else f"Rank {self.rank}: pod {self.name}, {told}."
 
 
 def find_rank(backend: Backend, name: str, rank: int) -> Place:
-    """The pod and the process of a rank. Raises NotFound."""
+    """Find the pod and the process of a rank. Raises NotFound."""
     snapshot = backend.job(name)
     samples = scrape(backend, snapshot)
     return place_of_rank(job_state(snapshot, samples), snapshot.pods, samples, rank)
 
 
 def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str, Samples], rank: int) -> Place:
-    """The same of what is known already. Raises NotFound."""
+    """Find the pod and the process of a rank in data that was already read. Raises NotFound."""
     by_name = {str(each["metadata"]["name"]): each for each in pods}
     found = next((each for each in state.ranks if each.rank == rank), None)
     launchers = dict(_locate_from_launchers(state, samples, rank))
@@ -67,13 +68,15 @@ def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str,
             f"Nobody says where rank {rank} of job '{state.name}' is: {_why(state)}", hint=_status_hint(state)
         )
     pid = samples[found.pod].value(Metric.RANK_PID, rank=str(rank))
-    # A rank that has just begun may have told its process and not yet the rest.
+    # A rank that has just started may have reported its process but not its local rank.
     local_rank = found.local_rank if found.local_rank is not None else launchers.get(found.pod)
     return Place(pod=by_name[found.pod], rank=rank, local_rank=local_rank, pid=int(pid) if pid is not None else None)
 
 
 def _locate_from_launchers(state: JobState, samples: Mapping[str, Samples], rank: int) -> Iterator[tuple[str, int]]:
-    """Pod and local rank; of the last group alone, since a pod that left it still tells of the one before."""
+    """Yield pod and local rank as reported by launchers. Pods outside the newest worker group are skipped, because they
+    still report the previous group.
+    """
     for pod, said in samples.items():
         first = said.value(Metric.FIRST_RANK)
         is_in_it = said.value(Metric.RENDEZVOUS_ROUND) == state.generation and (state.world_size or 0) > rank
@@ -82,10 +85,10 @@ def _locate_from_launchers(state: JobState, samples: Mapping[str, Samples], rank
 
 
 def find_pod(snapshot: Snapshot, pod: str) -> Place:
-    """A pod of the job by its name, or by what follows the job's in it, as in ``worker-1`` or ``store``.
+    """Find a pod of the job by its name, or by the part after the job's name, as in ``worker-1`` or ``store``.
 
     Raises:
-        NotFound: there is none, or there are several whose names begin so.
+        NotFound: If no pod matches, or if several names start with it.
     """
     names = [str(each["metadata"]["name"]) for each in snapshot.pods]
     job = snapshot.job["metadata"]["name"]

@@ -1,7 +1,6 @@
-"""What every rank of a job is doing, from the metrics of its pods.
+"""State of every rank of a job, from the metrics of its pods.
 
-Which pod a rank is on is what the rank itself says; a pod's index says nothing about it, since ranks are given at every
-rendezvous anew.
+Each rank reports its own pod. The index of a pod does not determine its ranks, because every rendezvous reassigns them.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from kubectl_ddp.exposition import RANK_STOPPED, Samples
 
 
 class RankActivity(StrEnum):
-    """What the process of a rank is doing."""
+    """State of a rank's process."""
 
     UP = "up"
     STOPPED = "stopped"
-    """It exists and does not run: a debugger, SIGSTOP, or uninterruptible sleep."""
+    """The process exists and does not run: a debugger, SIGSTOP, or uninterruptible sleep."""
     AWAITED = "waited for"
-    """The other ranks wait for it, and none of them makes progress."""
+    """The other ranks wait for this rank, and none makes progress."""
     DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """One rank."""
+    """State of one rank."""
 
     rank: int
     local_rank: int | None
@@ -37,22 +36,22 @@ class RankState:
     """Kubernetes node of the pod."""
     state: RankActivity
     step: int | None
-    """Global step it committed last."""
+    """Last committed global step."""
     samples_per_second: float | None
-    """Over the time in steps: since it started, or since the earlier scrape."""
+    """Average over the time in steps: since the rank started, or since the earlier scrape."""
     seconds_per_step: float | None
     busy_seconds: float | None = None
-    """Of a step, in which it did not wait for other ranks; None where nobody tells the two apart."""
+    """Seconds per step without waiting for other ranks; None if the two are not measured separately."""
     phases: dict[str, float] = field(default_factory=dict)
-    """Part of a step → share of its time, 0 to 1."""
+    """Phase of a step → its share of the time, 0 to 1."""
     last_step: float | None = None
-    """Unix time of its last committed step."""
+    """Unix time of the last committed step."""
     place: str = ""
-    """In the layout of the job, as ``r1 s0 t1``; empty where it has none."""
+    """Position in the layout of the job, as ``r1 s0 t1``; empty if the job has no layout."""
 
 
 _NOTHING: Final = Samples()
-"""Of a rank of which there is no earlier scrape."""
+"""Samples of a rank that the earlier scrape does not have."""
 
 
 def rank_states(
@@ -62,13 +61,13 @@ def rank_states(
     *,
     awaited: int | None = None,
 ) -> tuple[RankState, ...]:
-    """Every rank that a pod tells of, in order.
+    """Return the state of every rank that a pod reports, ordered by rank.
 
     Args:
-        samples: pod → what it said.
-        nodes: pod → the node it is on.
-        before: the same from an earlier scrape; rates are then over the time between.
-        awaited: rank that the others wait for.
+        samples: Pod → its samples.
+        nodes: Pod → its Kubernetes node.
+        before: Samples of an earlier scrape. With it, rates are averages over the time between the scrapes.
+        awaited: Rank that the others wait for.
     """
     told: list[RankState] = []
     for pod, said in samples.items():
@@ -79,7 +78,7 @@ def rank_states(
             if name.isdecimal() and (of_rank.all(Metric.RANK_UP) or of_rank.all(Metric.RANK_INFO))
         ]
     best: dict[int, RankState] = {}
-    # A pod keeps the last values of a rank that has moved away: the one that lives, or stepped last, is the rank.
+    # A pod keeps the last values of a rank that moved away. The current one is up, or committed a step last.
     for state in sorted(told, key=lambda one: (one.state is not RankActivity.DOWN, one.last_step or 0.0)):
         best[state.rank] = state
     if awaited in best and best[awaited].state is RankActivity.UP:
@@ -88,7 +87,7 @@ def rank_states(
 
 
 def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> RankState:
-    """A rank, from what was said of it alone."""
+    """Return the state of a rank from the samples with its label."""
     info = next((labels for labels, _ in said.all(Metric.RANK_INFO)), {})
     local = info.get(MetricLabel.LOCAL_RANK, "")
     step = said.value(Metric.STEP)
@@ -116,7 +115,7 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
 
 
 def _step_seconds_without_comm(phases: Mapping[str, float], steps: float) -> float | None:
-    """Seconds of a step without waiting for others, of a loop that times its own communication."""
+    """Return the seconds of a step without communication, for a loop that times its own communication."""
     waited = phases.get(Phase.COMM_EXPOSED, 0.0)
     return (sum(phases.values()) - waited) / steps if steps > 0 and waited > 0 else None
 
@@ -128,7 +127,7 @@ def _activity(said: Samples) -> RankActivity:
 
 
 def _counter_increase(said: Samples, before: Samples, family: str) -> dict[str, float]:
-    """What a counter grew by, by phase where it has phases; one that fell was begun anew."""
+    """Return the increase of a counter, by phase if it has phases. A counter that decreased has been reset."""
     now = _by_phase(said, family)
     then = _by_phase(before, family) if before is not _NOTHING else {}
     if not then:

@@ -1,7 +1,6 @@
-"""What stands around a job and may be why it does not run: nodes, queues, claims, its operator, events.
+"""Objects that may explain why a job does not run: nodes, queues, claims, its operator, events.
 
-A place is asked for several kinds at once. What it refuses is not an error of who asks: it is left out, with a sentence
-that says what could not be looked at.
+Several kinds are read together. A kind that may not be read raises no error: it is skipped, and a sentence reports it.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ class RelatedKind(StrEnum):
     """Kinds of objects that a job depends on."""
 
     EVENTS = "events"
-    """All of the job's namespace: those of pods that are gone, and of what an operator made, are among them."""
+    """All events of the job's namespace, including those of deleted pods and of objects that an operator created."""
     NODES = "nodes"
     BOUND = "pods of all namespaces"
-    """Pods that hold a node's resources, whoever's they are."""
+    """Pods of any owner that hold resources of a node."""
     CLAIMS = "persistentvolumeclaims"
     WORKLOADS = "workloads"
-    """Kueue's, of all namespaces: who waits, who holds the quota."""
+    """Kueue's Workloads of all namespaces, for the order of waiting and the use of quota."""
     LOCAL_QUEUES = "localqueues"
     CLUSTER_QUEUES = "clusterqueues"
     OPERATOR = "pods of the operator"
-    """That of the job's engine."""
+    """Pods of the operator of the job's engine."""
     QUEUE_CONTROLLER = "pods of Kueue"
     QUOTAS = "resourcequotas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelatedObjects:
-    """What was found."""
+    """Objects that were read."""
 
     found: Mapping[RelatedKind, tuple[Object, ...]] = field(default_factory=dict)
-    """Kinds that were looked at; empty where there is none, or the place does not know the kind."""
+    """Kind → objects. Empty if none exist, or if the place does not have the kind."""
     unseen: tuple[str, ...] = ()
-    """A sentence for each kind that could not be looked at."""
+    """One sentence for each kind that could not be read."""
 
     def of(self, kind: RelatedKind) -> tuple[Object, ...]:
-        """The objects of a kind; none where nobody looked."""
+        """Return the objects of a kind; empty if the kind was not read."""
         return self.found.get(kind, ())
 
     def was_read(self, kind: RelatedKind) -> bool:
-        """Whether the kind was looked at, so that none means that there is none."""
+        """Return whether the kind was read, so that an empty result means that no such object exists."""
         return kind in self.found

@@ -1,8 +1,7 @@
-"""Keeps the last words of pods where they outlive them, in annotations of the job: the first error, and the summary.
+"""Copies of the first error and the summary in annotations of the job, which outlive its pods.
 
-Written by the commands that look at one job anyway: ``status``, ``logs``, ``wait``, ``why``, ``report``, ``bundle``,
-and ``submit`` that waits. A list of many jobs writes nothing, since looking around must not become a write for every
-job.
+Commands that read a single job write them: ``status``, ``logs``, ``wait``, ``why``, ``report``, ``bundle``, and
+``submit`` that waits. Lists of jobs write nothing, because that would be one write per job.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kubectl_ddp.state import JobState, State
 
 
 def persist_result(backend: Backend, job: Object, state: JobState) -> None:
-    """Copy them to the job, unless they are there; where that is not allowed, or fails, nothing is lost."""
+    """Write the first error and the summary to the job's annotations, unless present. Errors are ignored."""
     there = job["metadata"].get("annotations") or {}
     new = {str(name): text for name, text in _result_annotations(job, state) if there.get(name) != text}
     if new:

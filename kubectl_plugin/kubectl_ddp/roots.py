@@ -1,7 +1,7 @@
-"""The four kinds of object that a job can be on a cluster, as a table: what each calls the things that all have.
+"""The four kinds of root object that a job can have on a cluster, as a table of their field names.
 
-Pure data and readers of it, so that state, commands and the cluster's backend are written once for all of them. The
-vocabulary of conditions is the PyTorchJob's: Succeeded, Failed, Suspended, Running, Restarting.
+Pure data, and functions that read it, so that state, commands and the cluster backend are written once for all kinds.
+Conditions are translated to those of the PyTorchJob: Succeeded, Failed, Suspended, Running, Restarting.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from kubectl_ddp.backend import Object
 
 Condition = Mapping[str, Any]
 Path = tuple[str | int, ...]
-"""Keys and indexes from an object's root to one of its fields."""
+"""Keys and indexes from the root of an object to one of its fields."""
 
 POD_JOB: Final[Path] = ("spec", "replicatedJobs", 0, "template", "spec")
-"""The batch Job inside of a JobSet."""
+"""Path of the batch Job inside a JobSet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """One kind of root object."""
+    """Description of one kind of root object."""
 
     engine: str
-    """The word for it on the command line."""
+    """Value of ``--engine`` for this kind."""
     api_version: str
     kind: str
     plural: str
-    """The last part of its path on the API server."""
+    """Last part of its path on the API server."""
     suspend: Path
-    """Whether its pods are to be held back."""
+    """Path of the field that suspends the job."""
     nodes: tuple[Path, ...]
-    """Where the number of worker pods stands; every one of them has to be changed to scale it."""
+    """Paths of the number of worker pods. Scaling must change all of them."""
     is_scalable: bool
-    """Whether that number can be changed while it runs."""
+    """True if the number of pods can be changed while the job runs."""
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """What its own words for conditions mean; those not named are not about the state of the job."""
+    """Type of this kind's condition → the PyTorchJob's. Other types do not affect the state of the job."""
     active: tuple[str, ...] = ()
-    """Where the status counts running pods, for a kind without a condition Running; lists on the way are summed."""
+    """Path of the number of running pods in the status, for a kind without a condition Running. Lists on the path are
+    summed.
+    """
     template: Path = ()
-    """The pod template of the workers; of a TrainJob it is the runtime that has one."""
+    """Path of the pod template of the workers. Empty for a TrainJob, whose runtime has the template."""
 
     @property
     def resource(self) -> str:
-        """The resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
+        """Resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
         return f"{self.kind.lower()}.{self.group}"
 
     @property
     def group(self) -> str:
-        """The API group."""
+        """API group."""
         return self.api_version.partition("/")[0]
 
 
@@ -104,11 +106,13 @@ JOB: Final = Root(
 )
 
 ROOTS: Final = {root.engine: root for root in (PYTORCHJOB, TRAINJOB, JOBSET, JOB)}
-"""By the engine's name, in the order in which a cluster's engines are preferred."""
+"""Engine → its kind, in the order of preference."""
 
 
 def kind_of(item: Object) -> Root | None:
-    """Which of the four an object is; ``None`` for any other kind. A Job without our specification is a companion."""
+    """Return the kind of an object; ``None`` if it is no root object. A Job without our specification belongs to
+    another job.
+    """
     for root in ROOTS.values():
         if (item.get("apiVersion"), item.get("kind")) == (root.api_version, root.kind):
             is_ours = root is not JOB or Annotation.SPEC in (item["metadata"].get("annotations") or {})
@@ -117,13 +121,13 @@ def kind_of(item: Object) -> Root | None:
 
 
 def root_of(objects: list[Object]) -> Object:
-    """The one object of a rendered job that all others belong to. Raises ValueError unless there is exactly one."""
+    """Return the root object of a rendered job. Raises ValueError unless there is exactly one."""
     [root] = [item for item in objects if kind_of(item) is not None]
     return root
 
 
 def conditions(job: Object) -> dict[str, Condition]:
-    """What is true of a root object, in the PyTorchJob's words."""
+    """Return the conditions of a root object that are true, by the PyTorchJob's type."""
     root, status = kind_of(job) or PYTORCHJOB, job.get("status") or {}
     found: dict[str, Condition] = {
         root.conditions[item["type"]]: item
@@ -136,7 +140,7 @@ def conditions(job: Object) -> dict[str, Condition]:
 
 
 def running(status: Mapping[str, Any], path: tuple[str, ...]) -> int:
-    """The number at a path of a status, summed over the lists on the way; 0 where there is none."""
+    """Return the number at a path of a status, summed over lists on the path; 0 if missing."""
     found: list[Any] = [status]
     for key in path:
         found = [item.get(key) for item in found if isinstance(item, Mapping)]
@@ -145,17 +149,17 @@ def running(status: Mapping[str, Any], path: tuple[str, ...]) -> int:
 
 
 def is_suspend_requested(job: Object) -> bool:
-    """Whether the job is told to hold its pods back."""
+    """Return whether the job's specification suspends it."""
     return bool(at(job, (kind_of(job) or PYTORCHJOB).suspend))
 
 
 def desired_nodes(job: Object) -> int:
-    """How many worker pods it is told to have."""
+    """Return the number of worker pods in the job's specification."""
     return int(at(job, (kind_of(job) or PYTORCHJOB).nodes[0]) or 1)
 
 
 def bounds(job: Object) -> tuple[int, int]:
-    """Least and largest number of nodes that it was submitted for."""
+    """Return the minimum and maximum number of nodes with which the job was submitted."""
     elastic = (job.get("spec") or {}).get("elasticPolicy") or {}
     if elastic:
         desired = desired_nodes(job)
@@ -165,19 +169,19 @@ def bounds(job: Object) -> tuple[int, int]:
 
 
 def processes_per_node(job: Object) -> int:
-    """Training processes per pod; the operator takes words too (``auto``), which we never write and count as one."""
+    """Return the number of training processes per pod. ``auto`` and other words, which we never write, count as 1."""
     text = str((job.get("spec") or {}).get("nprocPerNode") or submitted_spec(job).get("nproc") or 1)
     return int(text) if text.isdecimal() else 1
 
 
 def started(job: Object) -> str | None:
-    """When its pods were first made: a JobSet and a TrainJob do not say."""
+    """Return the start time of a job; None for a JobSet or a TrainJob, which do not report it."""
     moment: str | None = (job.get("status") or {}).get("startTime")
     return moment
 
 
 def at(item: Any, path: Path) -> Any:
-    """What stands at a path of an object; ``None`` where there is nothing."""
+    """Return the value at a path of an object; ``None`` if missing."""
     for key in path:
         if isinstance(key, int):
             item = item[key] if isinstance(item, list) and len(item) > key else None
@@ -187,7 +191,7 @@ def at(item: Any, path: Path) -> Any:
 
 
 def put(item: Object, path: Path, value: Any) -> None:
-    """Set what stands at a path of an object; maps on the way are made."""
+    """Set the value at a path of an object. Missing maps on the path are created."""
     *way, last = path
     place: Any = item
     for key in way:
@@ -196,7 +200,7 @@ def put(item: Object, path: Path, value: Any) -> None:
 
 
 def submitted_spec(job: Object) -> Mapping[str, Any]:
-    """The specification that the job was submitted with."""
+    """Return the specification with which the job was submitted; empty if missing."""
     text = (job["metadata"].get("annotations") or {}).get(Annotation.SPEC, "")
     try:
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""Asks the pods of a job for their metrics, all at once, and does not wait for those that do not answer."""
+"""Concurrent scraping of the pods' metrics, without waiting for pods that do not answer."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from kubectl_ddp.exposition import LIVE, Samples, parse
 from kubectl_ddp.state import JobState, job_state
 
 _AT_FIRST: Final = 4
-"""Who asks. More are no faster where pods answer at once, and each needs a connection of its own."""
+"""Initial number of threads. Each needs a connection, and more do not help if pods answer immediately."""
 
 _AT_MOST: Final = 16
-"""Requests in flight: an API server's proxy is not ours alone."""
+"""Maximum number of concurrent requests, because the API server's proxy is shared with others."""
 
 _SLOW_SECONDS: Final = 0.01
-"""Without any answer, after which one more asks."""
+"""Seconds without any answer after which another thread starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeLimit:
-    """How many pods are asked at most."""
+    """Maximum number of pods to scrape."""
 
     of_each: int
-    """Of every job: the first, on which rank 0 is unless pods were lost, tells how far all of it is."""
+    """Pods per job, in order. The first pod has rank 0 unless pods were lost, and reports the progress of the job."""
     in_all: int
 
 
 def scrape(backend: Backend, snapshot: Snapshot) -> dict[str, Samples]:
-    """What the running worker pods of a job say, by name; pods that do not answer are left out."""
+    """Return the metrics of a job's running worker pods by name, without the pods that do not answer."""
     return scrape_all(backend, [snapshot])[0]
 
 
 def scrape_all(
     backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
 ) -> list[dict[str, Samples]]:
-    """The same for many jobs, in one go.
+    """Return the metrics of many jobs' running worker pods, one map of pod names per job.
 
-    The first pod of every job is asked before the second of any, and the jobs that began last are asked first, so that
-    the pods that are left out are those that are missed least.
+    The first pod of every job is scraped before the second of any, and newer jobs before older ones. Thus the pods that
+    are left out are the least important ones.
 
     Args:
-        backend: where they run.
-        snapshots: the jobs.
-        patience: seconds after which pods that have not answered yet are left out; a pod's own time when None.
-        most: how many pods are asked; every one when None.
+        backend: Place where the jobs run.
+        snapshots: The jobs.
+        patience: Seconds after which pods without an answer are left out (default: the timeout of each request).
+        most: Maximum number of pods to scrape (default: all).
     """
     running = [[pod for pod in workers(snapshot.pods) if is_running(pod)] for snapshot in snapshots]
     of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
@@ -68,7 +68,7 @@ def scrape_all(
 
 
 class _ScrapePool:
-    """Pods that are to be asked, each with the index of its job, and those who ask them."""
+    """Thread pool that scrapes pods. Each pod has the index of its job."""
 
     def __init__(self, backend: Backend, asked: Iterable[tuple[int, Object]]) -> None:
         self._backend = backend
@@ -77,7 +77,9 @@ class _ScrapePool:
         self._asking = 0
 
     def iter_results(self, patience: float | None) -> Iterator[tuple[int, str, Samples | None]]:
-        """Index of the job, name of the pod, and what it said, as it comes; the rest is left out after the patience."""
+        """Yield job index, pod name and metrics as they arrive. Pods without an answer are left out after ``patience``
+        seconds.
+        """
         end = math.inf if patience is None else time.monotonic() + patience
         left = len(self._waiting)
         for _ in range(_AT_FIRST):
@@ -95,7 +97,7 @@ class _ScrapePool:
     def _start_thread(self) -> None:
         if self._waiting:
             self._asking += 1
-            # A daemon: a pod that does not answer must not hold up the end of the command.
+            # A daemon thread, so that a pod that does not answer does not delay the exit of the command.
             threading.Thread(target=self._scrape_queued_pods, daemon=True).start()
 
     def _scrape_queued_pods(self) -> None:
@@ -108,18 +110,18 @@ class _ScrapePool:
 def _scrape_pod(backend: Backend, pod: Object) -> Samples | None:
     try:
         return parse(backend.metrics(pod, LIVE))
-    except DdpError:  # it starts, it ends, or a network policy is in the way: the job is told of without it
+    except DdpError:  # starting, ending, or blocked by a network policy
         return None
 
 
 def observe(backend: Backend, snapshot: Snapshot, before: Mapping[str, Samples] | None = None) -> JobState:
-    """What a job is doing, with what its pods say now."""
+    """Return the state of a job, with the current metrics of its pods."""
     return job_state(snapshot, scrape(backend, snapshot), where=backend.where, before=before)
 
 
 def observe_all(
     backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
 ) -> list[JobState]:
-    """The same for many jobs, in one go; ``patience`` and ``most`` as in :func:`scrape_all`."""
+    """Return the states of many jobs; ``patience`` and ``most`` as in :func:`scrape_all`."""
     told = scrape_all(backend, snapshots, patience=patience, most=most)
     return [job_state(one, samples, where=backend.where) for one, samples in zip(snapshots, told, strict=True)]

@@ -1,4 +1,4 @@
-"""A script of this machine: looked at before anything is made of it."""
+"""Checks of a local script before its submission."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kubectl_ddp.render import Code
 
 NOTEBOOK: Final = ".ipynb"
 SHELLS: Final[Mapping[str, str]] = {".sh": "sh", ".bash": "bash", ".zsh": "zsh", ".ksh": "ksh", ".fish": "fish"}
-"""Ending of a shell script → the shell that runs it."""
+"""Suffix of a shell script → the shell that runs it."""
 
 LARGEST_BYTES: Final = 900 * 1024
-"""A ConfigMap holds 1 MiB, its own names included."""
+"""Maximum size of a script. A ConfigMap holds 1 MiB, including its metadata."""
 
 
 def check_script(path: str) -> Path:
-    """The absolute path of a script that can be run here. Raises UsageError."""
+    """Return the absolute path of a script that Python can run. Raises UsageError."""
     script = Path(path)
     if script.is_dir():
         raise UsageError(
@@ -34,9 +34,9 @@ def check_script(path: str) -> Path:
 
 
 def check_is_python(script: Path) -> None:
-    """Refuse a notebook or a shell script, which Python would run as something else. Raises UsageError or NotFound.
+    """Reject a notebook or a shell script, which Python cannot run. Raises UsageError or NotFound.
 
-    A file that is named ``*.py`` is taken for Python, whatever its first line names.
+    A file named ``*.py`` is accepted, whatever its first line is.
     """
     first = _read(script).partition(b"\n")[0]
     kind = script.suffix.lower()
@@ -54,14 +54,16 @@ def check_is_python(script: Path) -> None:
 
 
 def _interpreter(kind: str, first: bytes) -> str:
-    """What runs a script that is not Python: its first line names it, or its ending."""
+    """Return the interpreter of a script that is not Python, from its first line or its suffix."""
     named = first.removeprefix(b"#!").decode(errors="replace").split() if first.startswith(b"#!") else []
     words = [word for word in named if not word.endswith("/env")]
     return " ".join([PurePath(words[0]).name, *words[1:]]) if words else SHELLS.get(kind, "sh")
 
 
 def read_script(path: str) -> Code:
-    """A script alone as it travels to a cluster. Raises UsageError when it cannot."""
+    """Return a single script as code to submit. Raises UsageError if it is too large, not UTF-8, or contains
+    credentials.
+    """
     check_script(path)
     script, data = Path(path), _read(Path(path))
     _reject_credentials(script, data)
@@ -82,7 +84,7 @@ def read_script(path: str) -> Code:
 
 
 def _reject_credentials(script: Path, data: bytes) -> None:
-    """Unless a ``.ddpignore`` beside the script allows it."""
+    """Reject a script with credentials, unless a ``.ddpignore`` in its directory allows it."""
     beside = script.with_name(ignore.OURS)
     text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
     if not ignore.allows(ignore.read(text, is_ours=True), script.name) and holds_credentials(str(script), data):

@@ -1,4 +1,4 @@
-"""What a job is doing: objects and metrics in, :class:`JobState` out. Pure; the same for every place where jobs run."""
+"""State of a job: :class:`JobState` from Kubernetes objects and metrics. Pure functions, the same for every backend."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from kubectl_ddp.timestamps import epoch
 __all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
 
 ENGINE_LOST: Final = "EngineLost"
-"""Reason of the condition Failed that the local engine's absence is shown as."""
+"""Reason of the condition Failed if the local engine has died."""
 
 
 class State(StrEnum):
-    """What a job is doing, in one word."""
+    """State of a job, in one word."""
 
     PENDING = "Pending"
-    """No pod runs yet."""
+    """No pod is running yet."""
     STARTING = "Starting"
-    """Pods run, and the ranks have not found one another yet."""
+    """Pods are running, and the ranks have not completed the first rendezvous."""
     RUNNING = "Running"
     RESTARTING = "Restarting"
-    """It has trained, and its worker group is formed anew."""
+    """The worker group re-forms after a failure or a resize."""
     QUEUED = "Queued"
-    """It waits in a queue of Kueue's; none of its pods is let go."""
+    """The job waits in a queue of Kueue, without pods."""
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     LOST = "Lost"
-    """The local engine died; the job can be resumed from its last checkpoint, or deleted."""
+    """The local engine died. The job can be resumed from its last checkpoint, or deleted."""
     DELETING = "Deleting"
 
 
@@ -51,7 +51,7 @@ TERMINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.LOST})
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Worker pods of a job."""
+    """Number of worker pods of a job."""
 
     ready: int
     desired: int
@@ -61,7 +61,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """One job at one moment. What nobody told is None."""
+    """State of one job at one moment. Unknown values are None."""
 
     name: str
     namespace: str
@@ -69,7 +69,7 @@ class JobState:
     uid: str
     state: State
     reason: str
-    """One sentence: why it is in this state."""
+    """One sentence: the cause of the state."""
     nodes: Nodes
     processes_per_node: int = 1
     step: int | None = None
@@ -78,34 +78,34 @@ class JobState:
     loss: float | None = None
     learning_rate: float | None = None
     throughput: float | None = None
-    """Samples per second, all ranks together; those that were not asked are taken to be as fast as the others."""
+    """Samples per second of all ranks. Ranks that were not scraped are assumed to be as fast as the others."""
     eta_seconds: float | None = None
     goodput: float | None = None
-    """Share of the job's time in which it trained, less what was lost of it, 0 to 1; over its whole life."""
+    """Share of the job's lifetime spent on training that counts, 0 to 1."""
     world_size: int | None = None
-    """Processes of the worker group."""
+    """Number of processes of the worker group."""
     generation: int | None = None
-    """How often the group was formed."""
+    """Number of times that the group has formed."""
     restarts: dict[str, int] = field(default_factory=dict)
-    """By cause, over the whole run."""
+    """Restarts by cause, over the whole run."""
     created: float | None = None
-    """Unix time."""
+    """Creation time as Unix time."""
     started: float | None = None
     finished: float | None = None
     ranks: tuple[RankState, ...] = ()
     stall: StalledGroup | None = None
     silent: tuple[str, ...] = ()
-    """Running worker pods that told nothing about themselves."""
+    """Running worker pods that returned no metrics."""
     first_error: FirstError | None = None
     failed_ranks: tuple[int, ...] = ()
-    """Those that are known to have failed."""
+    """Ranks that are known to have failed."""
     summary: dict[str, Any] | None = None
     queue: Queued | None = None
-    """Where it stands in a queue of Kueue's."""
+    """Position in a queue of Kueue."""
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it will do no more by itself."""
+        """True if the job has ended and does not continue by itself."""
         return self.state in TERMINAL
 
     @property
@@ -117,30 +117,30 @@ class JobState:
 
     @property
     def is_unresponsive(self) -> bool:
-        """Whether pods run, and none tells anything: they have just started, or cannot be asked."""
+        """True if pods run and none returns metrics: they have just started, or are unreachable."""
         return bool(self.silent) and self.world_size is None
 
     @property
     def max_ranks(self) -> int:
-        """Ranks that it can have at its largest."""
+        """Maximum number of ranks at the largest size of the job."""
         return max(self.nodes.maximum, self.nodes.desired) * self.processes_per_node
 
     def age_seconds(self, now: float) -> float | None:
-        """Seconds since it was created."""
+        """Return the seconds since the job was created."""
         return max(0.0, now - self.created) if self.created is not None else None
 
     def duration(self, now: float) -> float | None:
-        """Seconds from its start to its end, or until now where it has not ended; None where it has not started."""
+        """Return the seconds from start to end, or until now if the job has not ended; None if it has not started."""
         begun = self.created if self.started is None and self.finished is not None else self.started
         return max(0.0, (now if self.finished is None else self.finished) - begun) if begun is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the state is decided by."""
+    """Inputs of the decision on the state."""
 
     conditions: Mapping[str, Mapping[str, Any]]
-    """Those that are true, by type."""
+    """Conditions that are true, by type."""
     is_deleting: bool
     is_to_be_suspended: bool
     waits_in_queue: bool
@@ -153,7 +153,7 @@ class _Facts:
         return self.conditions.get("Failed", {}).get("reason") == ENGINE_LOST
 
     def is_in_rendezvous(self) -> bool:
-        """Whether the pods tell of their groups, and none trains."""
+        """True if the pods report the state of their groups, and none of them trains."""
         return bool(self.group_states) and not self.group_states & {GroupState.RUNNING, GroupState.SUCCEEDED}
 
 
@@ -164,7 +164,7 @@ _DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
     (State.FAILED, lambda facts: "Failed" in facts.conditions),
     (State.QUEUED, lambda facts: facts.waits_in_queue),
     (State.SUSPENDED, lambda facts: facts.is_held_in_queue),
-    # A job that was told to go on is not suspended, even if the operator has not heard of it yet.
+    # A job that was resumed is not suspended, even if the operator has not processed the change yet.
     (State.SUSPENDED, lambda facts: "Suspended" in facts.conditions and facts.is_to_be_suspended),
     (State.RESTARTING, lambda facts: facts.is_in_rendezvous() and facts.has_restarted),
     (State.RESTARTING, lambda facts: "Restarting" in facts.conditions),
@@ -172,7 +172,7 @@ _DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
     (State.STARTING, lambda facts: facts.is_in_rendezvous() or "Running" not in facts.conditions),
     (State.RUNNING, lambda _: True),
 )
-"""The first that holds is the state."""
+"""States with their rules. The first rule that holds determines the state."""
 
 
 def job_state(
@@ -182,13 +182,13 @@ def job_state(
     where: str = "",
     before: Mapping[str, Samples] | None = None,
 ) -> JobState:
-    """What a job is doing.
+    """Return the state of a job.
 
     Args:
-        snapshot: the job and its pods.
-        samples: name of a pod → what it said about itself; pods that said nothing are left out.
-        where: the place it runs at.
-        before: samples of an earlier scrape; rates are then over the time between the two.
+        snapshot: The job and its pods.
+        samples: Name of a pod → its metrics. Pods without an answer are missing.
+        where: Place in which the job runs.
+        before: Samples of an earlier scrape. With it, rates are averages over the time between the scrapes.
     """
     job, workers = snapshot.job, evidence.workers(snapshot.pods)
     names = {str(pod["metadata"]["name"]) for pod in workers}
@@ -230,7 +230,9 @@ def job_state(
 
 
 def _first_error(state: State, job: Object, workers: list[Object]) -> FirstError | None:
-    """What failed first. Of a job that runs, what was kept of pods that are gone is what it has recovered from."""
+    """Return the first error. A running job has recovered from an error that only the annotation keeps, so it is not
+    shown.
+    """
     if state is State.SUCCEEDED:
         return None
     return evidence.first_error(workers) if state is State.RUNNING else evidence.resolve_first_error(job, workers)
@@ -253,8 +255,8 @@ def _facts(
 
 
 def group_state(samples: Samples) -> str:
-    """What a pod's worker group is doing, a :class:`~ddp_trainer.common.constants.GroupState`; empty when it does not
-    say.
+    """Return the state of a pod's worker group (:class:`~ddp_trainer.common.constants.GroupState`); empty if
+    unknown.
     """
     states = samples.by(MetricLabel.STATE, Metric.GROUP_STATE)
     return next((state for state, value in states.items() if value == 1), "")
@@ -275,7 +277,7 @@ def _nodes(job: Object, workers: Iterable[Object]) -> Nodes:
 
 
 def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:
-    """By cause. Every pod counts the whole run, so the most that one of them knows is the truth."""
+    """Return restarts by cause. Every pod counts the whole run, so the maximum of all pods is correct."""
     counts = evidence.restarts(workers)
     for samples in told.values():
         for cause, count in samples.by(MetricLabel.CAUSE, Metric.RESTARTS).items():
@@ -318,9 +320,10 @@ def _progress_of(told: Mapping[str, Samples], ranks: Sequence[RankState]) -> dic
 
 
 class _Latest:
-    """Families that one pod tells for all: the one that was in the last rendezvous, and has most ranks up.
+    """Values of families that one pod reports for the whole job.
 
-    Rank 0 may have left its old values on another pod. Of pods that are alike, the larger value is the later one.
+    The pod with the newest rendezvous and the most ranks that are up takes precedence, because rank 0 may have left old
+    values on another pod. Among equal pods, the largest value is the newest.
     """
 
     def __init__(self, told: Mapping[str, Samples]) -> None:
@@ -329,7 +332,7 @@ class _Latest:
         ]
 
     def value(self, family: str) -> float | None:
-        """Its value; None when no pod tells it."""
+        """Return the value of a family; None if no pod reports it."""
         values = [(order, value) for order, said in self._told if (value := said.value(family)) is not None]
         return max(values)[-1] if values else None
 
@@ -366,7 +369,7 @@ def _reason(state: State, facts: _Facts, pods: Iterable[Object]) -> str:
 
 
 def _waits_for(pod: Object) -> str:
-    """Why a pod does not run, in Kubernetes' words."""
+    """Return why a pod does not run, in the words of Kubernetes; empty if unknown."""
     for condition in pod.get("status", {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _clean(condition.get("message") or condition.get("reason")).rstrip(".")
@@ -380,7 +383,7 @@ def _waits_for(pod: Object) -> str:
 
 
 def _clean(text: object) -> str:
-    """Without secrets and controls: kubelets, operators and webhooks quote what a job has written."""
+    """Remove secrets and control characters: kubelets, operators and webhooks quote text of the job."""
     return clean_text(str(text)) if text else ""
 
 
@@ -390,9 +393,9 @@ def _finished(status: Mapping[str, Any], facts: _Facts) -> float | None:
 
 
 def failure(state: JobState) -> DdpError:
-    """The error that a failed job is reported as: its code's, or what it ran on.
+    """Return the error with which a failed job is reported: :class:`JobFailed` or :class:`InfrastructureFailed`.
 
-    A first error decides by whose it was; without one, the code did not fail, or nobody saw it do so.
+    The first error decides. Without one, the failure is attributed to the infrastructure.
     """
     error = state.first_error
     if error is None:

@@ -1,8 +1,7 @@
-"""Which rank the others wait for, by the judgement of the alert DdpStraggler.
+"""Detection of slow ranks, by the rule of the alert DdpStraggler.
 
-In data-parallel training every rank takes as long for a step as the slowest one, since all of them wait for it in the
-collectives. So the time of a step names nobody; the time in which a rank is busy, and does not wait, does. No
-collective is needed to compare it, only what every rank says of itself.
+In data-parallel training, all ranks wait in the collectives for the slowest one, so the duration of a step is the same
+on every rank. The time in which a rank is busy differs. Each rank reports it, so the comparison needs no collective.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Final
 from kubectl_ddp.ranks import RankActivity, RankState
 
 RATIO: Final = 1.15
-"""So many times the median is too slow: the alert's threshold."""
+"""Multiple of the median above which a rank is too slow: the alert's threshold."""
 FEWEST: Final = 3
-"""Of two ranks nobody can say which one is the odd one."""
+"""Minimum number of ranks. With two ranks, the slow one cannot be identified by the median."""
 
 
 def slowdown_by_rank(ranks: Iterable[RankState]) -> Mapping[int, float]:
-    """Rank → how many times as long as the median it is busy in a step; empty where that cannot be judged.
+    """Return the ratio of each rank's busy time to the median; empty with too few ranks.
 
     >>> def busy(rank: int, seconds: float) -> RankState:
     ...     return RankState(rank=rank, local_rank=0, pod="p", node="n", state=RankActivity.UP, step=1,
@@ -38,7 +37,7 @@ def slowdown_by_rank(ranks: Iterable[RankState]) -> Mapping[int, float]:
 
 
 def stragglers(slow: Mapping[int, float]) -> tuple[int, ...]:
-    """Those that are too slow, the slowest first.
+    """Return the ranks that are too slow, the slowest first.
 
     >>> stragglers({0: 1.0, 1: 1.16, 2: 3.5, 3: 1.15})
     (2, 1)

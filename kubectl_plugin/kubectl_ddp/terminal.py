@@ -1,8 +1,8 @@
-"""The border between text and the reader's terminal: no control of a job's text crosses it.
+"""Escaping of text on its way to the terminal, so that a job's text cannot send terminal controls.
 
-While a command runs, :func:`escaping` puts an escaping stream in the place of stdout and stderr, so that no command can
-forget it. Only the colours of :class:`~kubectl_ddp.present.Style` pass. Text of jobs is also cleaned where it is read
-(:func:`ddp_trainer.common.safe_text.clean_text`); this border catches the rest.
+During a command, :func:`escaping` replaces stdout and stderr by escaping streams, so no command can forget it. Only the
+colors of :class:`~kubectl_ddp.present.Style` pass. Text of jobs is also cleaned where it is read
+(:func:`ddp_trainer.common.safe_text.clean_text`). This module catches the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWN_COLOR: Final = re.compile(rf"(\x1b\[(?:0|{'|'.join(sorted(COLOR_CODES))})m)
 
 
 def escape_text(text: str) -> str:
-    r"""Return a text in which the colours of this program alone are left of all terminal controls.
+    r"""Return the text with all terminal controls escaped, except this program's own colors.
 
     >>> escape_text("\x1b[32mRunning\x1b[0m \x1b[8mhidden\x1b]0;title\x07")
     '\x1b[32mRunning\x1b[0m \\x1b[8mhidden\\x1b]0;title\\x07'
@@ -33,16 +33,16 @@ def escape_text(text: str) -> str:
 
 
 class EscapingStream:
-    """A text stream whose every write is escaped; everything else is that of the stream behind it.
+    """Text stream that escapes everything written to it; other attributes are those of the wrapped stream.
 
-    It has no ``buffer``, since click would write past it where the locale is ASCII.
+    It has no ``buffer``, because click would write to that directly if the locale is ASCII.
     """
 
     def __init__(self, behind: TextIO) -> None:
         self.behind = behind
 
     def write(self, text: str) -> int:
-        """Write a text, with a question mark for each letter that the encoding lacks."""
+        """Write the text escaped, with a question mark for each character that the encoding lacks."""
         if not isinstance(text, str):
             raise TypeError(f"a text stream takes str, not {type(text).__name__}")
         encoding = self.behind.encoding or "utf-8"
@@ -57,7 +57,7 @@ class EscapingStream:
 
 @contextlib.contextmanager
 def escaping() -> Iterator[None]:
-    """Let stdout and stderr escape what is written to them."""
+    """Escape everything written to stdout and stderr inside the block."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (EscapingStream(stream) if stream else stream for stream in before)
     try:
@@ -67,12 +67,12 @@ def escaping() -> Iterator[None]:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream behind an escaping one, for archives, for the raw lines of a log, and for the screen of top."""
+    """Return the wrapped stream of an escaping one, for archives, raw log lines and the screen of top."""
     return stream.behind if isinstance(stream, EscapingStream) else stream
 
 
 def write_log_line(stream: TextIO, line: str) -> None:
-    """Write a line of a log: unchanged to a file or a pipe, with its colours alone to a terminal."""
+    """Write a log line: unchanged to a file or a pipe, with only its colors to a terminal."""
     behind = raw(stream)
     if behind.isatty():
         prefix = PREFIX.match(line)

@@ -1,4 +1,4 @@
-"""Kubernetes' times as numbers."""
+"""Conversion of Kubernetes timestamps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 def epoch(moment: str | None) -> float | None:
-    """Unix time of a Kubernetes time.
+    """Return a Kubernetes timestamp as Unix time; None if it is missing or malformed.
 
     >>> epoch("1970-01-01T00:01:00Z")
     60.0

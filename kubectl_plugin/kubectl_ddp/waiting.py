@@ -1,7 +1,7 @@
-"""Waiting until a job has done something, or cannot do it any more.
+"""Waiting until a job meets a condition, or can no longer meet it.
 
-What shows in objects is waited for by watching them. Steps and world sizes are known to the pods alone, which have no
-way to call us, so those are asked twice a second.
+Conditions on objects are watched. Steps and world sizes are only in the metrics of the pods, which are scraped twice a
+second.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from kubectl_ddp.scrape import observe
 from kubectl_ddp.state import JobState, State, failure, job_state
 
 GOALS: Final = ("complete", "running", "failed", "suspended", "deleted", "step=N", "world-size=N")
-"""What can be waited for."""
+"""Conditions that can be waited for."""
 
 _ASK_SECONDS: Final = 0.5
 
 _MUTE_SECONDS: Final = 5.0
-"""How long pods that tell nothing are asked again, before the operator is believed that the job runs: their metrics may
-be out of reach."""
+"""Seconds to wait for metrics of running pods, before the operator's condition Running is accepted: the metrics may be
+unreachable.
+"""
 
 _NAMED: Final = {
     "complete": State.SUCCEEDED,
@@ -43,21 +44,21 @@ _COUNTED: Final[dict[str, Callable[[JobState], int | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WaitCondition:
-    """What is waited for."""
+    """Condition to wait for."""
 
     text: str
-    """As it was given."""
+    """Text of the condition, as given by the user."""
     state: State | None = None
-    """A state that the job enters; None with :attr:`count` and for its deletion."""
+    """State to reach; None with :attr:`count` and for the deletion."""
     count: int | None = None
 
     @property
     def needs_metrics(self) -> bool:
-        """Whether only the pods know. ``running`` means that ranks train, which objects do not show."""
+        """True if the condition depends on metrics. ``running`` means that ranks train, which objects do not show."""
         return self.count is not None or self.state is State.RUNNING
 
     def is_met(self, state: JobState) -> bool:
-        """Whether the job has done it."""
+        """Return whether the job meets the condition."""
         if self.count is None:
             return self.state is not None and self._is_in(state)
         name = self.text.partition("=")[0]
@@ -70,9 +71,9 @@ class WaitCondition:
         match self.state:
             case State.FAILED:
                 return state.state in {State.FAILED, State.LOST}
-            case State.SUSPENDED:  # and its pods have ended, which is what one waits for
+            case State.SUSPENDED:  # after its pods have ended
                 return state.state in {State.SUSPENDED, State.QUEUED} and state.nodes.ready == 0
-            case State.RUNNING:  # a short job may be through before we look
+            case State.RUNNING:  # a short job may end between two looks
                 return state.state is State.SUCCEEDED or (state.state is State.RUNNING and not state.is_unresponsive)
         return state.state is self.state
 
@@ -81,7 +82,7 @@ DELETED: Final = WaitCondition("deleted")
 
 
 def parse_wait_condition(text: str) -> WaitCondition:
-    """Read ``complete``, ``step=100`` … Raises UsageError."""
+    """Parse a condition such as ``complete`` or ``step=100``. Raises UsageError."""
     name, _, number = text.partition("=")
     if not number and name in _NAMED:
         return WaitCondition(text, _NAMED[name])
@@ -100,23 +101,24 @@ def wait_for(
     timeout: float | None = None,
     seen: Callable[[JobState], None] = lambda _: None,
 ) -> JobState:
-    """Wait until a job has done something; its deletion is for :func:`wait_until_deleted`.
+    """Wait until a job meets a condition. For its deletion, use :func:`wait_until_deleted`.
 
     Args:
-        backend: where it runs.
-        name: the job.
-        goal: what it should do.
-        timeout: most seconds to wait; None waits for as long as it takes.
-        seen: told of every state on the way.
+        backend: Place where the job runs.
+        name: Name of the job.
+        goal: Condition to wait for.
+        timeout: Maximum time to wait, in seconds (default: unlimited).
+        seen: Called with every state on the way.
 
     Returns:
-        The job as it then was.
+        The state of the job that met the condition.
 
     Raises:
-        NotFound: there is no such job.
-        TimedOut: it took longer.
-        JobFailed, InfrastructureFailed: it failed instead.
-        Cancelled: it was deleted or suspended instead.
+        NotFound: If the job does not exist.
+        TimedOut: If the timeout has passed.
+        JobFailed: If the code of the job failed instead.
+        InfrastructureFailed: If the infrastructure failed instead.
+        Cancelled: If the job was deleted or suspended instead.
     """
     last: JobState | None = None
     heard = time.monotonic()
@@ -136,7 +138,7 @@ def wait_for(
 
 
 def wait_until_deleted(backend: Backend, name: str, *, timeout: float | None = None) -> None:
-    """Wait until there is no such job; at once when there is none now. Raises TimedOut."""
+    """Wait until the job does not exist. Returns immediately if it does not exist now. Raises TimedOut."""
     last: JobState | None = None
     try:
         for snapshot in _changes(backend, name, timeout, asks=False):
@@ -148,7 +150,7 @@ def wait_until_deleted(backend: Backend, name: str, *, timeout: float | None = N
 
 
 def _raise_if_impossible(state: JobState, goal: WaitCondition) -> None:
-    """Whether what is waited for cannot come any more."""
+    """Raise an error if the job can no longer meet the condition."""
     if state.state in {State.FAILED, State.LOST}:
         raise failure(state)
     if state.state is State.SUCCEEDED:
@@ -161,7 +163,7 @@ def _raise_if_impossible(state: JobState, goal: WaitCondition) -> None:
 
 
 class _TimeIsUpError(Exception):
-    """The timeout is over."""
+    """The timeout has passed."""
 
 
 def _timed_out(name: str, goal: WaitCondition, timeout: float | None, last: JobState | None) -> TimedOut:
@@ -179,7 +181,7 @@ def _where_it_is(state: JobState) -> str:
 
 
 def _changes(backend: Backend, name: str, timeout: float | None, *, asks: bool) -> Iterator[Snapshot]:
-    """The job, whenever it changed, and from time to time if only its pods know; ends when it is deleted."""
+    """Yield the job after each change, and periodically if ``asks`` is true. Ends when the job is deleted."""
     limit = time.monotonic() + timeout if timeout is not None else None
     arrivals: queue.SimpleQueue[Snapshot | BaseException | None] = queue.SimpleQueue()
     threading.Thread(target=_watch, args=(backend, name, arrivals), daemon=True).start()
