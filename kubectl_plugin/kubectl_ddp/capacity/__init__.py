@@ -1,1 +1,1 @@
-"""What is free in a place, by machine, kind of GPU and queue, and which job fits there now. Pure."""
+"""Free capacity of a place by machine, kind of GPU and queue, and the jobs that fit there now. Pure functions."""

@@ -1,4 +1,4 @@
-"""Which jobs fit on the machines now, by kind of GPU and by GPUs per node."""
+"""Jobs that fit on the machines now, by kind of GPU and GPUs per node."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kubectl_ddp.checks.pod_fit import Place
 from kubectl_ddp.checks.pod_requirements import PodRequirements
 
 Shape = Callable[[str, int], tuple[PodRequirements, PodRequirements]]
-"""(kind of GPU, GPUs per node) → what a worker of such a job asks for, and its store."""
+"""(kind of GPU, GPUs per node) → requirements of a worker pod and of the store's pod."""
 
 
 def largest_jobs(
     machines: Sequence[Machine], occupants: Sequence[ScheduledPod], shape: Shape, queue: Queue | None = None
 ) -> Iterator[Gang]:
-    """The most nodes that fit, for every kind of GPU and every number of them per node; then without GPUs.
+    """Yield the largest job for every kind of GPU and number of GPUs per node, then the largest without GPUs.
 
     Args:
-        machines: of the place.
-        occupants: what runs there.
-        shape: what a job asks for.
-        queue: the one whose quota counts, too.
+        machines: Machines of the place.
+        occupants: Pods that run there.
+        shape: Function that returns the requirements of a job's pods.
+        queue: Queue whose quota limits the job (default: none).
     """
     kinds = dict.fromkeys(type_of(machine) for machine in machines if machine.whole.get(GPU))
     for kind in kinds:
@@ -47,6 +47,8 @@ def _nodes(
 
 
 def largest(found: Sequence[Gang]) -> Gang | None:
-    """The one with most GPUs, of those the one with fewest nodes; without GPUs where none fits; ``None`` if none."""
+    """Return the job with the most GPUs, with few large nodes preferred; else the largest job without GPUs; else
+    ``None``.
+    """
     fit = [gang for gang in found if gang.nodes]
     return max(fit, key=lambda gang: (gang.gpus > 0, gang.total, gang.gpus), default=None)

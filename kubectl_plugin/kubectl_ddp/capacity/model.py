@@ -1,4 +1,4 @@
-"""What is read of a place, and what comes of it."""
+"""Inputs and results of the capacity report."""
 
 from __future__ import annotations
 
@@ -16,67 +16,67 @@ __all__ = ["GPU", "Gang", "Inventory", "Queue", "Share", "type_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Objects of a place as they were read, of that which decides what is free there."""
+    """Objects that determine free capacity, as read from the place."""
 
     namespace: str = ""
     nodes: Sequence[Object] | Unknown
     pods: Sequence[Object] | Unknown
-    """Of all namespaces, those that are not over."""
+    """Pods of all namespaces, without finished ones."""
     local_queues: Sequence[Object] | Unknown = ()
-    """Kueue's, of the namespace; none where there is no Kueue."""
+    """Kueue's LocalQueues of the namespace; empty without Kueue."""
     cluster_queues: Sequence[Object] | Unknown = ()
 
     def unknown_reasons(self) -> tuple[str, ...]:
-        """A sentence for each kind of object that may not be read."""
+        """Return a sentence for each kind of object that could not be read."""
         found = (getattr(self, each.name) for each in fields(self))
         return tuple(dict.fromkeys(fact.why for fact in found if isinstance(fact, Unknown) and fact.why))
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a ClusterQueue may have of one resource of one flavor, in thousandths of its unit."""
+    """Quota of a ClusterQueue for one resource of one flavor, in thousandths of the resource's unit."""
 
     flavor: str
     resource: str
     quota: int
     used: int
-    """Of its own quota and of others'."""
+    """Use of the nominal quota and of borrowed quota."""
     borrowable: int
-    """What others of its cohort leave unused and lend, at most."""
+    """Maximum that the cohort's unused quota allows to borrow."""
 
     @property
     def free(self) -> int:
-        """What a job may have now."""
+        """Amount that a new job can use now."""
         return max(0, self.quota - self.used) + self.borrowable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A LocalQueue, and the ClusterQueue that it leads to."""
+    """LocalQueue and its ClusterQueue."""
 
     name: str
     cluster_queue: str
     inactive: str
-    """Why it takes no jobs; empty when it does."""
+    """Reason why the queue accepts no jobs; empty if it is active."""
     waiting: int
-    """Jobs that wait for quota of the same ClusterQueue."""
+    """Number of jobs that wait for quota of the same ClusterQueue."""
     shares: tuple[Share, ...] | None
-    """``None`` where the ClusterQueue may not be read."""
+    """Quotas; ``None`` if the ClusterQueue could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A job that fits now: so many nodes of so many GPUs each."""
+    """Job that fits now: number of nodes, and GPUs per node."""
 
     gpu_type: str
-    """Empty where machines do not say, and for jobs without GPUs."""
+    """Kind of GPU; empty if the machines have no such label, and for jobs without GPUs."""
     gpus: int
-    """Per node; 0 for a job without."""
+    """GPUs per node; 0 for a job without GPUs."""
     nodes: int
 
     @property
     def total(self) -> int:
-        """GPUs of all nodes; of a job without GPUs its nodes."""
+        """Total number of GPUs; the number of nodes for a job without GPUs."""
         return self.nodes * max(1, self.gpus)
 
     def __str__(self) -> str:
@@ -85,5 +85,5 @@ class Gang:
 
 
 def type_of(machine: Machine) -> str:
-    """Which GPUs a machine has; empty where it has none or does not say."""
+    """Return the kind of a machine's GPUs; empty if it has none or no such label."""
     return machine.labels.get(GPU_PRODUCT, "") if machine.whole.get(GPU) else ""

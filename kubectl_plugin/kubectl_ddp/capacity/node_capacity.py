@@ -1,4 +1,4 @@
-"""What is free on each machine."""
+"""Free capacity of each machine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kubectl_ddp.checks.scheduler_filters import written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCapacity:
-    """One machine."""
+    """Capacity of one machine."""
 
     name: str
     gpu_type: str
     whole: Amounts
-    """What pods may take of it altogether."""
+    """Allocatable resources."""
     free: Amounts | None
-    """What they have left; ``None`` where pods may not be read."""
+    """Resources that pods have not requested; ``None`` if pods could not be read."""
     closed: str
-    """Why no pod can be placed on it just now; empty where it takes some."""
+    """Reason why the machine accepts no pods now; empty if it does."""
     taints: tuple[str, ...]
-    """Those that keep jobs away which do not tolerate them."""
+    """Taints that repel pods without a matching toleration."""
 
 
 def node_capacities(machines: Sequence[Machine], occupants: Sequence[ScheduledPod] | None) -> list[NodeCapacity]:
-    """Every machine, in the order given."""
+    """Return the capacity of every machine, in the given order."""
     taken_of = used(occupants or ())
     return [
         NodeCapacity(

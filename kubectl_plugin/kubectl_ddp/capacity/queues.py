@@ -1,4 +1,4 @@
-"""What Kueue's queues may still give."""
+"""Free quota of Kueue's queues."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kubectl_ddp.checks.model import Unknown
 from kubectl_ddp.checks.quantities import PODS, Amounts, milli_values
 
 UNBOUNDED: Final = 10**9
-"""Nodes that a queue without quotas lets through."""
+"""Number of nodes that a queue without quotas admits."""
 
 
 def queues_of(stock: Inventory) -> list[Queue] | None:
-    """The queues of the namespace, by name; ``None`` where they may not be read."""
+    """Return the queues of the namespace, sorted by name; ``None`` if they could not be read."""
     if isinstance(stock.local_queues, Unknown):
         return None
     clusters = None if isinstance(stock.cluster_queues, Unknown) else stock.cluster_queues
@@ -48,7 +48,7 @@ def _shares(cluster: Object, clusters: Sequence[Object]) -> Iterator[Share]:
 
 
 def _borrowable_quota(cluster: Object, clusters: Sequence[Object], flavor: str, name: str) -> int:
-    """What the others of a cohort have unused; what they have borrowed is gone."""
+    """Return the unused quota of the other queues in the cohort, less the quota that they have borrowed."""
     cohort = cohort_of(cluster)
     others = [each for each in clusters if cohort and each is not cluster and cohort_of(each) == cohort]
     found = 0
@@ -70,7 +70,7 @@ def _flavor_resources(cluster: Object) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def _used(cluster: Object) -> dict[tuple[str, str], int]:
-    """(flavor, resource) → what admitted jobs hold."""
+    """Return (flavor, resource) → amount reserved by admitted jobs."""
     status = cluster.get("status") or {}
     return {
         (str(flavor["name"]), str(each["name"])): milli_values({"total": each.get("total", "0")})["total"]
@@ -80,7 +80,7 @@ def _used(cluster: Object) -> dict[tuple[str, str], int]:
 
 
 def nodes_within_quota(queue: Queue, wants: Amounts) -> int:
-    """Nodes of such pods that a queue has quota for now, all of one flavor for each resource."""
+    """Return the number of such pods for which a queue has quota now, with one flavor for each resource."""
     if queue.inactive:
         return 0
     if queue.shares is None:

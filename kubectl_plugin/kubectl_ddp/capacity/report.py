@@ -1,4 +1,4 @@
-"""What is free, as tables and as the versioned JSON of ``-o json``."""
+"""Capacity report as tables and as versioned JSON for ``-o json``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ AMOUNTS: Final[Mapping[str, tuple[str, type]]] = {
     CPU: ("cpu_cores", float),
     MEMORY: ("memory_bytes", int),
 }
-"""Resource → its name in JSON, with its unit, and how it is counted."""
+"""Resource → its name in JSON, with its unit, and its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """All there is to say."""
+    """Complete capacity report."""
 
     where: str
     namespace: str
     rooms: Sequence[NodeCapacity] | None
-    """``None`` where machines may not be read."""
+    """Capacity of each machine; ``None`` if machines could not be read."""
     gangs: Sequence[Gang] | None
-    """Jobs that fit now; ``None`` where machines or pods may not be read."""
+    """Jobs that fit now; ``None`` if machines or pods could not be read."""
     queues: Sequence[Queue] | None
     unread: tuple[str, ...] = ()
-    """A sentence for each kind of object that may not be read."""
+    """One sentence for each kind of object that could not be read."""
 
     @property
     def largest(self) -> Gang | None:
@@ -43,7 +43,7 @@ class Capacity:
 
 
 def tables(capacity: Capacity) -> Iterator[Table]:
-    """By machine, by kind of GPU, by queue; those with nothing to show are left out."""
+    """Yield the tables by machine, by kind of GPU and by queue, without empty ones."""
     if capacity.rooms:
         yield Table(("MACHINE", "GPU-TYPE", "GPUS-FREE", "CPU-FREE", "MEMORY-FREE", "NOTE"), _node_rows(capacity.rooms))
     if kinds := _gpu_type_rows(capacity):
@@ -64,7 +64,7 @@ def _node_rows(rooms: Sequence[NodeCapacity]) -> list[Sequence[Cell]]:
 
 
 def _of(room: NodeCapacity, name: str) -> str:
-    """As in ``3 of 8``."""
+    """Format a free and a total amount, as in ``3 of 8``."""
     whole = room.whole.get(name, 0)
     if not whole:
         return NOTHING
@@ -94,7 +94,7 @@ def _short(gang: Gang) -> str:
 
 
 def best(gangs: Sequence[Gang], kind: str) -> list[Gang]:
-    """Of a kind of GPU, the jobs that are smaller than no other in nodes and GPUs per node, the largest nodes first."""
+    """Return the Pareto-optimal jobs of a kind of GPU by nodes and GPUs per node, with the most GPUs per node first."""
     found: list[Gang] = []
     for gang in sorted((each for each in gangs if each.gpus and each.gpu_type == kind), key=lambda each: -each.gpus):
         if gang.nodes > (found[-1].nodes if found else 0):
@@ -114,11 +114,11 @@ def _queue(queue: Queue) -> Iterator[Sequence[Cell]]:
 
 
 def largest_job_message(capacity: Capacity, submit: str) -> str:
-    """The largest job that fits now, and how it is submitted.
+    """Return a sentence with the largest job that fits now and the command that submits it.
 
     Args:
-        capacity: of the place.
-        submit: the command that submits a job of one node without GPUs.
+        capacity: Capacity of the place.
+        submit: Command that submits a job of one node without GPUs.
     """
     if capacity.gangs is None:
         return "Which job fits now is not known, as machines and pods may not both be read."
@@ -135,7 +135,7 @@ def largest_job_message(capacity: Capacity, submit: str) -> str:
 
 
 def capacity_to_dict(capacity: Capacity) -> dict[str, Any]:
-    """The same for programs; what may not be read is ``null``."""
+    """Return the report as JSON. Parts that could not be read are ``null``."""
     rooms, gangs, queues = capacity.rooms, capacity.gangs, capacity.queues
     return {
         "apiVersion": API_VERSION,
