@@ -1,5 +1,6 @@
-"""What the chart ``ddp-job`` takes from this package: names, shapes, fabrics and presets, values and their schema.
+"""Generator of the tables that the chart ``ddp-job`` shares with this package.
 
-A chart cannot call Python; it decides by the same tables instead. ``python -m kubectl_ddp.chart charts/ddp-job`` writes
-them, and a test keeps them in step.
+The tables are names, shapes, fabrics and presets, the values and their schema. A chart cannot call Python, so it reads
+the same tables instead. ``python -m kubectl_ddp.chart charts/ddp-job`` writes them, and a test checks that they are
+current.
 """

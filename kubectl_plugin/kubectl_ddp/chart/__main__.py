@@ -1,4 +1,4 @@
-"""Writes what the chart takes from this package: ``python -m kubectl_ddp.chart charts/ddp-job``."""
+"""Write the generated files of the chart: ``python -m kubectl_ddp.chart charts/ddp-job``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kubectl_ddp.chart.values import schema_json, values_yaml
 
 
 def generated() -> dict[str, str]:
-    """Path below the chart to content."""
+    """Return path relative to the chart → content."""
     return {
         "values.yaml": values_yaml(),
         "values.schema.json": schema_json(),
@@ -33,7 +33,7 @@ def _file(content: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Words of enumerations as plain text and numbers, which is all that YAML knows."""
+    """Convert enum values to the plain text and numbers that YAML supports."""
     match value:
         case dict():
             return {_plain(key): _plain(item) for key, item in value.items()}
@@ -47,7 +47,7 @@ def _plain(value: Any) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the generated files of the chart in the directory named."""
+    """Write the generated files to the chart in a directory."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print("usage: python -m kubectl_ddp.chart DIRECTORY", file=sys.stderr)
         return 2

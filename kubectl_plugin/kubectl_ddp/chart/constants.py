@@ -1,4 +1,4 @@
-"""``files/constants.yaml``: the names that the chart's templates share with this package and with the pods."""
+"""``files/constants.yaml``: names that the chart's templates share with this package and with the pods."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
 
 RENDERED: Final = f"{names.GROUP}/rendered"
-"""Annotation of a release's root object: the digest of all that cannot be changed while it is there."""
+"""Annotation of a release's root object: digest of all values that cannot change during its lifetime."""
 
 
 def constants() -> dict[str, Any]:
-    """The file's content."""
+    """Return the content of the file."""
     return {
         "document": {"apiVersion": serialization.API_VERSION, "kind": serialization.KIND},
         "defaults": dict(DEFAULTS),
@@ -102,7 +102,7 @@ def _pods() -> dict[str, Any]:
             "maps": [key for key, field in FIELDS.items() if field.is_map],
             "own": sorted(shared_presets.OWN),
         },
-        # Flags are keys here.
+        # Flags are keys in the chart.
         "providers": {kind: way.replace("--", "") for kind, way in PROVIDERS.items()},
         "kueueVersions": list(WORKLOADS),
         "kueueQueue": KUEUE_QUEUE,

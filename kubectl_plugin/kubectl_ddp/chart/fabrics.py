@@ -1,4 +1,4 @@
-"""``files/fabrics.yaml``: which fabric a job's words speak of, and what each one sets."""
+"""``files/fabrics.yaml``: rules that select the fabric of a job, and the settings of each fabric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kubectl_ddp.spec import fabric
 
 
 def fabric_values() -> dict[str, Any]:
-    """The file's content."""
+    """Return the content of the file."""
     return {
         "choose": {
             "machine": fabric.MACHINE,
@@ -71,7 +71,7 @@ def _patterns(choices: Any) -> list[dict[str, str]]:
 
 
 def pattern(shell: str) -> str:
-    r"""A pattern of a shell, with ``*``, ``?`` and ``[...]`` of plain letters, as Go reads patterns.
+    r"""Convert a shell pattern with ``*``, ``?`` and ``[...]`` of plain letters to Go's regular expression syntax.
 
     >>> pattern("BM.GPU.[HB]?.*")
     '^BM\\.GPU\\.[HB].\\..*$'

@@ -1,4 +1,4 @@
-"""The values of the chart: the keys of a job file, and those that only a chart needs."""
+"""Values of the chart: the keys of a job file, and additional keys that only the chart has."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Schema = Mapping[str, Any]
 TEXT: Final[Schema] = {"type": "string"}
 TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
 LARGEST: Final = 2**53 - 1
-"""What a chart's numbers, which are floating, hold to the last digit."""
+"""Largest integer that a floating-point number of the chart stores exactly."""
 WORD: Final[Schema] = {"type": ["string", "integer"], "minimum": -LARGEST, "maximum": LARGEST}
-"""Text, where people write whole numbers without quotes too; others would not come out as they were written."""
+"""Schema of a text that may be written as an unquoted integer. Other unquoted values would change their form."""
 WORDS: Final[Schema] = {"type": "array", "items": WORD}
 AMOUNT: Final[Schema] = {"type": ["string", "number", "null"]}
-"""Of memory, cores, nodes or time: a number, or text that the templates read; it may be left out."""
+"""Schema of an amount of memory, cores, nodes or time: a number, or text that the templates parse; optional."""
 AMOUNTS: Final = frozenset({"nnodes", "cpu", "memory", "shm", "grace", "deadline", "ttl"})
 BARE: Final = frozenset({"maxRestarts"})
-"""Defaults that are numbers."""
+"""Keys whose default is a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Key:
     """One value of the chart."""
 
     about: str
-    """What it is, in a sentence."""
+    """Description in one sentence."""
     schema: Schema
     default: Any
     notation: str = ""
-    """How it is written, where that is no plain word."""
+    """Notation of the value; empty for plain text."""
     section: str = field(default="", compare=False)
-    """Heading over it and those after it."""
+    """Heading above this key and those that follow."""
 
 
 SECTIONS: Final[Mapping[str, str]] = {
@@ -55,7 +55,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "gpuType": "GPUs and the network between them",
     "metricsFrom": "Who reaches its pods, and what they reach",
 }
-"""Heading over the key and those after it."""
+"""Key → heading above it and those that follow."""
 
 CHARTS_OWN: Final[Mapping[str, Key]] = {
     PRESET: Key(
@@ -99,11 +99,11 @@ CHARTS_OWN: Final[Mapping[str, Key]] = {
     "apiVersion": Key("Of job files, which may be given as values.", {"enum": ["", API_VERSION]}, ""),
     "kind": Key("Of job files, which may be given as values.", {"enum": ["", KIND]}, ""),
 }
-"""Beside the keys of a job file."""
+"""Keys that job files do not have."""
 
 
 def keys() -> dict[str, Key]:
-    """Every value by its name, in the order of the job file's keys."""
+    """Return every value by name, in the order of the job file's keys."""
     return {key: _of_field(key, known) for key, known in FIELDS.items()} | dict(CHARTS_OWN)
 
 

@@ -1,4 +1,4 @@
-"""``files/presets.yaml``: values that belong together, by the preset's name."""
+"""``files/presets.yaml``: values and environment variables of each preset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kubectl_ddp.spec.presets import PRESETS
 
 
 def preset_values() -> dict[str, Any]:
-    """The file's content: key or variable → value."""
+    """Return the content of the file: name of a preset → its values and variables."""
     return {
         name: {
             "values": {key: setting.value for key, setting in preset.settings.items() if not key.startswith("env.")},

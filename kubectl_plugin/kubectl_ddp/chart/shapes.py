@@ -1,4 +1,4 @@
-"""``files/shapes.yaml``: what text may look like, with the sentences that say so, and the units of amounts."""
+"""``files/shapes.yaml``: patterns of valid texts with their error messages, and units of amounts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from kubectl_ddp.spec.fields import FIELDS, LABEL, NETWORK, VARIABLE
 from kubectl_ddp.spec.values import Matching
 
 LONGEST: Final = re.compile(r"\(\?=\.\{1,(\d+)\}\$\)")
-"""How a pattern bounds its length; Go's patterns cannot look ahead, so the bound is told apart."""
+"""Lookahead that limits the length of a pattern. Go's patterns have no lookahead, so the limit is written
+separately.
+"""
 
 
 def shapes() -> dict[str, Any]:
-    """The file's content."""
+    """Return the content of the file."""
     texts = {key: field.parse for key, field in FIELDS.items() if isinstance(field.parse, Matching)}
     texts |= {"nodeSelector": LABEL, "networks": NETWORK}
     return {
@@ -26,7 +28,7 @@ def shapes() -> dict[str, Any]:
             "labelValue": values.LABEL_VALUE,
             "variable": VARIABLE,
         },
-        # As text: a chart's numbers are floating, and the larger ones would be rounded.
+        # As text, because the chart's floating-point numbers would round the larger ones.
         "bytes": {suffix: str(unit) for suffix, unit in (quantity.BINARY | quantity.DECIMAL).items()},
         "binary": list(quantity.BINARY),
         "seconds": dict(quantity.SECONDS),

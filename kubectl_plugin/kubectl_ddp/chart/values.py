@@ -21,7 +21,7 @@ SCHEMA: Final = "https://json-schema.org/draft-07/schema#"
 
 
 def values_yaml() -> str:
-    """The chart's defaults, each under its explanation."""
+    """Return the chart's defaults, each below its description."""
     return HEAD + "".join(_lines())
 
 
@@ -34,7 +34,7 @@ def _lines() -> Iterator[str]:
 
 
 def schema_json() -> str:
-    """What the values may be: types, ranges and words; what text may look like the templates say, in sentences."""
+    """Return the schema of the values: types, ranges and enums. The templates validate the form of texts."""
     properties: dict[str, Any] = {
         name: {"description": key.about, **key.schema, "default": key.default} for name, key in keys().items()
     }
