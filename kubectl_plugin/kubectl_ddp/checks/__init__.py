@@ -1,1 +1,1 @@
-"""Whether a job can run in a cluster: (job, facts) → findings. Pure; the facts are read by ``cluster``."""
+"""Checks if a job can run in a cluster: (job, facts) → findings. Pure functions; ``cluster`` reads the facts."""

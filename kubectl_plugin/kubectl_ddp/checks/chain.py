@@ -1,4 +1,4 @@
-"""All checks, in the order in which a person wants to read of them."""
+"""List of all checks, in the order of the output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OF_THE_JOB: Final[Sequence[Check]] = (
     Check(spec_checks.MEANING, (), spec_checks.check_spec_warnings),
     Check(spec_checks.ENVIRONMENT, (), spec_checks.check_environment),
 )
-"""What needs no cluster; ``submit`` and ``lint`` say it anyway."""
+"""Checks that need no cluster. ``submit`` and ``lint`` always run them."""
 
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check(server.RIGHTS, ("rights",), server.it_is_allowed),
@@ -34,5 +34,5 @@ OF_THE_CLUSTER: Final[Sequence[Check]] = (
 
 
 def run_checks(checks: Sequence[Check], subject: Subject, facts: Facts) -> list[Finding]:
-    """What the checks find, each thing once."""
+    """Return the findings of the checks, without duplicates."""
     return list(dict.fromkeys(finding for check in checks for finding in check(subject, facts)))

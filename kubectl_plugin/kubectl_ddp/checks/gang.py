@@ -1,4 +1,4 @@
-"""Whether the nodes of a job find room together: now, when others have ended, or never."""
+"""Check if all nodes of a job fit at the same time: now, after other jobs have ended, or never."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kubectl_ddp.spec.queues import is_kueue_managed
 MACHINES: Final = "machines"
 ROOM: Final = "room"
 MOST_NAMED: Final = 3
-"""Jobs that a sentence names."""
+"""Maximum number of jobs in a message."""
 
 
 def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Whether empty machines would be enough for the least number of nodes, and for the largest."""
+    """Check if the empty cluster has room for the minimum and the maximum number of nodes."""
     place = _place(subject, facts)
     nodes, room = subject.spec.nnodes, place.empty()
     grows = facts.grows is True or not isinstance(facts.grows, bool)
@@ -61,12 +61,12 @@ def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Whether there is room at this moment, and what would make it."""
+    """Check if there is room now, and which jobs must end otherwise."""
     place, mine = _place(subject, facts), f"{subject.namespace}/{subject.spec.name}"
     occupants = _without(scheduled_pods(read(facts.pods)), {mine})
     nodes = subject.spec.nnodes
     if place.empty() < nodes.minimum:
-        return  # the other check has said so
+        return  # reported by fits_empty_cluster
     wanted = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
     room = place.free_worker_slots(occupants)
     if room >= nodes.maximum:
@@ -88,7 +88,9 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def is_all_or_nothing(subject: Subject) -> bool:
-    """Whether all nodes are let go at once, or none: Kueue admits the largest number, except of an Indexed Job."""
+    """Return whether all nodes start together or none. Kueue admits the maximum number of nodes, except for an Indexed
+    Job.
+    """
     return is_kueue_managed(subject.spec) and subject.spec.engine is not Engine.JOB
 
 
@@ -102,7 +104,7 @@ def _less(subject: Subject, room: int) -> str:
 
 
 def when(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> str:
-    """What has to end before there is room for ``wanted`` nodes, in a sentence."""
+    """Return a sentence with the jobs that must end before ``wanted`` nodes fit."""
     leaving = jobs_to_finish(place, occupants, wanted)
     if leaving is None:
         closed = [f"{machine.name} {machine.closed}" for machine in place.machines if machine.closed]
@@ -115,7 +117,9 @@ def when(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> str:
 
 
 def jobs_to_finish(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> list[str] | None:
-    """The jobs that have to end: one if one is enough, else those that free most; ``None`` if all are not enough."""
+    """Return the jobs that must end: one if it is enough, else those that free the most; ``None`` if all are not
+    enough.
+    """
     jobs = list(dict.fromkeys(occupant.owner for occupant in occupants if occupant.owner))
     gains = {job: place.free_worker_slots(_without(occupants, {job})) for job in jobs}
     for job in jobs:
@@ -139,7 +143,7 @@ def _place(subject: Subject, facts: Facts) -> Place:
 
 
 def _why(place: Place) -> str:
-    """How many such nodes each machine takes, and what is against those that take none."""
+    """Describe the number of such nodes per machine, and the obstacles on the other machines."""
     counted = Counter(copies(place.worker.wants, machine.whole) for machine in place.eligible(place.worker))
     told = [
         f"{count} machine{'s take' if count > 1 else ' takes'} {room}{' each' if count > 1 else ''}"
@@ -151,7 +155,7 @@ def _why(place: Place) -> str:
 
 
 def _reasons(pod: PodRequirements, machines: Sequence[Machine]) -> str:
-    """What is against the machines that cannot take such a pod, grouped as the scheduler does."""
+    """Describe the obstacles to such a pod, grouped by reason as the scheduler does."""
     if not machines:
         return "there are no machines"
     counted = Counter(why for machine in machines if (why := against(pod, machine)))

@@ -1,4 +1,4 @@
-"""Whether Kueue can ever admit a job, and who is before it."""
+"""Checks if Kueue can admit a job, and which jobs are ahead of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADMISSION: Final = "admission"
 
 
 def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """The LocalQueue exists, leads to a ClusterQueue, and both take jobs."""
+    """Check that the LocalQueue exists, and that it and its ClusterQueue are active."""
     local = local_queue(subject, facts)
     if local is None:
         if is_kueue_managed(subject.spec):
@@ -47,7 +47,7 @@ def _other_queues(names: Sequence[str], *, has_kueue: bool) -> str:
 
 
 def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """The WorkloadPriorityClass exists: without it Kueue takes no notice of the job."""
+    """Check that the WorkloadPriorityClass exists. Without it, Kueue ignores the job."""
     name = subject.spec.queue_priority
     if read(facts.queue_priority) is None:
         yield Finding(
@@ -61,7 +61,7 @@ def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def check_engine_integration(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Kueue is told which kinds to look after; of the others a job in a queue stays suspended for ever."""
+    """Check that Kueue manages this kind of job. A job of another kind stays suspended in the queue."""
     if not is_kueue_managed(subject.spec):
         return
     root = ROOTS[str(subject.spec.engine)]
@@ -82,7 +82,10 @@ def _engine_names(frameworks: frozenset[str]) -> str:
 
 
 def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """One flavor of each resource group has quota for all nodes; what can be borrowed is the most that is lent."""
+    """Check that one flavor of each resource group has quota for all nodes.
+
+    In a cohort, missing quota is only a warning, because the queue may borrow it.
+    """
     local = local_queue(subject, facts)
     cluster = _cluster_queue(local, read(facts.cluster_queues)) if local else None
     if local is None or cluster is None:
@@ -124,7 +127,7 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def _short(group: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
-    """What each flavor of a group lacks; empty when one of them has all of it."""
+    """Return the missing quota of each flavor in a group; empty if one flavor has enough."""
     lacks = []
     for flavor in group["flavors"]:
         quota = milli_values({each["name"]: each["nominalQuota"] for each in flavor["resources"]})
@@ -141,7 +144,7 @@ def _short(group: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
 
 
 def check_pending_jobs(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """How many jobs wait in the same queue, and which is the next."""
+    """Report the number of jobs that wait in the same queue, and the next one."""
     if local_queue(subject, facts) is None:
         return
     mine = {"name": subject.spec.name}
@@ -162,7 +165,7 @@ def _owner_names(workload: Object, namespace: str) -> list[dict[str, str]]:
 
 
 def local_queue(subject: Subject, facts: Facts) -> Object | None:
-    """The LocalQueue of the job; ``None`` when it is in none, or there is no such."""
+    """Return the LocalQueue of the job; ``None`` if the job uses no queue or the queue does not exist."""
     if not is_kueue_managed(subject.spec):
         return None
     named = [queue for queue in read(facts.local_queues) if queue["metadata"]["name"] == subject.spec.queue]
@@ -175,7 +178,7 @@ def _cluster_queue(local: Object, queues: Sequence[Object]) -> Object | None:
 
 
 def inactive_reason(queue: Object) -> str:
-    """Why a LocalQueue or a ClusterQueue takes no jobs; empty when it does."""
+    """Return the reason why a LocalQueue or a ClusterQueue accepts no jobs; empty if it is active."""
     active = condition_of(queue, "Active")
     if active.get("status") != "False":
         return ""
@@ -183,12 +186,12 @@ def inactive_reason(queue: Object) -> str:
 
 
 def groups_of(cluster: Object) -> Sequence[Mapping[str, Any]]:
-    """Its resource groups, each with flavors and their quotas."""
+    """Return the resource groups of a ClusterQueue, each with flavors and their quotas."""
     return (cluster.get("spec") or {}).get("resourceGroups") or ()
 
 
 def cohort_of(cluster: Object) -> str:
-    """Its name in v1beta2, and the one before."""
+    """Return the name of the cohort. Its field is ``cohortName`` in v1beta2 and ``cohort`` before."""
     spec = cluster.get("spec") or {}
     return str(spec.get("cohortName") or spec.get("cohort") or "")
 

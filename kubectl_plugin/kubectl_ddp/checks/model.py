@@ -1,4 +1,4 @@
-"""What a check finds, and what it looks at."""
+"""Findings of checks, and their inputs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kubectl_ddp.spec.model import JobSpec
 
 
 class Status(StrEnum):
-    """How a check went; the words of ``ddp-launch preflight``."""
+    """Result of a check, with the words of ``ddp-launch preflight``."""
 
     OK = "ok"
     SKIP = "skip"
-    """It could not look."""
+    """The check could not read its facts."""
     WARN = "warn"
-    """The job has to wait, or is probably not what is meant."""
+    """The job has to wait, or probably differs from what the user intended."""
     FAIL = "fail"
-    """The job cannot run here, however long one waits."""
+    """The job cannot run here, regardless of the waiting time."""
 
 
 WORST: Final = (Status.FAIL, Status.WARN, Status.SKIP, Status.OK)
@@ -35,7 +35,7 @@ class Finding:
     status: Status
     message: str
     hint: str = ""
-    """What to do about it."""
+    """Suggested fix."""
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A job on its way into a cluster: what was said, and the pods it comes to."""
+    """Job to submit: its specification and the pods it results in."""
 
     spec: JobSpec
     namespace: str
@@ -52,59 +52,59 @@ class Subject:
     store: Object
     """Pod template of the store."""
     made: frozenset[tuple[str, str]] = frozenset()
-    """Kind and name of what comes with the job, and so need not be there before."""
+    """Kind and name of the objects created with the job, which need not exist before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A question that the API server did not answer, and why in a sentence; empty when nobody asked."""
+    """Fact that could not be read, with the reason as a sentence; the reason is empty if it was not requested."""
 
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a cluster is at the moment, of that which decides whether a job can run in it: objects as they were read."""
+    """State of a cluster that determines if a job can run in it: objects as read from the API server."""
 
     nodes: Sequence[Object] | Unknown = Unknown()
     pods: Sequence[Object] | Unknown = Unknown()
-    """Of all namespaces, those that are not over."""
+    """Pods of all namespaces, without finished ones."""
     grows: bool | Unknown = Unknown()
-    """Whether machines are added when pods wait for them."""
+    """True if an autoscaler adds machines for waiting pods."""
     claims: Mapping[str, Object | None] | Unknown = Unknown()
-    """Name of a PersistentVolumeClaim that the job mounts → the claim, ``None`` when it is not there."""
+    """Name of a PersistentVolumeClaim that the job mounts → the claim, ``None`` if it does not exist."""
     secrets: Mapping[str, frozenset[str] | None] | Unknown = Unknown()
-    """Name of a Secret that the job reads → names of its entries."""
+    """Name of a Secret that the job uses → names of its entries."""
     config_maps: Mapping[str, frozenset[str] | None] | Unknown = Unknown()
     account: Object | Unknown | None = Unknown()
-    """The service account of the pods."""
+    """Service account of the pods."""
     priority: Object | Unknown | None = Unknown()
-    """The PriorityClass of the job."""
+    """PriorityClass of the job."""
     quotas: Sequence[Object] | Unknown = Unknown()
     """ResourceQuotas of the namespace."""
     local_queues: Sequence[Object] | Unknown = Unknown()
-    """Of the namespace; none where the cluster has no Kueue."""
+    """LocalQueues of the namespace; empty without Kueue."""
     has_kueue: bool = True
     queue_priority: Object | Unknown | None = Unknown()
-    """The WorkloadPriorityClass of the job."""
+    """WorkloadPriorityClass of the job."""
     cluster_queues: Sequence[Object] | Unknown = Unknown()
     pending: Sequence[Object] | Unknown = Unknown()
-    """Workloads that wait in the job's cluster queue, the next one first."""
+    """Workloads that wait in the job's ClusterQueue, the next one first."""
     frameworks: frozenset[str] | Unknown = Unknown()
-    """Kinds that Kueue is configured to admit, as in ``batch/job``."""
+    """Kinds that Kueue is configured to manage, as in ``batch/job``."""
     rights: Sequence[Right] | Unknown = Unknown()
-    """What submit needs and the person may not."""
+    """Rights that submit requires and the user lacks."""
     rights_hint: str = ""
-    """What to ask for where something of it is missing."""
+    """Suggestion for obtaining the missing rights."""
     refused: Mapping[str, str] | Unknown = Unknown()
-    """Object → why the API server would refuse it, by a dry run; without those that it takes."""
+    """Object → reason for which the API server rejects it in a dry run. Accepted objects are left out."""
 
 
 T = TypeVar("T")
 
 
 def read(fact: T | Unknown) -> T:
-    """A fact that a check has named among its needs, and so has been read."""
+    """Return a fact that the check declared in its ``needs``. Raises TypeError if it was not read."""
     if isinstance(fact, Unknown):
         raise TypeError("this fact was not read; the check must name it among its needs")
     return fact
@@ -115,11 +115,11 @@ Find = Callable[[Subject, Facts], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at."""
+    """One check."""
 
     name: str
     needs: tuple[str, ...]
-    """Fields of :class:`Facts`, all of which must have been read."""
+    """Names of the required fields of :class:`Facts`. The check runs only if all of them have been read."""
     find: Find
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class Check:
             raise ValueError(f"check {self.name} needs {unknown}, which are no facts")
 
     def __call__(self, subject: Subject, facts: Facts) -> Iterator[Finding]:
-        """What it finds; why it could not look; nothing where nobody asked."""
+        """Yield the findings, or the reason why a fact could not be read; nothing if a fact was not requested."""
         unread = [fact for name in self.needs if isinstance(fact := getattr(facts, name), Unknown)]
         if not unread:
             yield from self.find(subject, facts)
@@ -137,5 +137,5 @@ class Check:
 
 
 def most_severe(findings: Sequence[Finding]) -> Status:
-    """The gravest status of all."""
+    """Return the most severe status of the findings."""
     return min((finding.status for finding in findings), key=WORST.index, default=Status.OK)

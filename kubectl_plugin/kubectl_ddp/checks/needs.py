@@ -1,4 +1,4 @@
-"""What a job names and the cluster must have: volumes, Secrets, ConfigMaps, a priority."""
+"""Checks that objects named by a job exist: volumes, Secrets, ConfigMaps, a priority class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READERS: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
 def check_volume_claims(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Every volume exists, and can be mounted by as many machines as the job has."""
+    """Check that every claim exists and can be mounted by all nodes of the job."""
     found = read(facts.claims)
     for name, writes in of.claims(subject).items():
         claim = found.get(name)
@@ -59,7 +59,7 @@ def _claim(subject: Subject, facts: Facts, name: str, claim: Object, *, writes: 
 
 
 def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str]) -> Finding:
-    """One machine may mount it: certain to fail where no machine has room for all nodes."""
+    """Return the finding for a volume that one machine can mount: FAIL if no machine has room for all nodes."""
     said, least = ", ".join(sorted(modes)) or "no access mode", subject.spec.nnodes.minimum
     fails = modes == {"ReadWriteOncePod"} and least > 1
     if not fails and not isinstance(facts.nodes, Unknown):
@@ -75,12 +75,12 @@ def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str])
 
 
 def check_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Every Secret exists and has the entries that are named."""
+    """Check that every Secret exists and has the named entries."""
     yield from _entries(subject, "Secret", of.secrets(subject), read(facts.secrets))
 
 
 def check_config_maps(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """The same for ConfigMaps."""
+    """Check that every ConfigMap exists and has the named entries."""
     yield from _entries(subject, "ConfigMap", of.config_maps(subject), read(facts.config_maps))
 
 
@@ -109,7 +109,7 @@ def _missing(subject: Subject, kind: str, name: str, hint: str) -> Finding:
 
 
 def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """The priority class exists: without it every pod is refused, after the job was taken."""
+    """Check that the priority class exists. Without it, the job is accepted and then every pod is rejected."""
     if read(facts.priority) is None:
         yield Finding(
             PRIORITY,
@@ -122,7 +122,7 @@ def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """What the service account of the pods brings along to fetch images with exists; the kubelet only logs it."""
+    """Check that the image pull secrets of the service account exist. The kubelet only logs a missing one."""
     account, found = read(facts.account), read(facts.secrets)
     for name in pull_secrets(account):
         if found.get(name) is None:
@@ -136,5 +136,5 @@ def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding
 
 
 def pull_secrets(account: Object | None) -> list[str]:
-    """Names of the Secrets with which the pods of a service account fetch images."""
+    """Return the names of the image pull secrets of a service account."""
     return [str(each["name"]) for each in (account or {}).get("imagePullSecrets") or () if each.get("name")]

@@ -1,4 +1,4 @@
-"""The machines of a cluster, and what runs on them."""
+"""Machines of a cluster, and the pods that run on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.checks.quantities import Amounts, milli_values, requests_of
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
-"""Phases of pods that take nothing any more."""
+"""Phases of pods that use no resources."""
 
 JOB_LABELS: Final = (
     Label.JOB,
@@ -20,39 +20,39 @@ JOB_LABELS: Final = (
     "volcano.sh/job-name",
     "batch.kubernetes.io/job-name",
 )
-"""Labels by which the pods of a job know it, ours first."""
+"""Labels with the name of a pod's job, ours first."""
 
 CONDITION_TAINTS: Final = "node.kubernetes.io/"
-"""Beginning of the taints that Kubernetes gives a machine for as long as something is the matter with it."""
+"""Prefix of the taints that Kubernetes sets on a machine for as long as a condition such as memory pressure lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node of the cluster; *node* is this project's word for a worker pod."""
+    """Kubernetes node, here called machine because *node* is this project's word for a worker pod."""
 
     name: str
     labels: Mapping[str, str]
     taints: tuple[Mapping[str, str], ...]
-    """Those that keep pods away, for good."""
+    """Permanent taints that repel pods."""
     whole: Amounts
-    """What pods may take of it altogether."""
+    """Allocatable resources."""
     closed: str
-    """Why no pod can be placed on it just now; empty where it takes some."""
+    """Reason why the machine accepts no pods now; empty if it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledPod:
-    """A pod that has a machine."""
+    """Pod that is bound to a machine."""
 
     machine: str
     wants: Amounts
     owner: str
-    """The job it belongs to, as ``NAMESPACE/NAME``; empty for what does not end by itself."""
+    """Job of the pod, as ``NAMESPACE/NAME``; empty for pods that do not end, such as those of services."""
     priority: int
 
 
 def parse_nodes(nodes: Iterable[Object]) -> list[Machine]:
-    """The machines that a cluster has, by name."""
+    """Return the machines of a cluster, sorted by name."""
     return sorted((_machine(node) for node in nodes), key=lambda machine: machine.name)
 
 
@@ -80,7 +80,7 @@ def _closed(spec: Mapping[str, Any], status: Mapping[str, Any], taints: Sequence
 
 
 def scheduled_pods(pods: Iterable[Object]) -> list[ScheduledPod]:
-    """The pods that take something of a machine."""
+    """Return the pods that use resources of a machine."""
     return [
         ScheduledPod(
             machine=str(pod["spec"]["nodeName"]),
@@ -94,7 +94,7 @@ def scheduled_pods(pods: Iterable[Object]) -> list[ScheduledPod]:
 
 
 def owner_of(pod: Object) -> str:
-    """The job that a pod belongs to."""
+    """Return the job of a pod, as ``NAMESPACE/NAME``; empty if it has none."""
     about = pod["metadata"]
     labels = about.get("labels") or {}
     name = next((labels[label] for label in JOB_LABELS if label in labels), "")
@@ -102,7 +102,7 @@ def owner_of(pod: Object) -> str:
 
 
 def used(occupants: Iterable[ScheduledPod]) -> dict[str, dict[str, int]]:
-    """Machine → what is taken of it."""
+    """Return machine → resources requested by pods."""
     found: dict[str, dict[str, int]] = {}
     for occupant in occupants:
         at = found.setdefault(occupant.machine, {})

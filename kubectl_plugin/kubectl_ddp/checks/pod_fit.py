@@ -1,4 +1,4 @@
-"""How many pods of a kind there is room for, all of them at the same time."""
+"""Number of pods that fit on a set of machines at the same time."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from kubectl_ddp.checks.scheduler_filters import against
 
 NOTHING: Final[Amounts] = {}
 Counts = Mapping[str, int]
-"""Machine → pods that it has room for."""
+"""Machine → number of pods that fit on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster in which the workers of a job and its store look for room."""
+    """Cluster into which a job's workers and its store are placed."""
 
     worker: PodRequirements
     store: PodRequirements
     machines: Sequence[Machine]
 
     def eligible(self, pod: PodRequirements) -> list[Machine]:
-        """Machines on which such a pod could be, if they were empty."""
+        """Return the machines on which such a pod can run if they are empty."""
         return [machine for machine in self.machines if not against(pod, machine)]
 
     def empty(self) -> int:
-        """Workers that there is room for when nothing else runs."""
+        """Return the number of workers that fit if nothing else runs."""
         return self._max_workers(self.machines, lambda _: NOTHING)
 
     def free_worker_slots(self, occupants: Iterable[ScheduledPod]) -> int:
-        """Workers that there is room for beside these, on machines that take pods now."""
+        """Return the number of workers that fit beside the running pods, on machines that accept pods now."""
         taken_of = used(occupants)
         return self._max_workers(
             [machine for machine in self.machines if not machine.closed], lambda name: taken_of.get(name, NOTHING)
         )
 
     def _max_workers(self, machines: Sequence[Machine], taken_of: Callable[[str], Amounts]) -> int:
-        """Workers beside one store: the store goes where it costs no worker, or the fewest."""
+        """Return the number of workers that fit with one store, which is placed where it displaces the fewest
+        workers.
+        """
         free = {machine.name: subtract(machine.whole, taken_of(machine.name)) for machine in machines}
         can = [machine for machine in machines if not against(self.worker, machine)]
         counts = {machine.name: copies(self.worker.wants, free[machine.name]) for machine in can}
@@ -57,12 +59,12 @@ class Place:
 
 
 def copies(wants: Amounts, free: Amounts) -> int:
-    """How many times ``wants`` are in ``free``."""
+    """Return how many times ``wants`` fits into ``free``."""
     return max(0, min((free.get(name, 0) // amount for name, amount in wants.items() if amount), default=0))
 
 
 def count_schedulable_pods(pod: PodRequirements, machines: Sequence[Machine], counts: Counts) -> int:
-    """Pods that can be placed, with regard to how they have to lie to one another."""
+    """Return the number of pods that can be placed under their affinity and spread constraints."""
     if pod.together:
         key, *more = pod.together
         domains = _domains(key, machines)
@@ -85,7 +87,7 @@ def _fields(pod: PodRequirements) -> dict[str, object]:
 
 
 def _domains(key: str, machines: Iterable[Machine]) -> dict[str, list[str]]:
-    """Value of a label → names of the machines that have it."""
+    """Return value of a label → names of the machines that have it."""
     found: dict[str, list[str]] = {}
     for machine in machines:
         if key in machine.labels:
@@ -94,6 +96,6 @@ def _domains(key: str, machines: Iterable[Machine]) -> dict[str, list[str]]:
 
 
 def _spread(domains: Mapping[str, Sequence[str]], counts: Counts) -> int:
-    """No domain has more than one pod above the emptiest."""
+    """Return the number of pods that can be spread with a skew of at most one."""
     rooms = [sum(counts.get(name, 0) for name in names) for names in domains.values()]
     return sum(min(room, min(rooms) + 1) for room in rooms)

@@ -1,4 +1,4 @@
-"""What a pod asks of the machines: what it takes, which it can be on, and how pods like it lie to one another."""
+"""Requirements of a pod: resources, eligible machines, and placement relative to its own kind."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequirements:
-    """One pod of a kind of which there may be many."""
+    """Requirements of each pod of one kind."""
 
     wants: Amounts
     selector: Mapping[str, str]
     affinity: tuple[Mapping[str, Any], ...]
-    """Terms of the required node affinity, of which one must hold."""
+    """Terms of the required node affinity, at least one of which must match."""
     tolerations: tuple[Mapping[str, Any], ...]
     together: tuple[str, ...]
-    """Labels in whose value all such pods agree."""
+    """Topology labels whose value all pods must share."""
     spread: tuple[str, ...]
-    """Labels over whose values they lie evenly, to one more or less."""
+    """Topology labels over whose values the pods must be spread with a skew of at most one."""
 
 
 def pod_requirements(pod: Mapping[str, Any]) -> PodRequirements:
-    """Of a pod's specification, as we render it: what its affinity to pods names are its own kind."""
+    """Return the requirements of a pod specification rendered by this package, whose pod affinity refers to its own
+    kind.
+    """
     affinity = pod.get("affinity") or {}
     nodes = (affinity.get("nodeAffinity") or {}).get(REQUIRED) or {}
     spread = pod.get("topologySpreadConstraints") or ()

@@ -1,4 +1,4 @@
-"""Amounts of resources as Kubernetes writes them, in whole thousandths, so that sums are exact and quick."""
+"""Kubernetes quantities in integer thousandths, for exact and fast sums."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Final
 from kubectl_ddp.spec.quantity import BINARY, DECIMAL
 
 Amounts = Mapping[str, int]
-"""Resource to thousandths of its unit: ``{"cpu": 1500}`` is one core and a half."""
+"""Resource → amount in thousandths of its unit: ``{"cpu": 1500}`` is 1.5 cores."""
 
 PODS: Final = "pods"
-"""The resource of which every pod takes one."""
+"""Resource of which every pod uses one."""
 
 _UNITS: Final[Mapping[str, Fraction | int]] = {
     **BINARY,
@@ -29,7 +29,7 @@ _QUANTITY: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+)|([KM
 
 @functools.cache
 def milli_value(text: str) -> int:
-    """A quantity, rounded up as Kubernetes does; 0 for what is none.
+    """Parse a quantity into thousandths, rounded up as in Kubernetes; 0 if the text is invalid.
 
     >>> milli_value("1.5"), milli_value("100m"), milli_value("1Ki"), milli_value("2e3"), milli_value("1n")
     (1500, 100, 1024000, 2000000, 1)
@@ -43,12 +43,12 @@ def milli_value(text: str) -> int:
 
 
 def milli_values(quantities: Mapping[str, Any] | None) -> dict[str, int]:
-    """A map of quantities, such as a node's allocatable."""
+    """Parse a map of quantities, such as a node's allocatable resources."""
     return {name: milli_value(str(quantity)) for name, quantity in (quantities or {}).items()}
 
 
 def requests_of(pod: Mapping[str, Any]) -> dict[str, int]:
-    """What a pod takes of its machine: the scheduler's sum over the specification of a pod, and one pod."""
+    """Return the resources that a pod uses on its machine: the scheduler's sum over its containers, plus one pod."""
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in pod.get("initContainers") or ():
@@ -62,28 +62,28 @@ def requests_of(pod: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _requests(resources: Mapping[str, Any] | None) -> dict[str, int]:
-    """A limit alone is a request, too."""
+    """Return the requests of a container. As in Kubernetes, a limit without a request is also the request."""
     said = resources or {}
     return milli_values(said.get("limits")) | milli_values(said.get("requests"))
 
 
 def added(left: Amounts, right: Amounts) -> dict[str, int]:
-    """The sum of two."""
+    """Return the sum of two amounts."""
     return dict(left) | {name: left.get(name, 0) + amount for name, amount in right.items()}
 
 
 def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
-    """What of ``left`` is there without ``right``; below 0 where more was taken than there is."""
+    """Return ``left - right`` for the resources in ``left``; negative if more was used than exists."""
     return dict(left) | {name: left.get(name, 0) - amount for name, amount in right.items() if name in left}
 
 
 def times(one: Amounts, count: int) -> dict[str, int]:
-    """So many of them."""
+    """Return the amounts multiplied by ``count``."""
     return {name: amount * count for name, amount in one.items()}
 
 
 def total(many: Iterable[Amounts]) -> dict[str, int]:
-    """The sum of many."""
+    """Return the sum of all amounts."""
     return functools.reduce(added, many, {})
 
 
@@ -92,7 +92,7 @@ def _elementwise_max(left: Amounts, right: Amounts) -> dict[str, int]:
 
 
 def format_quantity(resource: str, amount: int) -> str:
-    """An amount for a person.
+    """Format an amount with the name of its resource.
 
     >>> amounts = {"cpu": 1500, "memory": 3 * 2**30 * 1000, "nvidia.com/gpu": 8000}
     >>> tuple(format_quantity(name, amount) for name, amount in amounts.items())
@@ -102,7 +102,7 @@ def format_quantity(resource: str, amount: int) -> str:
 
 
 def number(resource: str, amount: int) -> str:
-    """The same without its name.
+    """Format an amount without the name of its resource.
 
     >>> number("cpu", 250), number("memory", 2 * 2**30 * 1000)
     ('0.25', '2Gi')

@@ -1,4 +1,4 @@
-"""Whether the namespace may have what the job takes: its ResourceQuotas."""
+"""Check of the ResourceQuotas of the job's namespace."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kubectl_ddp.checks.subject import pods_of
 QUOTA: Final = "quota"
 REQUESTS, LIMITS = "requests.", "limits."
 PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
-"""Resources whose requests may be written without the word."""
+"""Resources whose requests a quota may name without the prefix ``requests.``."""
 
 
 def check_resource_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """What is left of every quota is enough for the nodes that the job begins with."""
+    """Check that every quota has room for the nodes with which the job starts."""
     worker, store = pods_of(subject)
     nodes = subject.spec.nnodes
     count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
@@ -29,7 +29,7 @@ def check_resource_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
-    """What a pod costs of a quota, under the names that quotas have."""
+    """Return the use of quota by a pod, under the resource names of ResourceQuotas."""
     requests = requests_of(pod)
     found = {"pods": 1000, "count/pods": 1000} | {f"{REQUESTS}{name}": amount for name, amount in requests.items()}
     found |= {name: requests[name] for name in PLAIN if name in requests}
@@ -40,7 +40,7 @@ def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
 
 
 def applies(quota: Object, subject: Subject) -> bool:
-    """Whether a quota counts the job's pods: they have no deadline of their own, and ask for resources."""
+    """Return whether a quota applies to the job's pods, which have resource requests and no deadline."""
     spec = quota.get("spec") or {}
     if {"Terminating", "BestEffort", "CrossNamespacePodAffinity"} & set(spec.get("scopes") or ()):
         return False
@@ -67,7 +67,7 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
     hard, used = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}, status.get("used") or {}
     short = False
     for resource, text in hard.items():
-        if not (asked := wanted.get(resource, 0)):  # a quota that is overdrawn of something else is no matter
+        if not (asked := wanted.get(resource, 0)):  # overuse of another resource does not affect this job
             continue
         most = milli_value(str(text))
         left = most - milli_value(str(used.get(resource, "0")))

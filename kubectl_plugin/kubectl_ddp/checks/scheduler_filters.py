@@ -1,6 +1,6 @@
-"""Why a pod cannot be on a machine: the scheduler's filters, one function each.
+"""Reasons why a pod cannot run on a machine: the scheduler's filters, one function each.
 
-Each yields what is against it, as words that go on after the machine's name.
+Each filter yields the reasons as phrases that follow the name of the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def has_the_labels(pod: PodRequirements, machine: Machine) -> Iterator[str]:
 
 
 def is_one_of_the_named(pod: PodRequirements, machine: Machine) -> Iterator[str]:
-    """Required node affinity: one of the terms holds, and all of its expressions."""
+    """Yield a reason if no term of the required node affinity matches. A term matches if all of its expressions
+    match.
+    """
     if pod.affinity and not any(_term_holds(term, machine) for term in pod.affinity):
         wanted = sorted({each["key"] for term in pod.affinity for each in _expressions(term)})
         yield f"it does not match the affinity by {', '.join(wanted)}"
@@ -58,7 +60,7 @@ def check_tolerations(pod: PodRequirements, machine: Machine) -> Iterator[str]:
 
 
 def written(taint: Mapping[str, str]) -> str:
-    """A taint as kubectl writes it.
+    """Format a taint as kubectl does.
 
     >>> written({"key": "gpu", "value": "big", "effect": "NoSchedule"})
     'gpu=big:NoSchedule'
@@ -83,7 +85,7 @@ def is_large_enough(pod: PodRequirements, machine: Machine) -> Iterator[str]:
 
 
 def check_free_resources(pod: PodRequirements, machine: Machine, taken_: Amounts) -> Iterator[str]:
-    """What is not free of that which the pod asks for."""
+    """Yield a reason for each requested resource of which too little is free."""
     for name, amount in pod.wants.items():
         whole = machine.whole.get(name, 0)
         free = max(0, whole - taken_.get(name, 0))
@@ -97,5 +99,5 @@ FILTERS: Final[Sequence[Filter]] = (has_the_labels, is_one_of_the_named, check_t
 
 
 def against(pod: PodRequirements, machine: Machine) -> str:
-    """The first thing that keeps a pod off an empty machine; empty where it could run."""
+    """Return the first reason why a pod cannot run on an empty machine; empty if it can."""
     return next((why for filter_ in FILTERS for why in filter_(pod, machine)), "")

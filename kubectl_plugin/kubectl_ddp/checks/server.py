@@ -1,4 +1,4 @@
-"""What the API server itself has to say: by a dry run of the objects and of the pods, and about what one may do."""
+"""Checks by the API server: dry runs of the objects and their pods, and the rights of the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RIGHTS: Final = "rights"
 
 
 def server_takes_it(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """The objects, and the pods that controllers will make of them, pass every admission plugin and webhook."""
+    """Check that the objects, and the pods created from them, pass all admission plugins and webhooks."""
     del subject
     refused = read(facts.refused)
     for why in dict.fromkeys(refused.values()):
@@ -22,7 +22,7 @@ def server_takes_it(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def it_is_allowed(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Everything that submitting takes is allowed; all that is not is said at once."""
+    """Check that the user has all rights that submit requires. All missing ones are reported together."""
     missing = read(facts.rights)
     if missing:
         yield Finding(

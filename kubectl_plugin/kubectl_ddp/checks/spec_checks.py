@@ -1,4 +1,4 @@
-"""What is wrong with a job whatever the cluster: doubts about its fields, and about its environment."""
+"""Checks of a job that do not depend on the cluster: its fields and its environment variables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STATUSES: Final = {Severity.ERROR: Status.FAIL, Severity.WARNING: Status.WARN}
 
 
 def check_spec_warnings(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """What is legal about the job and probably not meant; submit says it, too."""
+    """Warn about fields that are valid but probably not intended. ``submit`` prints the same warnings."""
     del facts
     for doubt in rules.warnings(subject.spec):
         yield Finding(MEANING, Status.WARN, doubt.message, doubt.hint)
 
 
 def check_environment(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """The rules of ``kubectl ddp lint``."""
+    """Apply the rules of ``kubectl ddp lint`` to the environment of the job."""
     del facts
     spec = subject.spec
     node = Node(nodes=spec.nnodes.maximum, nproc=spec.nproc, gpus=spec.gpus, cpus=spec.cpu.millis / 1000)

@@ -1,4 +1,4 @@
-"""From the objects that a job becomes to what the checks look at, and to what they need to know."""
+"""Subject of the checks from the rendered objects of a job, and the objects that it refers to."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kubectl_ddp.checks.model import Subject
 from kubectl_ddp.spec.model import JobSpec
 
 SET_OF_RUNTIME: Final[roots.Path] = ("spec", "template", *roots.POD_JOB, "template")
-"""Where a TrainingRuntime has the template of its pods."""
+"""Path of the pod template in a TrainingRuntime."""
 
 
 def subject_of(spec: JobSpec, objects: Sequence[Object], namespace: str) -> Subject:
-    """The job that ``objects`` are.
+    """Return the subject of the checks for a rendered job.
 
     Args:
-        spec: the job, with nothing left to choose.
-        objects: what it was rendered to.
-        namespace: where they go.
+        spec: Job specification, completely resolved.
+        objects: Objects rendered from it.
+        namespace: Namespace in which they will be created.
     """
     root = roots.root_of(list(objects))
     [store] = [item for item in objects if item["kind"] == "Job" and item is not root]
@@ -44,12 +44,12 @@ def _worker(root: Object, objects: Sequence[Object]) -> Object:
 
 
 def pods_of(subject: Subject) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The specifications of a worker pod and of the store's."""
+    """Return the pod specifications of a worker and of the store."""
     return subject.worker["spec"], subject.store["spec"]
 
 
 def claims(subject: Subject) -> dict[str, bool]:
-    """Name of each claim that a worker mounts → whether it writes there."""
+    """Return name of each claim that a worker mounts → True if it writes there."""
     found: dict[str, bool] = {}
     for volume in subject.worker["spec"].get("volumes") or ():
         if claim := volume.get("persistentVolumeClaim"):
@@ -59,12 +59,14 @@ def claims(subject: Subject) -> dict[str, bool]:
 
 
 def secrets(subject: Subject) -> dict[str, frozenset[str]]:
-    """Name of each Secret that a worker cannot start without → entries that it names."""
+    """Return name of each Secret that a worker requires → names of the required entries."""
     return _named(subject, "Secret", "secret", "secretName", "secretRef", "secretKeyRef")
 
 
 def config_maps(subject: Subject) -> dict[str, frozenset[str]]:
-    """The same for ConfigMaps; without the one that brings the script."""
+    """Return name of each ConfigMap that a worker requires → names of the required entries, without the script's
+    ConfigMap.
+    """
     return _named(subject, "ConfigMap", "configMap", "name", "configMapRef", "configMapKeyRef")
 
 
