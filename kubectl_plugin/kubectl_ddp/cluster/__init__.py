@@ -1,8 +1,8 @@
-"""The cluster side of the backend: an API server asked in plain JSON.
+"""Cluster backend: plain JSON requests to an API server.
 
-Of the ``kubernetes`` package only the kubeconfig reader and the connection pool are used, and only where a program or
-a provider makes the credentials (:mod:`.client_library`). Its typed models cost a second at a thousand pods, refuse
-fields they do not know, and came from another generator with each major version; JSON over HTTP did not change.
+Of the ``kubernetes`` package, only the kubeconfig reader and the connection pool are used, and only if a program or a
+provider creates the credentials (:mod:`.client_library`). Its typed models take a second for a thousand pods, reject
+unknown fields, and change their generator with major versions. JSON over HTTP is stable.
 """
 
 from kubectl_ddp.cluster.backend import ClusterBackend

@@ -1,7 +1,7 @@
-"""What a person may do, of that which is wanted; who the person is; and the Roles to ask for where a right is missing.
+"""Rights of the user in the cluster, the user's name, and the Role to request if rights are missing.
 
-One question tells what is granted in a namespace. What is wanted elsewhere is asked about by itself, and so is all that
-it leaves open where an authorizer cannot list what it grants, such as a cloud's own.
+One request reads the rules of a namespace. A separate request per right follows for other namespaces, and for
+authorizers that cannot list their rules, such as those of some clouds.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ WHO: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 def missing_to_submit(api: Api, discovery: Discovery, namespace: str, objects: Sequence[Object]) -> list[Right]:
-    """What is not granted of that which creating these objects, a job, takes."""
+    """Return the missing rights for creating the objects of a job."""
     root = roots.kind_of(roots.root_of(list(objects))) or roots.PYTORCHJOB
     return missing(api, namespace, to_submit(root.engine, discovery.group_resources(objects)))
 
 
 def missing(api: Api, namespace: str, wanted: Sequence[Right]) -> list[Right]:
-    """Those of ``wanted`` that the API server does not grant. Raises what it answers otherwise."""
+    """Return the rights in ``wanted`` that the API server does not grant. Raises the errors of
+    :class:`~kubectl_ddp.cluster.api.Api`.
+    """
     review = api.create(f"{AUTHORIZATION}/selfsubjectrulesreviews", _review("RulesReview", {"namespace": namespace}))
     rules = review["status"].get("resourceRules") or ()
     lacking = {right for right in wanted if right.where == OWN and not any(_rule_allows(rule, right) for rule in rules)}
@@ -70,15 +72,15 @@ def _may(api: Api, namespace: str, right: Right) -> bool:
 
 
 def user(api: Api) -> str:
-    """Who we are to the API server; empty where it does not say."""
+    """Return the name of the user on the API server; empty if it does not report it."""
     try:
         answer = api.create(WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
-    except DdpError:  # before Kubernetes 1.28 nobody can ask
+    except DdpError:  # not available before Kubernetes 1.28
         return ""
     return str(answer["status"]["userInfo"].get("username", ""))
 
 
 def role_request_message(api: Api, discovery: Discovery, namespace: str, lacking: Collection[Right]) -> str:
-    """The Role to ask for, in a sentence and as YAML below it."""
+    """Return a sentence that requests the missing rights, with the Role as YAML below it."""
     found = role_builder.required_roles(lacking, discovery.filter_served(KINDS), namespace=namespace, user=user(api))
     return f"Ask whoever runs the cluster for this, with 'kubectl apply -f -':\n{role_builder.text(found)}".rstrip()

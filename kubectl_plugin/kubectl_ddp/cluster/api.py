@@ -1,7 +1,7 @@
-"""An API server's verbs over plain JSON.
+"""Requests to an API server in plain JSON.
 
-Asks again where asking again is safe: when the server said *later* (429, or 5xx with ``Retry-After``), and for reads
-that met a broken gateway or a connection that had gone stale.
+Requests are retried if that is safe: after a response that requests a retry (429, or 5xx with ``Retry-After``), and for
+reads after a gateway error or a broken connection.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 PAGE: Final = 500
-"""Objects per answer of a list; larger answers cost the API server memory it may not have."""
+"""Objects per page of a list. Larger pages need too much memory of the API server."""
 
 PATIENCE: Final = Timeouts(connect=10, read=60)
 
 TRIES: Final = 6
-"""How often one request is sent at most."""
+"""Maximum number of attempts per request."""
 
 LONGEST_PAUSE_SECONDS: Final = 30.0
-"""A server may say ``Retry-After: 3600``; nobody at a prompt waits that long."""
+"""Upper limit of a pause requested by ``Retry-After``, which may be an hour."""
 
 PAUSE_SECONDS: Final = 0.25
-"""Before a request is sent again over a new connection, when the one before broke, too."""
+"""Pause before the third and later attempts after broken connections, in seconds."""
 
 REPEATABLE: Final = frozenset({"GET", "PATCH"})
-"""Methods that change nothing when they are done twice; our patches name the uid or the whole of what they change."""
+"""Idempotent methods. Our patches contain the uid, or all of the fields they set."""
 
 BROKEN_GATEWAY: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 WARNING: Final = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
-"""A warning as RFC 7234 writes it into a header; 299 is the code of those that last."""
+"""Warning header of RFC 7234; 299 is the code of persistent warnings."""
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -57,16 +57,18 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 NOTHING: Final[Mapping[str, str]] = {}
 PACKED: Final[Mapping[str, str]] = {"Accept-Encoding": "gzip"}
-"""A long list then comes in a fifteenth of its bytes; to unpack it is less work than to decrypt it."""
+"""Compression reduces a long list to a fifteenth of its size. Unpacking is cheaper than decrypting the uncompressed
+list.
+"""
 
 
 def identity(item: Object) -> Object:
-    """The object as it is."""
+    """Return the object unchanged."""
     return item
 
 
 class Api:
-    """Requests to one API server. Every method raises the errors of :mod:`kubectl_ddp.errors`, and nothing else."""
+    """Client of one API server. Methods raise only the errors of :mod:`kubectl_ddp.errors`."""
 
     def __init__(self, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.connection = connection
@@ -76,18 +78,20 @@ class Api:
         self._heard: set[str] = set()
 
     def with_warning_handler(self, hear: Callable[[str], None]) -> Api:
-        """The same, with somebody who is told each warning of the API server once, as admission policies give them."""
+        """Return a copy that passes each distinct warning of the API server to ``hear``, such as those of admission
+        policies.
+        """
         told = copy(self)
         told._hear = hear  # noqa: SLF001 - our own
         told._heard = set()  # noqa: SLF001
         return told
 
     def get(self, path: str, **query: str) -> Object:
-        """One object, or one page of a list."""
+        """Return one object, or one page of a list."""
         return self._json("GET", path, query)
 
     def get_with_accept(self, path: str, accept: str) -> Object:
-        """One answer in a form of its own, which ``accept`` names; a server that has no such form answers as ever."""
+        """Return a response in the format ``accept``, or in plain JSON if the server does not support that format."""
         answer = self._send("GET", path, {}, ask={"Accept": f"{accept},{JSON}"})
         with self._in_json(path):
             return decode_json(answer.data)
@@ -95,16 +99,17 @@ class Api:
     def items(
         self, path: str, *, reduce: Callable[[Object], Object | None] = identity, **query: str
     ) -> tuple[list[Object], str]:
-        """All objects of a collection, and the resource version to watch them from.
+        """Return all objects of a collection, and the resource version from which to watch them.
 
         Args:
-            path: of the collection.
-            reduce: what is kept of each object, as soon as it is read; ``None`` for one that does not count.
+            path: Path of the collection.
+            reduce: Function that returns the part of an object to keep, or ``None`` to skip it. Called as soon as an
+                object is read.
             **query: ``labelSelector``, ``fieldSelector``.
         """
         try:
             return self._list_all(path, query, reduce, limit=str(PAGE))
-        except Expired:  # a page came so late that the server forgot the list's moment: all in one answer, then
+        except Expired:  # a page came too late, and its list has expired: read all in one response
             self._sleep(1.0)
             return self._list_all(path, query, reduce)
 
@@ -124,32 +129,32 @@ class Api:
         return found, version
 
     def text(self, path: str, *, seconds: float) -> str:
-        """An answer that is not JSON, asked for once and waited for no longer than ``seconds``."""
+        """Return a response that is not JSON, after a single attempt of at most ``seconds`` seconds."""
         limit = min(seconds, self.connection.request_seconds or seconds)
         patience = Timeouts(connect=limit, read=limit, total=limit)
         return self._send("GET", path, {}, patience=patience, tries=1).data.decode(errors="replace")
 
     def create(self, path: str, body: Object, **query: str) -> Object:
-        """Create an object in a collection. Raises AlreadyExists when there is one of that name."""
+        """Create an object in a collection. Raises AlreadyExists if one of that name exists."""
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", **query}
         return self._json("POST", path, query, body=body)
 
     def apply(self, path: str, body: Object, **query: str) -> Object:
-        """Server-side apply: make the object's fields that we name what we say."""
+        """Set the given fields of an object by server-side apply."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict", **query}
         return self._json("PATCH", path, query, body=body, content=APPLY_PATCH)
 
     def merge(self, path: str, patch: Mapping[str, Any]) -> Object:
-        """Change some fields of an object (JSON merge patch, RFC 7386)."""
+        """Change fields of an object by a JSON merge patch (RFC 7386)."""
         return self._json("PATCH", path, {"fieldManager": FIELD_MANAGER}, body=patch, content=MERGE_PATCH)
 
     def delete(self, path: str, *, uid: str) -> None:
-        """Delete this very object, not its successor of the same name, and in the background what it owns."""
+        """Delete the object with this uid, and its dependents in the background."""
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         self._send("DELETE", path, {}, body=options)
 
     def stream(self, path: str, *, silence_seconds: float, **query: str) -> BaseHTTPResponse:
-        """An answer that goes on; whoever asks closes it. Reading it raises urllib3's errors."""
+        """Return a streaming response, which the caller must close. Reading it raises urllib3's errors."""
         patience = Timeouts(connect=self._patience.connect, read=silence_seconds)
         answer = self._send("GET", path, query, patience=patience, streams=True)
         assert answer.stream is not None  # noqa: S101 - what was asked for as a stream
@@ -170,7 +175,9 @@ class Api:
 
     @contextmanager
     def _in_json(self, path: str) -> Iterator[None]:
-        """What is inside takes an answer apart; a page of HTML, as a login page is one, raises Unreachable."""
+        """Convert a ValueError of the block, which parses a response, to Unreachable. A login page in HTML is an
+        example.
+        """
         try:
             yield
         except ValueError as error:
@@ -192,7 +199,7 @@ class Api:
         tries: int = TRIES,
         ask: Mapping[str, str] = NOTHING,
     ) -> Response:
-        """Send until there is an answer that is not *later*, at most so many times."""
+        """Send a request until its response is final, at most ``tries`` times."""
         to = self.connection
         asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
         target = path + (f"?{urlencode(query)}" if query else "")
@@ -203,7 +210,7 @@ class Api:
                 answer = self._once(asked, method, target, headers, sent, patience or self._patience, streams=streams)
             except (IncompleteResponse, TooSlow) as error:
                 if isinstance(error, IncompleteResponse) and method in REPEATABLE and left:
-                    if left < tries - 1:  # the first may have been one out of the pool that had been closed meanwhile
+                    if left < tries - 1:  # the first attempt may have used a stale pooled connection
                         self._sleep(PAUSE_SECONDS)
                     continue
                 from kubectl_ddp.cluster.http_pool import incomplete_response_error  # noqa: PLC0415 - imports urllib3
@@ -229,7 +236,7 @@ class Api:
         *,
         streams: bool,
     ) -> Response:
-        """One answer, over the wire where it is a plain read. Raises Broken, TooSlow, Unreachable."""
+        """Send a request once; over :mod:`.wire` for plain reads. Raises IncompleteResponse, TooSlow, Unreachable."""
         to = self.connection
         headers = merge_headers(headers, to.authorization())
         if to.wire is not None and method == "GET" and not streams:
@@ -249,12 +256,12 @@ class Api:
 
 
 def _request_timeouts(seconds: float | None) -> Timeouts:
-    """How long one request may stay unanswered; 0 is as long as it takes, ``None`` leaves it to us."""
+    """Return the timeouts for ``--request-timeout``; 0 disables them, ``None`` selects the default."""
     return PATIENCE if seconds is None else Timeouts(connect=seconds or None, read=seconds or None)
 
 
 def _pause(answer: Response, method: str, *, tried: int) -> float | None:
-    """Seconds to wait before the request is sent again; ``None`` when that would not be safe or of use."""
+    """Return the seconds to wait before a retry; ``None`` if a retry is unsafe or useless."""
     said = answer.header("retry-after")
     later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
         answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR and said

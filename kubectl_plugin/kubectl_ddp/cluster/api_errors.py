@@ -1,7 +1,7 @@
-"""What the API server's answers mean, as one table: status code → error, sentence, way out.
+"""Mapping of the API server's error responses: status code → error, sentence, hint.
 
-A refusal carries a ``Status`` object as JSON; its message and causes are the API server's own words and are passed on,
-for admission policies and quotas speak through them.
+An error response carries a ``Status`` object as JSON. Its message and causes are included in the sentence, because they
+contain the reasons of admission policies and quotas.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Pre
 
 
 class Expired(DdpError):
-    """The resource version is too old to watch from, so the list must be read again."""
+    """The resource version is too old for a watch. The list must be read again."""
 
 
 class Conflict(DdpError):
-    """The object changed between our look at it and our change of it."""
+    """The object changed between reading and changing it."""
 
 
 class NotServed(PreflightFailed):
-    """The API server does not know this kind of object."""
+    """The API server does not serve this kind of object."""
 
 
 class AgainstPolicy(Forbidden):
-    """A ValidatingAdmissionPolicy of the cluster refuses the object; no permission of the person's would help."""
+    """A ValidatingAdmissionPolicy rejects the object. Further permissions would not help."""
 
     def __init__(self, thing: str, policy: str, said: str) -> None:
         super().__init__(f"The policy '{policy}' refuses {thing}: {said}.")
         self.policy = policy
         self.said = said
-        """The policy's own sentence, without its dot: the field, and the way out."""
+        """Message of the policy without its final period: the field, and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What was asked of the API server, in the words of its access rules."""
+    """Request to the API server, in the terms of its access rules."""
 
     server: str
     """URL of the API server."""
@@ -52,18 +52,18 @@ class Call:
     resource: str
     """``pods``, ``pods/log``, ``pytorchjobs.kubeflow.org`` …"""
     namespace: str
-    """Empty for what stands in no namespace."""
+    """Namespace; empty for cluster-scoped objects."""
     name: str
-    """Empty where a collection was asked for."""
+    """Name of the object; empty for a collection."""
 
     @property
     def thing(self) -> str:
-        """The object or collection, for a sentence."""
+        """Object or collection, for use in a sentence."""
         return f"{self.resource} '{self.name}'" if self.name else self.resource
 
     @property
     def place(self) -> str:
-        """The namespace, for a sentence; all of them when there is none."""
+        """Namespace, for use in a sentence; empty for all namespaces."""
         return f" in namespace '{self.namespace}'" if self.namespace else ""
 
 
@@ -77,7 +77,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def call(method: str, path: str, *, server: str, context: str, watches: bool = False) -> Call:
-    """The call that an HTTP request is.
+    """Return the call that corresponds to an HTTP request.
 
     >>> call("GET", "/api/v1/namespaces/a/pods/p/log", server="", context="").resource
     'pods/log'
@@ -94,13 +94,13 @@ def call(method: str, path: str, *, server: str, context: str, watches: bool = F
     resource = ".".join(filter(None, [kind or "resources", group])) + (f"/{subresource}" if subresource else "")
     one, many = VERBS[method]
     verb = "watch" if watches else one if name else many
-    pod = name.partition(":")[0]  # the proxy's pods are named POD:PORT
+    pod = name.partition(":")[0]  # the pod in the path of the proxy is POD:PORT
     return Call(server=server, context=context, verb=verb, resource=resource, namespace=namespace, name=pod)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapping:
-    """One row of the table. The sentence may use the fields of :class:`Call` and ``said``, the API server's words."""
+    """One row of the table. Its message may use the fields of :class:`Call`, and ``said``, the API server's message."""
 
     error: type[DdpError]
     message: str
@@ -130,7 +130,7 @@ REFUSALS: Final[Mapping[int, ErrorMapping]] = {
         Unreachable, "The API server {server} has too much to do to {verb} {thing}: {said}.", "Try again in a minute."
     ),
 }
-"""Status code → what it means. Codes of 500 and above mean :data:`BROKEN`, others :data:`UNEXPECTED`."""
+"""Status code → error. Codes of 500 and above map to :data:`BROKEN`, others to :data:`UNEXPECTED`."""
 
 TAKEN: Final = ErrorMapping(AlreadyExists, "{thing}{place} exists already.")
 NO_NAMESPACE: Final = ErrorMapping(
@@ -151,13 +151,13 @@ _POLICY: Final = re.compile(
     ValidatingAdmissionPolicy\ '(?P<policy>[^']*)'\ with\ binding\ '[^']*'\ denied\ request:\ (?P<said>.*)""",
     re.VERBOSE,
 )
-"""How the API server words the denial of a policy; what comes last is the policy's own sentence."""
+"""Message of the API server for the denial by a policy; the last group is the policy's own message."""
 
 _FIELDS: Final = ("server", "context", "verb", "resource", "namespace", "thing", "place")
 
 
 def api_error(code: int, body: bytes, asked: Call) -> DdpError:
-    """The error that an answer with status ``code`` is."""
+    """Return the error for a response with status ``code``."""
     status = _status(body)
     said = _error_message(status, code, body)
     if (denied := _POLICY.search(said)) is not None:
@@ -169,7 +169,7 @@ def api_error(code: int, body: bytes, asked: Call) -> DdpError:
 
 
 def _against_policy(denied: re.Match[str], asked: Call) -> AgainstPolicy:
-    """Names the object, too, where a collection was asked to take it."""
+    """Return the error for a denial by a policy. It names the object even if the request was for a collection."""
     named = replace(asked, name=asked.name or denied["name"] or "")
     return AgainstPolicy(f"{named.thing}{named.place}", denied["policy"], denied["said"].rstrip("."))
 
@@ -177,7 +177,7 @@ def _against_policy(denied: re.Match[str], asked: Call) -> AgainstPolicy:
 def _row(code: int, status: Mapping[str, Any]) -> ErrorMapping:
     details = status.get("details") or {}
     if code == HTTPStatus.NOT_FOUND and not details.get("name"):
-        return NOT_SERVED  # a missing object is answered with its name, a missing kind without
+        return NOT_SERVED  # the response for a missing object has its name, for a missing kind none
     if code == HTTPStatus.NOT_FOUND and details.get("kind") == "namespaces":
         return NO_NAMESPACE
     if code == HTTPStatus.CONFLICT and status.get("reason") == "AlreadyExists":
@@ -188,7 +188,7 @@ def _row(code: int, status: Mapping[str, Any]) -> ErrorMapping:
 
 
 def _status(body: bytes) -> Mapping[str, Any]:
-    """The ``Status`` object of an answer; empty when something else answered, such as a proxy on the way."""
+    """Return the ``Status`` object of a response; empty if another program such as a proxy answered."""
     try:
         status = json.loads(body)
     except ValueError:
@@ -197,12 +197,12 @@ def _status(body: bytes) -> Mapping[str, Any]:
 
 
 def _error_message(status: Mapping[str, Any], code: int, body: bytes) -> str:
-    """The server's words, without secrets of the object that it quotes."""
+    """Return the server's message, without secrets of the object that it quotes."""
     return clean_text(_raw_error_message(status, code, body))
 
 
 def _raw_error_message(status: Mapping[str, Any], code: int, body: bytes) -> str:
-    """The causes where it lists them, else its message, else what the code is called."""
+    """Return the causes if listed, else the message, else the name of the status code."""
     causes = (status.get("details") or {}).get("causes") or []
     if causes and code == HTTPStatus.UNPROCESSABLE_ENTITY:
         listed = [f"{cause.get('field', '')}: {cause.get('message', '')}".strip(": ") for cause in causes]

@@ -1,6 +1,6 @@
-"""A cluster as a place where jobs run: the backend's verbs in the API server's.
+"""Backend for a cluster: implements the operations on jobs by requests to the API server.
 
-What a list or a status does without is imported by the verb that needs it.
+Modules that neither ``list`` nor ``status`` need are imported by the methods that need them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 
 def on_stderr(text: str) -> None:
-    """Tell the person something that is not data."""
+    """Print a message that is not data to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 class ClusterBackend:
-    """The cluster of a kubeconfig's context. Implements :class:`kubectl_ddp.backend.Backend`."""
+    """Cluster of a kubeconfig's context. Implements :class:`kubectl_ddp.backend.Backend`."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class ClusterBackend:
         connection: Connection | None = None,
         notice: Callable[[str], None] = on_stderr,
     ) -> None:
-        """Jobs of one namespace.
+        """Create a backend for the jobs of one namespace.
 
         Args:
-            access: what kubectl's flags say of the cluster; its own rules by default.
-            connection: instead of the one that these mean.
-            notice: told what a person should know and no error is.
+            access: Values of kubectl's connection flags (default: kubectl's own rules).
+            connection: Connection to use instead of the one that ``access`` selects.
+            notice: Called with messages for the user that are not errors.
         """
         to = connection or connection_to(access)
         self.where = to.where
@@ -80,7 +80,7 @@ class ClusterBackend:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
-        """Every job of ours in the namespace, or in all of them, oldest first; without its events."""
+        """Return the jobs of the namespace, or of all namespaces, oldest first, without their events."""
         namespace = None if all_namespaces else self.namespace
         path = collection("v1", "pods", namespace)
         with Future(lambda: self._api.items(path, reduce=strip_pod, labelSelector=Label.JOB)[0]) as pods:
@@ -89,7 +89,7 @@ class ClusterBackend:
         return of_all(jobs, found, queue_state_lookup(self._api, jobs))
 
     def facts(self) -> Facts:
-        """What the cluster is, of that which decides how a job is rendered."""
+        """Return the properties of the cluster that affect how a job is rendered."""
         from kubectl_ddp.render.choose import Facts  # noqa: PLC0415 - 30 ms, and only to submit
 
         told, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
@@ -102,13 +102,13 @@ class ClusterBackend:
         return frozenset(kind for kind in kinds_to_discover() if self._discovery.resource_for_kind(*kind) is not None)
 
     def api_servers(self) -> tuple[str, ...]:
-        """Addresses of the API servers; none, and a notice, where we may not know them."""
+        """Return the addresses of the API servers. If they cannot be read, print a notice and return none."""
         from kubectl_ddp.cluster.servers import api_servers  # noqa: PLC0415 - for those who submit
 
         return api_servers(self._api, self._notice)
 
     def job(self, name: str, *, events: bool = True) -> Snapshot:
-        """One job; without its events where nobody wants them. Raises NotFound."""
+        """Return one job, without its events if ``events`` is false. Raises NotFound."""
         path = collection("v1", "pods", self.namespace)
         mine = f"{Label.JOB}={name}"
         with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
@@ -117,47 +117,49 @@ class ClusterBackend:
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
     def watch(self, name: str) -> Iterator[Snapshot]:
-        """The job now, and again whenever it, one of its pods or its events changed; ends when it is deleted."""
+        """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
         from kubectl_ddp.cluster.job_watch import watch  # noqa: PLC0415 - for those who stay
 
         yield from watch(self._api, self._jobs.named(name), self.namespace)
 
     def events(self, name: str) -> list[Object]:
-        """Events about a job and all that was made for it, pods that are gone included, oldest first."""
+        """Return the events about a job and all objects created for it, including deleted pods, oldest first."""
         return events_of(self._api, self._jobs.named(name), self._jobs.all(self.namespace))
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
-        """As ``kubectl exec`` does it."""
+        """Return the ``kubectl exec`` command for an entry."""
         return self._kubectl.enter(pod, entry)
 
     def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
-        """As ``kubectl port-forward`` does it."""
+        """Return the ``kubectl port-forward`` command for ports of a pod."""
         return self._kubectl.forward(pod, ports)
 
     def grafana(self) -> GrafanaService:
-        """Grafana's Service. Raises NotFound, UsageError, Forbidden."""
+        """Return Grafana's Service. Raises NotFound, UsageError, Forbidden."""
         from kubectl_ddp.cluster.grafana import grafana  # noqa: PLC0415 - for ``dashboard`` alone
 
         return grafana(self._api)
 
     def forward_service(self, service: GrafanaService, local: int | None) -> ExecCommand:
-        """``kubectl port-forward`` to a Service, from this port of this machine, or from a free one."""
+        """Return the ``kubectl port-forward`` command to a Service from a local port (default: a free one)."""
         return self._kubectl.forward_service(service.namespace, service.name, f"{local or ''}:{service.port}")
 
     def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
-        """The pod's ``/metrics``, through the API server's proxy. Raises Unreachable, and Forbidden."""
+        """Return the pod's ``/metrics``, through the API server's proxy. Raises Unreachable and Forbidden."""
         return served(self._api, pod, metrics_path(families))
 
     def hang(self, pod: Object) -> str:
-        """How the pod's launcher sees its ranks now, through the API server's proxy. Raises Unreachable, Forbidden."""
+        """Return the launcher's current view of its ranks, through the API server's proxy. Raises Unreachable,
+        Forbidden.
+        """
         return served(self._api, pod, HANG_PATH)
 
     def metrics_history(self, pod: Object) -> str | None:
-        """What the pod's metrics have been: from its aggregator, or from the end of its log."""
+        """Return the history of the pod's metrics, from its aggregator or from the end of its log."""
         from kubectl_ddp.history_log import LAST_LINES, unpacked  # noqa: PLC0415 - a report alone needs it
 
         if is_running(pod):
-            with contextlib.suppress(Unreachable):  # of an earlier version, perhaps
+            with contextlib.suppress(Unreachable):  # earlier versions do not serve it
                 return served(self._api, pod, HISTORY_PATH)
         with contextlib.suppress(NotFound, Unreachable):
             return unpacked(line.partition(" ")[2] for line in self._entries(pod, tail=LAST_LINES))
@@ -172,7 +174,7 @@ class ClusterBackend:
         timestamps: bool = False,
         since: str | None = None,
     ) -> Iterator[str]:
-        """Lines of the pod's container; with ``follow`` until the container is gone."""
+        """Yield the lines of the pod's container; with ``follow``, until the container ends."""
         from kubectl_ddp.history_log import without  # noqa: PLC0415 - who looks at no lines does without
 
         for entry in without(self._entries(pod, follow=follow, tail=tail, since=since)):
@@ -181,20 +183,20 @@ class ClusterBackend:
     def _entries(
         self, pod: Object, *, follow: bool = False, tail: int | None = None, since: str | None = None
     ) -> Iterator[str]:
-        """All lines, each with its time in front."""
+        """Yield all lines, each prefixed with its time."""
         from kubectl_ddp.cluster.pod_logs import PodLogs  # noqa: PLC0415 - streams come through urllib3
 
         source = PodLogs(self._api, pod_path(pod), pod)
         return source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
-        """What stands around a job, of these kinds, all asked for at once."""
+        """Return objects related to a job, of the given kinds, read concurrently."""
         from kubectl_ddp.cluster.related_reader import read  # noqa: PLC0415 - who explains a job pays for it
 
         return read(self._api, self.namespace, kind_of(job).engine, kinds)
 
     def inspect_cluster(self) -> ClusterFacts:
-        """What the cluster is, and what we may do there."""
+        """Return the properties of the cluster and the rights of the user there."""
         from kubectl_ddp.cluster.cluster_info import inspect_cluster  # noqa: PLC0415 - a checkup alone needs it
 
         return inspect_cluster(self._api, self.namespace)
@@ -202,12 +204,13 @@ class ClusterBackend:
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def submit(self, objects: Sequence[Object]) -> None:
-        """Create a job; nothing of it runs before all of it is there. The identical job again changes nothing.
+        """Create a job. No pod starts before all objects exist. An identical existing job is left unchanged.
 
         Raises:
-            AlreadyExists: something else has the name.
-            PreflightFailed: the cluster does not know a kind that the job needs.
-            Forbidden, UsageError: the API server refuses an object.
+            AlreadyExists: If another object has the name.
+            PreflightFailed: If the cluster does not serve a kind that the job needs.
+            Forbidden: If the API server denies the creation of an object.
+            UsageError: If the API server rejects an object as invalid.
         """
         try:
             self._submission(objects).submit()
@@ -215,13 +218,16 @@ class ClusterBackend:
             raise self._all_that_is_missing(objects) or refusal from refusal
 
     def dry_run(self, objects: Sequence[Object]) -> list[Object]:
-        """The objects as the API server would store them; it checks all and creates none. Raises as :meth:`submit`."""
+        """Return the objects as the API server would store them, without creating any. Raises the errors of
+        :meth:`submit`.
+        """
         return self._submission(objects).dry_run()
 
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known]:
-        """A job, and what has to be known of the cluster to tell whether it can run there; nothing is changed.
+        """Return a job, and the facts about the cluster that determine if it can run there. Nothing is changed.
 
-        Raises NotFound when there is no such namespace.
+        Raises:
+            NotFound: If the namespace does not exist.
         """
         from kubectl_ddp.checks.subject import subject_of  # noqa: PLC0415 - for those who submit
         from kubectl_ddp.cluster.facts import PreflightReader  # noqa: PLC0415
@@ -230,13 +236,13 @@ class ClusterBackend:
         return subject, PreflightReader(self._api, self._discovery, subject, objects, is_thorough).facts()
 
     def inventory(self) -> Inventory:
-        """What decides what is free: machines, pods, queues; what may not be read is told in its place."""
+        """Return machines, pods and queues, which determine free capacity, and a note for each that may not be read."""
         from kubectl_ddp.cluster.capacity_reader import read  # noqa: PLC0415 - for ``capacity`` alone
 
         return read(self._api, self.namespace)
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
-        """Every right that is missing in one sentence; ``None`` when it was no right, or nobody may ask."""
+        """Return the error with all missing rights; ``None`` if no right is missing or the rights cannot be read."""
         from kubectl_ddp.cluster import access_review  # noqa: PLC0415 - for a refusal alone
 
         with contextlib.suppress(DdpError):
@@ -253,36 +259,36 @@ class ClusterBackend:
         return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
 
     def shared_presets(self) -> SharedPresets:
-        """The presets that the namespace shares."""
+        """Return the presets that the namespace shares."""
         from kubectl_ddp.cluster.presets import shared_presets  # noqa: PLC0415 - few have any
 
         return shared_presets(self._api, self.namespace)
 
     def code(self, name: str) -> Object | None:
-        """The ConfigMap with the code that travels with a job; ``None`` when none does."""
+        """Return the ConfigMap with the code of a job; ``None`` if the job has none."""
         return code_of(self._api, self._jobs.named(name))
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
-        """Put a new run in the place of one that is over; the claims that it names are nobody's, and stay."""
+        """Replace a finished run by a new one. Claims have no owner, so they are kept."""
         from kubectl_ddp.cluster.recreate import renew  # noqa: PLC0415 - for a new run alone
 
         renew(self._api, self._find_job(name), objects, self._submission(objects), self.namespace)
 
     def cut_off(self, name: str) -> Object | None:
-        """What a restart wrote down that did not come to its end; ``None`` when there is no such thing."""
+        """Return the record of an unfinished restart; ``None`` if there is none."""
         from kubectl_ddp.cluster.recreate import cut_off  # noqa: PLC0415 - for a new run alone
 
         return cut_off(self._api, name, self.namespace, self._find_job(name))
 
     def _find_job(self, name: str) -> Object | None:
-        """The root of a job; ``None`` when there is none."""
+        """Return the root object of a job; ``None`` if it does not exist."""
         try:
             return self._jobs.named(name)
         except NotFound:
             return None
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
-        """Set the number of worker pods. Raises UsageError outside of the job's bounds, in a dry run too."""
+        """Set the number of worker pods; in a dry run, only validate it. Raises UsageError outside the job's bounds."""
         from kubectl_ddp.cluster.scaling import to_scale  # noqa: PLC0415 - for this verb alone
 
         job = self._jobs.active_job(name)
@@ -291,7 +297,7 @@ class ClusterBackend:
             self._jobs.change(job, patch)
 
     def suspend(self, name: str, *, suspended: bool) -> str | None:
-        """Stop the pods and keep the job, or let it run again; what is in a queue of Kueue's, through Kueue."""
+        """Suspend or resume a job; through Kueue if it is in one of Kueue's queues."""
         job, patch = self._jobs.active_job(name), Object()
         if set_active(self._api, job, active=not suspended):
             return str(job["metadata"]["labels"][KUEUE_QUEUE])
@@ -300,11 +306,11 @@ class ClusterBackend:
         return None
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
-        """Set annotations of this very job, and leave its others."""
+        """Set annotations of the job. Its other annotations are kept."""
         self._jobs.change(job, {"metadata": {"annotations": dict(annotations)}})
 
     def delete(self, name: str) -> None:
-        """Delete the job, or what a command left of it that died; what it owns goes too. Raises NotFound."""
+        """Delete the job with all objects it owns, or the remains of an interrupted command. Raises NotFound."""
         from kubectl_ddp.cluster.recreate import delete_record  # noqa: PLC0415
         from kubectl_ddp.cluster.remains import delete_remains  # noqa: PLC0415 - for this verb alone
         from kubectl_ddp.helm_release import helm_deletion_warning  # noqa: PLC0415

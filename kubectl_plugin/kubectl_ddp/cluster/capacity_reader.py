@@ -1,4 +1,4 @@
-"""Reads what decides what is free in a cluster, all at the same time; what may not be read is a sentence."""
+"""Concurrent reading of the objects that determine free capacity. Forbidden kinds are returned as sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubectl_ddp.related_objects import RelatedKind
 
 
 def read(api: Api, namespace: str) -> Inventory:
-    """Machines, pods of all namespaces, and the namespace's queues. Raises what is no refusal."""
+    """Return machines, pods of all namespaces, and the namespace's queues. Raises errors other than denied access."""
     asked = {
         "nodes": partial(objects, api, RelatedKind.NODES, None),
         "pods": partial(objects, api, RelatedKind.BOUND, None),

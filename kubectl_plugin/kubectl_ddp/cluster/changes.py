@@ -1,4 +1,4 @@
-"""What several watches see, as one row of words: that something changed, or what ended a watch."""
+"""Queue of changes from several watches: ``None`` for a change, or the error that ended a watch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kubectl_ddp.cluster.reflector import Reflector
 
 
 def watch_into_queue(reflector: Reflector, changes: queue.SimpleQueue[Exception | None]) -> None:
-    """Body of a watching thread: every change is a word into the queue, and so is what ends the watch."""
+    """Run a reflector in a thread, and put its changes and its final error into the queue."""
     try:
         reflector.run(lambda: changes.put(None))
     except Exception as error:  # noqa: BLE001 - raised again where snapshots are read
@@ -17,7 +17,7 @@ def watch_into_queue(reflector: Reflector, changes: queue.SimpleQueue[Exception 
 
 
 def wait(changes: queue.SimpleQueue[Exception | None]) -> None:
-    """Wait for a change, and take all that have come meanwhile as one. Raises what ended a watch."""
+    """Wait for a change, and combine it with all further changes in the queue. Raises the error that ended a watch."""
     news = [changes.get()]
     with contextlib.suppress(queue.Empty):
         while True:

@@ -1,7 +1,8 @@
-"""Credentials that a program or a provider makes, by the Kubernetes client, which knows how to ask for them anew.
+"""Credentials created by a program or a provider, through the Kubernetes client, which renews them.
 
-The only module that imports ``kubernetes``. What it uses of it is the same in versions 33 to 37: ``Configuration``, the
-kubeconfig loader, the pool of ``RESTClientObject``, and ``auth_settings``, which renews tokens that expire.
+This is the only module that imports ``kubernetes``. It uses parts that are the same in versions 33 to 37:
+``Configuration``, the kubeconfig loader, the pool of ``RESTClientObject``, and ``auth_settings``, which renews expired
+tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from kubectl_ddp.errors import UsageError
 def connection_of(
     files: str, chosen: Context
 ) -> tuple[Callable[[], urllib3.PoolManager], Callable[[], Mapping[str, str]]]:
-    """Connections for a context, and what makes the headers of each request. Raises UsageError."""
+    """Return a function for the connection pool of a context, and one for the headers of each request. Raises
+    UsageError.
+    """
     settings = client.Configuration()
     settings.connection_pool_maxsize = POOL_SIZE
     try:
@@ -30,7 +33,7 @@ def connection_of(
             config.load_kube_config_from_dict(
                 _minify_kubeconfig(chosen), client_configuration=settings, persist_config=False
             )
-        else:  # what is renewed is then written where it was read
+        else:  # writes renewed credentials to the file they came from
             config.load_kube_config(config_file=files, context=chosen.name, client_configuration=settings)
     except (config.ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
@@ -38,13 +41,13 @@ def connection_of(
             f"The kubeconfig '{files}' cannot be used: {reason}.", hint="See it with 'kubectl config view'."
         ) from error
     if not settings.verify_ssl:
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # as configured in the kubeconfig
     pool = RESTClientObject(settings).pool_manager
     return lambda: pool, lambda: _authorization(settings)
 
 
 def _minify_kubeconfig(chosen: Context) -> dict[str, Any]:
-    """A kubeconfig with nothing in it but this context."""
+    """Return a kubeconfig with this context only."""
     name = chosen.name
     return {
         "current-context": name,
@@ -55,7 +58,7 @@ def _minify_kubeconfig(chosen: Context) -> dict[str, Any]:
 
 
 def _authorization(settings: client.Configuration) -> Mapping[str, str]:
-    """Bearer or basic credentials as a header; none where a client certificate speaks for us."""
+    """Return bearer or basic credentials as a header; empty if a client certificate is used."""
     return {
         setting["key"]: setting["value"]
         for setting in settings.auth_settings().values()

@@ -1,4 +1,4 @@
-"""Asks a cluster what it is and what we may do there, all at once; what may not be seen is ``None``."""
+"""Concurrent reading of a cluster's properties and the user's rights. Unreadable parts are ``None``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
-    """Look at the cluster. Raises what its API server's version cannot be read for: then there is nothing to see."""
+    """Return the properties of the cluster. Raises the error of reading the API server's version."""
     version = str(api.get("/version").get("gitVersion", ""))
     groups = {
         str(each["name"]): str(each["preferredVersion"]["version"]) for each in api.get("/apis").get("groups") or ()
@@ -72,7 +72,7 @@ def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
 
 
 def _served_engine_names(discovery: Discovery) -> list[str]:
-    """Engines whose kinds are served; groups alone would not do, for kubeflow.org has notebooks and MPI jobs, too."""
+    """Return the engines whose kinds are served. The API group is not enough, as kubeflow.org also has other kinds."""
     return [
         engine
         for engine, root in roots.ROOTS.items()
@@ -81,7 +81,7 @@ def _served_engine_names(discovery: Discovery) -> list[str]:
 
 
 def _none_on_error(read: Callable[[], T]) -> Callable[[], T | None]:
-    """What is read; ``None`` where it may not be."""
+    """Wrap a function so that it returns ``None`` instead of raising DdpError."""
 
     def read_or_none() -> T | None:
         try:

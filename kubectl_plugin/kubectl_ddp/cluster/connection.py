@@ -1,4 +1,4 @@
-"""Which API server, as whom, in which namespace: read as kubectl reads it."""
+"""Selection of the API server, the user and the namespace by kubectl's rules."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_CLUSTER: Final = "in-cluster"
-"""Name of the context of a pod that speaks for its service account."""
+"""Name of the context for the service account of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """One API server, and how to speak to it."""
+    """Connection to one API server."""
 
     where: str
     """Name of the context."""
     server: str
-    """URL of the API server, without a slash at its end."""
+    """URL of the API server, without a trailing slash."""
     namespace: str
-    """Namespace that is meant when an object names none."""
+    """Namespace of objects without one."""
     pools: Callable[[], urllib3.PoolManager]
-    """Connections with the cluster's certificates and proxy; the same at each call."""
+    """Returns the connection pool with the cluster's certificates and proxy; the same at each call."""
     wire: Wire | None = None
-    """Connections for plain reads; ``None`` where all goes over the others."""
+    """Connections for plain reads; ``None`` if all requests use the pool."""
     authorization: Callable[[], Mapping[str, str]]
-    """Headers that say who asks; called for every request, since tokens expire."""
+    """Returns the authentication headers. Called for every request, because tokens expire."""
     request_seconds: float | None = None
-    """How long one request may stay unanswered; 0 is as long as it takes, ``None`` is our own patience."""
+    """Timeout of one request in seconds; 0 disables it, ``None`` selects the default."""
 
     @property
     def pool(self) -> urllib3.PoolManager:
-        """Connections for all that is asked."""
+        """Connection pool for all kinds of requests."""
         return self.pools()
 
 
@@ -56,17 +56,20 @@ def connect(
     acting_as: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Connection:
-    """The connection that the commonest of kubectl's flags mean; :func:`connection_to` takes them all."""
+    """Return the connection for kubectl's most common flags. :func:`connection_to` accepts all of them."""
     access = Access(context=context, kubeconfig=kubeconfig, namespace=namespace, acting_as=acting_as)
     return connection_to(access, environ)
 
 
 def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Connection:
-    """The connection that kubectl's flags and rules mean.
+    """Return the connection that kubectl's flags and rules select.
 
-    Cluster: ``--kubeconfig``, else ``$KUBECONFIG``, else ``~/.kube/config``, else the service account of the pod we are
-    in. Namespace: ``--namespace``, else the context's, else ``default``. Raises UsageError for a context, a cluster, a
-    user or a file that is not there, Unreachable when no cluster is configured at all.
+    Cluster: ``--kubeconfig``, else ``$KUBECONFIG``, else ``~/.kube/config``, else the service account of the current
+    pod. Namespace: ``--namespace``, else that of the context, else ``default``.
+
+    Raises:
+        UsageError: If a context, a cluster, a user or a file does not exist.
+        Unreachable: If no cluster is configured.
     """
     files = _files(access.kubeconfig, environ)
     if files:
@@ -102,7 +105,7 @@ def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Co
 
 
 def _files(kubeconfig: str | None, environ: Mapping[str, str]) -> str:
-    """The kubeconfig files to read, joined as ``$KUBECONFIG`` joins them; empty when none exists."""
+    """Return the kubeconfig files to read, joined as in ``$KUBECONFIG``; empty if none exists."""
     if kubeconfig is None:
         return os.pathsep.join(map(str, kubeconfig_files(environ)))
     if not Path(kubeconfig).is_file():
@@ -111,7 +114,7 @@ def _files(kubeconfig: str | None, environ: Mapping[str, str]) -> str:
 
 
 def _service_account(environ: Mapping[str, str]) -> Context:
-    """The context of the pod that we are in."""
+    """Return the context of the service account of the current pod."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     try:
         namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()

@@ -1,7 +1,7 @@
-"""Who asks: what a user of the kubeconfig says becomes headers and a client certificate.
+"""Authentication headers from a kubeconfig's user.
 
-Passwords, tokens, files with tokens and certificates are read here. Credentials that a program makes, and those of the
-older providers, are made by the Kubernetes client (:mod:`.client_library`).
+Passwords, tokens and token files are read here. Credentials that a program or an older provider creates come from the
+Kubernetes client (:mod:`.client_library`).
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from kubectl_ddp.errors import Forbidden, UsageError
 Headers = Mapping[str, str]
 
 FRESH_SECONDS: Final = 60.0
-"""How long a token out of a file is used before the file is read again: a service account's is renewed there."""
+"""Seconds after which a token file is read again. Tokens of service accounts are renewed in the file."""
 
 MADE: Final = ("exec", "auth-provider")
-"""Keys of a user whose credentials are made, and expire."""
+"""Keys of a user whose credentials are created by a program or a provider, and expire."""
 
 IMPERSONATION: Final = {"as": "Impersonate-User", "as-uid": "Impersonate-Uid", "as-groups": "Impersonate-Group"}
-"""Key of a user → the header that says it; a list is said once for each of its words."""
+"""Key of a user → header. A list results in one header per entry."""
 EXTRA: Final = ("as-user-extra", "Impersonate-Extra-")
-"""The same for a map of lists: each of its keys has a header of its own."""
+"""Key of a map of lists, and prefix of the headers: one header per key of the map and entry."""
 IN_HEADER: Final = "!#$&'*+-.^_`|~"
-"""What may stand in the name of a header besides letters and digits (RFC 9110, token), but for ``%``."""
+"""Characters allowed in the name of a header besides letters and digits (RFC 9110, token), except ``%``."""
 
 
 def needs_auth_plugin(user: Mapping[str, Any]) -> bool:
-    """Whether a program or a provider has to make the credentials."""
+    """Return whether a program or a provider must create the credentials."""
     return any(user.get(key) for key in MADE)
 
 
 def headers_of(user: Mapping[str, Any]) -> Callable[[], Headers]:
-    """What makes the headers of a request; to be called for each, since a token in a file is renewed there."""
+    """Return a function that returns the headers. It must be called for each request, because token files are
+    renewed.
+    """
     if path := user.get("tokenFile"):
         token = TokenFile(Path(path))
         return lambda: {"authorization": f"Bearer {token.read()}"}
@@ -46,7 +48,7 @@ def headers_of(user: Mapping[str, Any]) -> Callable[[], Headers]:
 
 
 def impersonation_headers(user: Mapping[str, Any]) -> Headers:
-    """Headers by which the user acts as another. Raises UsageError for groups and the like of nobody."""
+    """Return the headers that impersonate another user. Raises UsageError for groups without a user."""
     extra, prefix = EXTRA
     if not any(user.get(key) for key in (*IMPERSONATION, extra)):
         return {}
@@ -68,7 +70,7 @@ def impersonation_headers(user: Mapping[str, Any]) -> Headers:
 
 
 def merge_headers(*headers: Headers) -> Headers:
-    """All of these headers, those too that come more than once."""
+    """Merge headers, and keep names that occur several times."""
     if all(isinstance(each, dict) for each in headers):
         return {name: value for each in headers for name, value in each.items()}
     from urllib3 import HTTPHeaderDict  # noqa: PLC0415 - as above
@@ -89,7 +91,7 @@ def _fixed(user: Mapping[str, Any]) -> Headers:
 
 
 class TokenFile:
-    """A token that somebody renews in a file."""
+    """Token in a file that another program renews."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -98,7 +100,7 @@ class TokenFile:
         self._token = ""
 
     def read(self) -> str:
-        """The token, no older than :data:`FRESH_SECONDS`. Raises Forbidden when the file cannot be read."""
+        """Return the token, read at most :data:`FRESH_SECONDS` ago. Raises Forbidden if the file cannot be read."""
         now = self._clock()
         if now - self._read_at > FRESH_SECONDS:
             try:

@@ -1,7 +1,7 @@
-"""Reads what the checks have to know: every question at the same time, and only those that the job raises.
+"""Concurrent reading of the facts for the checks of a job, limited to those that the job requires.
 
-What one may not read, or the cluster does not have, is a sentence in the place of the fact. Whatever else goes wrong is
-an error.
+A fact that may not be read, or that the cluster does not have, is replaced by a sentence. All other problems are
+errors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VISIBILITY: Final = "visibility.kueue.x-k8s.io"
 KUEUE_CONFIG: Final = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 AUTOSCALER: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 GROWERS: Final = ("karpenter.sh", "cluster-autoscaler.kubernetes.io", "autoscaling.x-k8s.io")
-"""API groups of those who add machines."""
+"""API groups of autoscalers."""
 NODE_POOLS: Final = (
     "karpenter.sh/nodepool",
     "cloud.google.com/gke-nodepool",
@@ -44,28 +44,28 @@ NODE_POOLS: Final = (
     "kubernetes.azure.com/agentpool",
     "oci.oraclecloud.com/oke-cluster-id",
 )
-"""Labels of machines whose provider may add more."""
+"""Labels of machines in node pools, which the provider may scale up."""
 NO_RIGHT: Final = "cannot create resource"
 NO_DRY_RUN: Final = "dry run"
 SAID_ELSEWHERE: Final = ("exceeded quota", "no PriorityClass with name")
-"""What other checks say, with more to it."""
+"""Rejections that other checks report in more detail."""
 
 Question = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightReader:
-    """One job, and the cluster that is asked about it."""
+    """Reader of the facts about a cluster for one job."""
 
     api: Api
     discovery: Discovery
     subject: Subject
     objects: Sequence[Object]
     is_thorough: bool
-    """Read whatever there is, and have every object checked. Without, what ``submit`` has time for."""
+    """True to read everything and dry-run every object. False to read only what ``submit`` has time for."""
 
     def facts(self) -> Facts:
-        """All of it. Raises NotFound when there is no such namespace, and what no answer is."""
+        """Return all facts. Raises NotFound if the namespace does not exist, and other errors of the requests."""
         asked = self._queries()
         facts = dict(zip(asked, run_concurrently(*asked.values()), strict=True))
         facts["grows"] = self._can_scale_up(facts.pop("autoscaler"), facts["nodes"])
@@ -118,14 +118,14 @@ class PreflightReader:
         return collection(group, plural, self.subject.namespace) + (f"/{name}" if name else "")
 
     def _get(self, path: str) -> Object | None:
-        """An object; ``None`` when there is none."""
+        """Return an object; ``None`` if it does not exist."""
         try:
             return self.api.get(path)
         except NotFound:
             return None
 
     def _pods(self) -> list[Object] | Unknown:
-        """Of all namespaces; in a hurry those of a cluster that has few."""
+        """Return the pods of all namespaces. A reader that is not thorough reads them only if they fit on one page."""
         if self.is_thorough:
             return objects(self.api, RelatedKind.BOUND, None)
         few = list_if_single_page(self.api, RelatedKind.BOUND)
@@ -136,7 +136,7 @@ class PreflightReader:
         return dict(zip(wanted, each(lambda name: self._get(self._in("v1", plural, name)), wanted), strict=True))
 
     def _entries(self, plural: str, names: Iterable[str]) -> dict[str, frozenset[str] | None]:
-        """Names of entries alone: what a Secret holds goes nowhere."""
+        """Return the names of the entries. The contents of Secrets are dropped immediately."""
         found = self._named(plural, names)
         return {name: None if item is None else _keys(item) for name, item in found.items()}
 
@@ -148,7 +148,10 @@ class PreflightReader:
             facts["secrets"] = found if isinstance(found, Unknown) else {**known, **found}
 
     def _can_scale_up(self, autoscaler: Object | Unknown | None, nodes: Sequence[Object] | Unknown) -> bool:
-        """Whether machines may be added; where nobody may look, those of a cloud's pools are thought to be."""
+        """Return whether machines may be added.
+
+        If the autoscaler's status is unreadable, machines in a cloud's node pool are assumed to be scalable.
+        """
         if autoscaler is not None and not isinstance(autoscaler, Unknown):
             return True
         if any(self.discovery.served_versions(group) for group in GROWERS):
@@ -182,7 +185,7 @@ class PreflightReader:
         return access_review.missing_to_submit(self.api, self.discovery, self.subject.namespace, self.objects)
 
     def _collect_dry_run_errors(self) -> dict[str, str] | Unknown:
-        """What a dry run of the pods is refused for; with time, that of every object too."""
+        """Dry-run the pods, and if thorough every object; return the reasons of rejections."""
         pods = (("worker", self.subject.worker), ("store", self.subject.store))
         items = [_pod(self.subject, role, template) for role, template in pods]
         answers = each(self._dry_run_error, items + (self._dry_run_objects() if self.is_thorough else []))
@@ -191,7 +194,7 @@ class PreflightReader:
         return {str(number): str(answer) for number, answer in enumerate(answers) if answer}
 
     def _dry_run_objects(self) -> list[Object]:
-        """The objects of kinds that are served; not a TrainJob, which is refused before its runtime is there."""
+        """Return the objects of served kinds, without a TrainJob, which is rejected before its runtime exists."""
         kinds = {item["kind"] for item in self.objects}
         return [
             item
@@ -200,7 +203,9 @@ class PreflightReader:
         ]
 
     def _dry_run_error(self, item: Object) -> str | Unknown:
-        """Why an object would be refused; empty when it would be taken. Raises NotFound for the namespace."""
+        """Return the reason for which an object would be rejected; empty if accepted. Raises NotFound for the
+        namespace.
+        """
         path = self._in(item["apiVersion"], self.discovery.resource_for_object(item) or "pods")
         try:
             self.api.create(path, item, dryRun="All")
@@ -223,13 +228,13 @@ class PreflightReader:
         return ""
 
     def _rejection_summary(self, item: Object, path: str, refusal: str) -> str:
-        """A refusal in short; empty where another check says it, or the object is there already and is not made."""
-        if "exceeded quota" in refusal and item["kind"] != "Pod":  # of numbers of objects no other check knows
+        """Shorten a rejection; empty if another check reports it, or if the object exists and is not created again."""
+        if "exceeded quota" in refusal and item["kind"] != "Pod":  # object-count quotas have no check of their own
             return "" if self._belongs_to_job(f"{path}/{item['metadata']['name']}", item) else _in_short(item, refusal)
         return "" if any(words in refusal for words in SAID_ELSEWHERE) else _in_short(item, refusal)
 
     def _belongs_to_job(self, path: str, item: Object) -> bool:
-        """Whether what has the name is this very job, or comes with it."""
+        """Return whether the existing object of this name belongs to this very job."""
         about = (self._get(path) or {"metadata": {}})["metadata"]
         digests = [(each.get("annotations") or {}).get(Annotation.DIGEST) for each in (about, item["metadata"])]
         return (about.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
@@ -241,7 +246,7 @@ def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:
 
 
 def _in_short(item: Object, refusal: str) -> str:
-    """The plugin's or the webhook's own words, of which pods that differ in name alone have the same."""
+    """Return the message of the plugin or webhook. It is the same for pods that differ only in their name."""
     _, found, said = refusal.partition(" is forbidden: ")
     return f"{_describe(item)} would be refused: {said}" if found else refusal
 
@@ -255,7 +260,7 @@ def _keys(item: Object) -> frozenset[str]:
 
 
 def unknown_if_forbidden(question: Question) -> Question:
-    """The answer, or why there is none."""
+    """Wrap a function so that it returns Unknown instead of raising Forbidden or NotServed."""
 
     def asked() -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Finds Grafana's Service, in whichever namespace it is."""
+"""Lookup of Grafana's Service in all namespaces."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kubectl_ddp.grafana import LABEL, VARIABLE, GrafanaService
 
 
 def grafana(api: Api) -> GrafanaService:
-    """The only one there is. Raises NotFound when there is none, UsageError when there are several, Forbidden."""
+    """Return Grafana's only Service. Raises NotFound if there is none, UsageError if there are several, Forbidden."""
     services, _ = api.items(collection("v1", "services", None), labelSelector=LABEL)
-    # A headless Service beside it is for its replicas.
+    # Skip headless Services, which connect Grafana's replicas.
     found = [GrafanaService.of(each) for each in services if each["spec"].get("clusterIP") != "None"]
     hint = f"Give its address with --grafana or ${VARIABLE}."
     if not found:

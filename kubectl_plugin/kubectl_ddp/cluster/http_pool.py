@@ -1,4 +1,4 @@
-"""Requests over urllib3's connections: all but the plain reads of :mod:`.wire`. Imported by the first such request."""
+"""Requests through urllib3, for all requests but the plain reads of :mod:`.wire`. Imported lazily."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def send(
     asked: Call,
     streams: bool,
 ) -> Response:
-    """The answer; of one that goes on, its head. Raises Broken for a connection that ended, and Unreachable."""
+    """Send a request and return the response; for a stream, only its head. Raises IncompleteResponse and
+    Unreachable.
+    """
     try:
         response = pool.request(
             method,
@@ -57,7 +59,7 @@ def _all_of(response: BaseHTTPResponse) -> bytes:
 
 
 def incomplete_response_error(error: IncompleteResponse | TooSlow, asked: Call) -> Unreachable:
-    """The error for a server from which no whole answer came."""
+    """Return the error for a server that sent no complete response."""
     if isinstance(error, IncompleteResponse):
         known = error.__cause__
         return connection_error(known if isinstance(known, HTTPError) else ProtocolError(), asked)

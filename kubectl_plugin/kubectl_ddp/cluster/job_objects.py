@@ -1,7 +1,7 @@
-"""What the cluster has and remembers of a job beside its objects: events, and the code that came along.
+"""Events and code of a job in the cluster.
 
-Pods that are gone cannot be asked whose they were, so an event counts by the name of what it is about: the job's own,
-or one that begins with it. What belongs to a job with a longer name, or to a job of the same name before, does not.
+The uid of a deleted pod is unknown, so events are matched by the name of their object: the job's name, or one that
+starts with it. Events of a job with a longer name, or of an earlier job of the same name, are excluded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kubectl_ddp.errors import Forbidden
 
 
 def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
-    """Events about a job, oldest first. Raises Forbidden when they may not be read.
+    """Return the events about a job, oldest first. Raises Forbidden if they may not be read.
 
     Args:
-        api: the API server.
-        job: the root object.
-        jobs: all of the namespace.
+        api: API server.
+        job: Root object.
+        jobs: All jobs of the namespace.
     """
     about, name = job["metadata"], str(job["metadata"]["name"])
     longer = [other for each in jobs if (other := str(each["metadata"]["name"])).startswith(f"{name}-")]
@@ -36,9 +36,9 @@ def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
 
 
 def recent_events(api: Api, name: str, namespace: str) -> list[Object]:
-    """Events about what is named as the job and its pods are; no selector of the API server's can say that.
+    """Return the events about objects named like the job and its pods; empty if events may not be read.
 
-    None where they may not be read: a job can be read without its events.
+    The names are matched here, because the API server's selectors cannot match prefixes.
     """
     try:
         return api.items(
@@ -50,12 +50,12 @@ def recent_events(api: Api, name: str, namespace: str) -> list[Object]:
 
 
 def is_named_after(event: Object, name: str) -> bool:
-    """Whether an event is about something that is named as the job, or as its pods are."""
+    """Return whether an event is about an object named like the job or its pods."""
     return _matches_name(str(event["involvedObject"].get("name", "")), name)
 
 
 def code_of(api: Api, job: Object) -> Object | None:
-    """The ConfigMap of this run of a job; ``None`` when it has none."""
+    """Return the ConfigMap with the code of this run; ``None`` if it has none."""
     about = job["metadata"]
     named, _ = api.items(
         collection("v1", "configmaps", about["namespace"]), labelSelector=f"{Label.JOB}={about['name']}"
@@ -65,7 +65,7 @@ def code_of(api: Api, job: Object) -> Object | None:
 
 
 def last_timestamp(event: Object) -> str:
-    """When it happened last, to the second."""
+    """Return the time of an event's last occurrence, to the second."""
     times = (event.get("lastTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp"))
     return next((f"{str(time)[:19]}Z" for time in times if time), "")
 

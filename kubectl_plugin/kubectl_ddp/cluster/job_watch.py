@@ -1,4 +1,4 @@
-"""One job, watched: its object, its pods and its events are three watches that become one row of snapshots."""
+"""Watch of one job: three watches, of its object, its pods and its events, combined into a sequence of snapshots."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.queued import queued
 
 JOIN_SECONDS: Final = 2.0
-"""How long a watch that was left may take to end; one that is just connecting ends later, and by itself."""
+"""Seconds to wait for a stopped watch to end. A watch that is connecting ends later by itself."""
 
 
 def watch(api: Api, job: Object, namespace: str) -> Iterator[Snapshot]:
-    """The job now, and again whenever it, one of its pods or its events changed; ends when it is deleted."""
+    """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
     name, kind = str(job["metadata"]["name"]), kind_of(job)
     jobs = Reflector(api, path(kind, namespace), fieldSelector=f"metadata.name={name}")
     pods = Reflector(api, collection("v1", "pods", namespace), labelSelector=f"{Label.JOB}={name}")
@@ -56,12 +56,12 @@ def watch(api: Api, job: Object, namespace: str) -> Iterator[Snapshot]:
     finally:
         for reflector in reflectors:
             reflector.stop()
-        for thread in threads:  # one that is still there when Python ends may complain on stderr
+        for thread in threads:  # a thread that runs at interpreter shutdown may print errors to stderr
             thread.join(timeout=JOIN_SECONDS)
 
 
 def _in_queue(api: Api, job: Object) -> Queued | None:
-    """Where a job stands that is watched: its place in line changes too often to be told."""
+    """Return the queue of a watched job, without its position, which changes too often."""
     at = queued(job)
     is_open = at is not None and not at.is_admitted
     return queued(job, held=inactive_uids(api, [job])) if is_open else at

@@ -1,4 +1,4 @@
-"""The jobs of ours among an API server's objects: all four kinds are asked at once, since any may hold the job."""
+"""Lookup of jobs on an API server. All four kinds of root objects are queried concurrently."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ KINDS = tuple(roots.ROOTS.values())
 
 
 class Jobs:
-    """Root objects that were submitted from here, and not those that an operator made of one."""
+    """Root objects that ``kubectl ddp`` submitted, without those that an operator created from them."""
 
     def __init__(self, api: Api, namespace: str, notice: Callable[[str], None]) -> None:
-        """Those of one namespace.
+        """Create a lookup in one namespace.
 
         Args:
-            api: the API server.
-            namespace: where a name is looked for.
-            notice: told of the kinds that may not be listed.
+            api: API server.
+            namespace: Namespace in which names are looked up.
+            notice: Called with a warning for each kind that may not be listed.
         """
         self._api = api
         self._namespace = namespace
         self._notice = notice
 
     def all(self, namespace: str | None) -> list[Object]:
-        """Every job of a namespace, or of all; of a kind that may not be listed a notice.
+        """Return the jobs of a namespace, or of all. Kinds that may not be listed result in a warning.
 
-        Raises what the first kind is refused with, when no job is found among the others.
+        Raises the error of the first forbidden kind if the others have no job.
         """
         answers = each(lambda kind: self._list_kind(kind, namespace), KINDS)
         refusals = [answer for answer in answers if isinstance(answer, Forbidden)]
         found = [job for answer in answers if not isinstance(answer, Forbidden) for job in answer]
         if refusals and not found:
             raise refusals[0]
-        for refused in refusals:  # else a job that runs would seem not to be there
+        for refused in refusals:  # otherwise a running job would seem to be missing
             self._notice(f"warning: {refused.message}")
         return found
 
@@ -57,7 +57,7 @@ class Jobs:
         return [job for item in items if _is_managed_root(job := with_type_meta(kind, item))]
 
     def named(self, name: str) -> Object:
-        """The root object of a job. Raises NotFound."""
+        """Return the root object of a job. Raises NotFound."""
         answers = each(lambda kind: self._fetch(kind, name), KINDS)
         job = next((answer for answer in answers if isinstance(answer, dict)), None)
         if job is not None:
@@ -71,7 +71,7 @@ class Jobs:
         )
 
     def _fetch(self, kind: roots.Root, name: str) -> Object | DdpError | None:
-        """The job of a kind, or why it cannot be had; ``None`` when there is none."""
+        """Return the job of one kind, or the error of reading it; ``None`` if it does not exist."""
         try:
             job = with_type_meta(kind, self._api.get(f"{path(kind, self._namespace)}/{name}"))
         except (NotServed, NotFound):
@@ -86,7 +86,7 @@ class Jobs:
         )
 
     def active_job(self, name: str) -> Object:
-        """The root object of a job that is not over. Raises NotFound, UsageError."""
+        """Return the root object of an unfinished job. Raises NotFound, UsageError."""
         job = self.named(name)
         if {"Succeeded", "Failed"} & roots.conditions(job).keys():
             raise UsageError(
@@ -96,12 +96,12 @@ class Jobs:
         return job
 
     def change(self, job: Object, patch: Object) -> None:
-        """Merge a patch into this very job, not into its successor of the same name."""
+        """Apply a merge patch to the job with this uid."""
         about = {**patch.get("metadata", {}), "uid": job["metadata"]["uid"]}
         self._api.merge(self._path_of(job), {**patch, "metadata": about})
 
     def delete(self, job: Object) -> None:
-        """Delete this very job, and in the background what it owns."""
+        """Delete the job with this uid, and its dependents in the background."""
         self._api.delete(self._path_of(job), uid=job["metadata"]["uid"])
 
     def _path_of(self, job: Object) -> str:
@@ -109,8 +109,9 @@ class Jobs:
 
 
 def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None:
-    """A job of ours with the name of ``job`` and of another kind, whose pods would have the same labels, and some the
-    same names; None where there is none, or where that may not be read.
+    """Return a job with the same name and another kind; ``None`` if there is none or it may not be read.
+
+    Its pods would have the same labels as those of ``job``, and partly the same names.
     """
 
     def asked(kind: roots.Root) -> Object | None:
@@ -124,22 +125,22 @@ def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None
 
 
 def path(kind: roots.Root, namespace: str | None) -> str:
-    """Where the objects of a kind are."""
+    """Return the path of the collection of a kind."""
     return collection(kind.api_version, kind.plural, namespace)
 
 
 def kind_of(job: Object) -> roots.Root:
-    """The kind of a root object."""
+    """Return the kind of a root object."""
     return roots.kind_of(job) or roots.PYTORCHJOB
 
 
 def with_type_meta(kind: roots.Root, job: Object) -> Object:
-    """A job with its kind, which lists leave out, and a status, which a job that no operator has seen lacks."""
+    """Return a job with its kind, which lists omit, and a status, which is missing until an operator has set it."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, "status": {}} | job
 
 
 def _is_managed_root(job: Object) -> bool:
-    """Whether it is a root of ours, and not what an operator made of one, or a store."""
+    """Return whether the object is a root object of ours, and not a store or one that an operator created."""
     owners = job["metadata"].get("ownerReferences") or ()
     is_made = any(owner.get("controller") for owner in owners)
     return not is_made and roots.kind_of(job) is not None and Label.JOB in (job["metadata"].get("labels") or {})

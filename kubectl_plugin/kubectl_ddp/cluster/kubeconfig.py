@@ -1,7 +1,7 @@
-"""The kubeconfig as kubectl reads it: several files become one, and a context of it names a cluster and a user.
+"""Parser of kubeconfig files by kubectl's rules: merges several files, and selects a context with cluster and user.
 
-Of files that name the same thing the first counts. Paths are relative to the file that they stand in. The Kubernetes
-client could read this, too; it takes 0.3 s to be imported, more than all else that a command does.
+If several files define the same name, the first takes precedence. Paths are relative to the file that contains them.
+The Kubernetes client has a parser, but its import takes 0.3 s, longer than most commands.
 """
 
 from __future__ import annotations
@@ -19,32 +19,38 @@ from kubectl_ddp.errors import UsageError
 Entry = Mapping[str, Any]
 
 PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-"""Keys of a cluster or a user that name files."""
+"""Keys of a cluster or a user that contain paths."""
 
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where it is there: a kubeconfig of many clusters takes long otherwise."""
+"""YAML loader; libyaml's if available, because a kubeconfig of many clusters takes long otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One context, with what it names."""
+    """One context, with its cluster and user."""
 
     name: str
     namespace: str
-    """Empty where it names none."""
+    """Namespace; empty if the context has none."""
     cluster: Entry
     user: Entry = field(default_factory=dict)
     is_mixed: bool = False
-    """Whether a flag has put another cluster or user in the place of its own."""
+    """True if a flag replaces the cluster or the user of the context."""
 
 
 def read_context(
     files: str, wanted: str | None = None, *, cluster: str | None = None, user: str | None = None
 ) -> Context:
-    """The context ``wanted``, or the current one, of kubeconfig files joined as ``$KUBECONFIG`` joins them.
+    """Return the context ``wanted``, or the current one, from kubeconfig files joined as in ``$KUBECONFIG``.
 
-    ``cluster`` and ``user`` take the place of the context's own; with a cluster no context has to be there. Raises
-    UsageError for files that are no kubeconfig, and for a context, cluster or user that is not there.
+    Args:
+        files: Paths of the files.
+        wanted: Name of the context (default: the current one).
+        cluster: Cluster that replaces that of the context. With it, the context may be missing.
+        user: User that replaces that of the context.
+
+    Raises:
+        UsageError: If a file is no kubeconfig, or if the context, cluster or user does not exist.
     """
     try:
         documents = [_load_file(Path(part)) for part in files.split(os.pathsep)]
@@ -70,7 +76,7 @@ def read_context(
 
 
 def _load_file(path: Path) -> Entry:
-    """A file's content, its relative paths made whole."""
+    """Return the content of a file, with absolute paths."""
     found = yaml.load(path.read_bytes(), Loader=LOADER)  # noqa: S506 - both are safe loaders
     if not isinstance(found, dict):
         raise TypeError(f"{path} is no mapping")
@@ -99,7 +105,7 @@ def _given(value: str, otherwise: str) -> str:
 
 
 def _chosen(contexts: Mapping[str, Entry], wanted: str | None, current: str, cluster: str | None) -> tuple[str, Entry]:
-    """Name and entry of the context; where a cluster is named and no context, it is called by the cluster."""
+    """Return name and entry of the context. With a cluster and no context, the cluster's name is used."""
     name = wanted or current
     if not name and cluster:
         return cluster, {}
@@ -108,7 +114,7 @@ def _chosen(contexts: Mapping[str, Entry], wanted: str | None, current: str, clu
 
 
 def _named(kind: str, name: str | None, entries: Mapping[str, Entry]) -> Entry | None:
-    """The entry that a flag names; ``None`` without one. Raises UsageError."""
+    """Return the entry that a flag names; ``None`` without the flag. Raises UsageError."""
     if name is None:
         return None
     return entries[name] if name in entries else _unknown(kind, name, entries)

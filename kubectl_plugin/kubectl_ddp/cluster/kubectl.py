@@ -1,8 +1,7 @@
-"""Hands over to kubectl what needs a terminal or a tunnel.
+"""Commands that run kubectl for terminals and tunnels.
 
-A person who has a cluster has kubectl, and it knows all of it: sizes of terminals, raw keys, the protocols of every
-release and proxy, the credentials. Its process takes our place, so that its exit code, its signals and its terminal
-are the person's own.
+Users of a cluster have kubectl, which supports terminal sizes, raw keys, the protocols of all releases and proxies, and
+all credentials. It replaces this process, so the user gets its exit code, signals and terminal directly.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from kubectl_ddp.errors import PreflightFailed
 
 
 class Kubectl:
-    """kubectl, told to mean the same cluster and namespace as we do."""
+    """Commands for kubectl, with the same cluster and namespace as this process."""
 
     def __init__(self, namespace: str, access: Access) -> None:
-        """With the flags that were given; the rest kubectl reads where we do."""
+        """Use the given flags. kubectl reads all other settings from the same files as this process."""
         self._access = access.kubectl_flags
         self._namespace = namespace
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
-        """``kubectl exec``. Raises PreflightFailed when there is no kubectl."""
+        """Return a ``kubectl exec`` command. Raises PreflightFailed if kubectl is not installed."""
         manner = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
         variables = [f"{name}={value}" for name, value in entry.variables.items()]
         words = [*(["env", *variables] if variables else []), *entry.words]
@@ -33,11 +32,13 @@ class Kubectl:
         )
 
     def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
-        """``kubectl port-forward``. Raises PreflightFailed when there is no kubectl."""
+        """Return a ``kubectl port-forward`` command. Raises PreflightFailed if kubectl is not installed."""
         return self._exec_command("port-forward", pod["metadata"]["name"], *ports)
 
     def forward_service(self, namespace: str, name: str, ports: str) -> ExecCommand:
-        """``kubectl port-forward`` to a Service of any namespace. Raises PreflightFailed when there is no kubectl."""
+        """Return a ``kubectl port-forward`` command to a Service of any namespace. Raises PreflightFailed without
+        kubectl.
+        """
         return self._exec_command("port-forward", f"service/{name}", ports, namespace=namespace)
 
     def _exec_command(self, command: str, *words: str, namespace: str | None = None) -> ExecCommand:

@@ -1,4 +1,4 @@
-"""Asks Kueue for the places in line of jobs that wait: one request per queue, and none where no job waits in one."""
+"""Queue positions of waiting jobs from Kueue: one request per queue, and none if no job waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKLOADS: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 
 
 def queue_positions(api: Api, jobs: Iterable[Object]) -> dict[str, int]:
-    """Uid of a root → its place in line, from 1; without those of which nobody may know or tells."""
+    """Return uid of a root object → its position, from 1. Jobs with an unknown position are left out."""
     found: dict[str, int] = {}
     for answer in each(lambda place: _of(api, place), queues_of(jobs)):
         found |= answer
@@ -34,7 +34,7 @@ def _of(api: Api, place: Place) -> dict[str, int]:
             )
         except NotServed:
             continue
-        except DdpError:  # not allowed, or its server is away: the objects themselves may be read all the same
+        except DdpError:  # forbidden or unavailable; the Workloads may still be readable
             break
     for version in WORKLOADS:
         try:

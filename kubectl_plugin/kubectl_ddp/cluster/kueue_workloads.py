@@ -1,8 +1,8 @@
-"""Kueue's Workloads, through which it is told to hold a job back: it alone lets go and stops what waits in its queues.
+"""Suspension of jobs through Kueue's Workloads.
 
-Whoever sets ``suspend`` on a job that Kueue has admitted is corrected at once: it starts the job again. The way is the
-Workload that it made of the job: ``spec.active: false`` evicts what runs, gives the quota back and keeps the job from
-being considered, until it is ``true`` again (https://kueue.sigs.k8s.io/docs/concepts/workload/#active).
+If ``suspend`` is set on a job that Kueue has admitted, Kueue immediately resumes the job. Therefore the job's Workload
+is changed: ``spec.active: false`` evicts the job, releases its quota, and excludes it from admission until the field is
+``true`` again (https://kueue.sigs.k8s.io/docs/concepts/workload/#active).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.queued import KUEUE_QUEUE, owner_of, queued
 
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
-"""Label of a Workload: the uid of the job that it stands for."""
+"""Label of a Workload with the uid of its job."""
 
 MOST_NAMED: Final = 50
-"""How many uids a selector names at most; beyond, all Workloads of the namespace are read."""
+"""Maximum number of uids in a selector. With more, all Workloads of the namespace are read."""
 
 TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
-"""Kueue makes a Workload within a moment of the job."""
+"""Pause between attempts, in seconds. Kueue usually creates the Workload within a second of the job."""
 
 
 def queue_state_lookup(api: Api, jobs: Sequence[Object]) -> Callable[[Object], Queued | None]:
-    """What tells of each of these jobs where it stands; asks nothing where none waits in a queue.
+    """Return a function from a job to its queue. No request is sent if no job waits in a queue.
 
-    A job that has a place in line is not held back, so Workloads are read only of those that wait and have none.
+    Workloads are read only for waiting jobs without a position, because a job with a position is active.
     """
     places = queue_positions(api, jobs)
     waiting = [job for job in jobs if (at := queued(job, places)) and not at.is_admitted and at.position is None]
@@ -43,22 +43,24 @@ def queue_state_lookup(api: Api, jobs: Sequence[Object]) -> Callable[[Object], Q
 
 
 def inactive_uids(api: Api, jobs: Sequence[Object]) -> set[str]:
-    """Uids of those of these jobs whose Workload is deactivated; none where Workloads may not be read."""
+    """Return the uids of the jobs whose Workload is inactive; empty if Workloads may not be read."""
     found: set[str] = set()
     for namespace in dict.fromkeys(str(job["metadata"].get("namespace", "")) for job in jobs):
         uids = {_uid(job) for job in jobs if job["metadata"].get("namespace", "") == namespace}
         try:
             workloads = [each for _, each in _list_workloads(api, namespace, uids)]
-        except DdpError:  # the jobs themselves may be read all the same
+        except DdpError:  # the jobs themselves may still be readable
             continue
         found |= {owner_of(each) for each in workloads if not each["spec"].get("active", True)}
     return found
 
 
 def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Let Kueue consider a job, or have it hold the job back; returns whether Kueue has to do with the job at all.
+    """Activate or deactivate the Workload of a job. Returns false if Kueue does not manage the job.
 
-    Raises DdpError when it should and has not made a Workload of the job, Forbidden where that may not be changed.
+    Raises:
+        DdpError: If Kueue should manage the job and has not created its Workload yet.
+        Forbidden: If the Workload may not be changed.
     """
     if KUEUE_QUEUE not in (job["metadata"].get("labels") or {}):
         return False
@@ -73,7 +75,7 @@ def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], 
             api.merge(f"{path}/{about['name']}", {"metadata": {"uid": about["uid"]}, "spec": {"active": active}})
         if found:
             return True
-        if not roots.is_suspend_requested(job):  # it runs, and Kueue knows nothing of it: its kind is not managed
+        if not roots.is_suspend_requested(job):  # it runs unmanaged: Kueue does not manage its kind
             return False
         if left:
             sleep(PAUSE_SECONDS)
@@ -84,7 +86,7 @@ def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], 
 
 
 def _list_workloads(api: Api, namespace: str, uids: Collection[str]) -> Iterator[tuple[str, Object]]:
-    """The Workloads of these jobs, each with the path of its collection. Raises NotServed without Kueue."""
+    """Yield the Workloads of these jobs, each with the path of its collection. Raises NotServed without Kueue."""
     named = f"{JOB_UID} in ({','.join(sorted(uids))})" if len(uids) <= MOST_NAMED else ""
     for version in WORKLOADS:
         path = collection(version, "workloads", namespace)

@@ -1,8 +1,7 @@
-"""The record of who set which field, taken out of a list before the list is taken apart: it is half of its bytes.
+"""Removal of ``metadata.managedFields`` from a list before it is parsed. These fields are half of its bytes.
 
-No API server can be asked to leave ``metadata.managedFields`` out, nobody here reads it, and to decode it takes half of
-the time and of the memory of a long list. The two shapes in which the API server writes lists that are long here are
-known; where a list has another, or a doubt is left, it stays as it is.
+API servers cannot omit the fields, nothing here reads them, and decoding them takes half of the time and memory of a
+long list. Two formats of long lists are supported. A list in any other format is left unchanged.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from collections.abc import Mapping
 from typing import Final
 
 BEGIN: Final = b',"managedFields":['
-"""A quote inside of a JSON string is escaped, so that this is the key, wherever it stands."""
+"""Start of the fields. Quotes in a JSON string are escaped, so this is always a key."""
 
 ENDS: Final[Mapping[bytes, bytes]] = {
-    b'{"kind":"PodList",': b']},"spec":',  # fields in the order of Kubernetes' own types: last of the metadata
-    b'{"apiVersion":"': b'],"name":"',  # fields in the order of the alphabet, as of custom resources
+    b'{"kind":"PodList",': b']},"spec":',  # in the order of Kubernetes' own types: last field of the metadata
+    b'{"apiVersion":"': b'],"name":"',  # in alphabetical order, as in custom resources
 }
-"""How a list begins → what follows the record in its objects, and is none of its own keys, as f:spec is."""
+"""Start of a list → the text after the fields, which cannot be one of their own keys, such as f:spec."""
 
 ANOTHER: Final = b'"uid":"'
-"""Only a record whose end was missed reaches as far as the next object's uid."""
+"""Key of the next object. If it is reached, the end of the fields was missed."""
 
 
 def without_records(body: bytes) -> bytes:
-    """A list in JSON, without the records if it is one of the shapes that are known."""
+    """Return a list in JSON without the fields if its format is known, else unchanged."""
     end = next((end for head, end in ENDS.items() if body.startswith(head)), None)
     if end is None:
         return body

@@ -1,7 +1,7 @@
-"""The pages of a long list: the next one is on its way while the last one is taken apart.
+"""Pages of a long list, with the next page requested while the current one is parsed.
 
-A list of ten thousand pods is 80 MB of JSON, of which a command wants little: what each object is reduced to is all
-that stays in memory, beside two pages.
+A list of ten thousand pods is 80 MB of JSON, of which a command needs little. Only two pages and the reduced objects
+are in memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from kubectl_ddp.collector import at_rest
 from kubectl_ddp.future import Future
 
 Fetch = Callable[[str], bytes]
-"""Reads the page that a token stands for; the first one for an empty token."""
+"""Function that reads the page of a token; the first page for an empty token."""
 
 HEAD_BYTES: Final = 4096
 TOKEN: Final = re.compile(rb'^\{(?:"kind":"\w+","apiVersion":"[\w./-]+",)?"metadata":\{[^{}]*?"continue":"([^"\\]+)"')
-"""The API server writes a list's metadata before its items; where it does not, the page is taken apart first."""
+"""Pattern of the continue token. The API server writes a list's metadata first; otherwise, the page is parsed first."""
 
 
 def iter_pages(fetch: Fetch) -> Iterator[Object]:
-    """Every page of a list, in order. Raises what ``fetch`` raises, and ValueError for what is no list in JSON."""
+    """Yield the pages of a list. Raises the errors of ``fetch``, and ValueError for anything but a list in JSON."""
     body = fetch("")
     while True:
         found = TOKEN.match(body[:HEAD_BYTES])
@@ -43,10 +43,10 @@ def iter_pages(fetch: Fetch) -> Iterator[Object]:
 
 
 def _decode_page(body: bytes) -> Object:
-    """One page; where an object holds such a record elsewhere than an API server does, with all of its records."""
+    """Parse one page. If the removal of ``managedFields`` breaks the JSON, the page is parsed with them."""
     if body.startswith(POD_LIST):
         with suppress(ValueError), at_rest():
-            return pod_list(body)  # in half of the time
+            return pod_list(body)  # takes half the time
     lean = without_records(body)
     try:
         return decode_json(lean)
@@ -61,9 +61,10 @@ def _prefetch(fetch: Fetch, token: str) -> Future[bytes]:
 
 
 def decode_json(body: bytes) -> Object:
-    """JSON that is an object. Raises ValueError for any other.
+    """Parse a JSON object. Raises ValueError for any other JSON.
 
-    The collector of cycles rests meanwhile: JSON has none, and looking for them in a page takes a third of the time.
+    The garbage collector is disabled meanwhile, because JSON has no cycles and the search for them takes a third of the
+    time.
     """
     with at_rest():
         found = json.loads(body)

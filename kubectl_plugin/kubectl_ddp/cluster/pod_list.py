@@ -1,7 +1,7 @@
-"""A list of pods, taken apart: what a pod has in common with the one before it is not decoded again.
+"""Parser of a list of pods that decodes the common part of consecutive pods only once.
 
-The pods of a job come one after the other and are made from one template: containers and volumes are the same letters
-in each of them, and most of what there is to decode. Who set which field, half of a list's bytes, is not looked at.
+The pods of a job are consecutive and come from one template, so their containers and volumes are the same text.
+``managedFields``, half of a list's bytes, are skipped.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.cluster.managers import BEGIN
 
 POD_LIST: Final = b'{"kind":"PodList",'
-"""How such a list begins."""
+"""Start of a list of pods."""
 ITEMS: Final = b'"items":['
 ABOUT: Final = b'{"metadata":'
 SPEC: Final = b'},"spec":{'
 STATUS: Final = b'},"status":{'
 NEXT: Final = b'}},{"metadata":{'
 OWN: Final = b',"restartPolicy":"'
-"""Behind the containers, in the order of Kubernetes' own types; what follows may be a pod's own, as its node is."""
+"""Key after the containers, in the order of Kubernetes' own types. The fields after it may differ, such as the node."""
 
 _decoder: Final = json.JSONDecoder()
 
 
 def pod_list(body: bytes) -> Object:
-    """A list of pods as an API server writes it. What pods have in common is one object, which nobody may change.
+    """Parse a list of pods as an API server writes it. Equal parts of pods are shared objects, which must not be
+    modified.
 
-    Raises ValueError for all else, pods whose fields come in another order among them: a plain decoder may know it.
+    Raises:
+        ValueError: If the text has another format, such as another order of the fields. A plain decoder may support it.
     """
     at = body.index(ITEMS) + len(ITEMS)
     document = _object(body[:at] + b"]}")
@@ -52,7 +54,7 @@ def pod_list(body: bytes) -> Object:
 
 
 def _parse_metadata(text: bytes) -> dict[str, Any]:
-    """Metadata, without the record of who set what, which comes last in it."""
+    """Parse metadata without ``managedFields``, its last field."""
     begin = text.find(BEGIN)
     return _object(text if begin < 0 or not text.endswith(b"]}") else text[:begin] + b"}")
 
@@ -66,14 +68,16 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 class _Common:
-    """The first part of the spec before."""
+    """Decoded first part of the previous spec."""
 
     def __init__(self) -> None:
         self._text = b""
         self._fields: dict[str, Any] = {}
 
     def spec(self, text: bytes) -> dict[str, Any]:
-        """An object in JSON, read in two parts; exact wherever it is cut, since each part has to be an object, too."""
+        """Parse an object in two parts. The position of the cut is not critical, because each part must be an
+        object.
+        """
         cut = text.rindex(OWN)
         if text[:cut] != self._text:
             self._fields = _object(text[:cut] + b"}")

@@ -1,7 +1,7 @@
-"""The lines of one pod's container, none twice, over connections that break.
+"""Log lines of one pod's container, each once, over connections that may break.
 
-Each line is asked for with its time. A new connection begins at the time of the last line; the kubelet knows that time
-to the second only, so the lines of that second come again and are dropped by their full time.
+Lines are requested with timestamps. A new connection starts at the time of the last line. The kubelet resolves that
+time only to the second, so the lines of that second are repeated and dropped by their full timestamp.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from kubectl_ddp.cluster.resources import main_container
 from kubectl_ddp.errors import NotFound, Unreachable
 
 SILENCE_SECONDS: Final = 240.0
-"""After so long without a line the connection is made anew: it may be dead, and no one would say so."""
+"""Seconds without a line after which the connection is replaced, because it may be dead without an error."""
 
 PATIENCE_SECONDS: Final = 300.0
-"""How long the API server or the node may be away before a follower gives up."""
+"""Seconds of unavailability of the API server or the node after which following ends."""
 
 PAUSE_SECONDS: Final = 0.5
-"""Between two looks at a container that has not started, and before a connection is made anew."""
+"""Pause between polls of a container that has not started, and before a new connection, in seconds."""
 
 
 class PodLogs:
-    """What one pod wrote. The pod is known by its uid: its successor of the same name is another one."""
+    """Log of one pod, identified by its uid. A new pod of the same name is another pod."""
 
     def __init__(self, api: Api, path: str, pod: Object, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._api = api
@@ -39,12 +39,12 @@ class PodLogs:
         self._container = main_container(pod)
         self._sleep = sleep
         self._last = ""
-        """Time of the last line that was given out."""
+        """Time of the last returned line."""
         self._given_at_last = 0
-        """How many lines of that very time were given out."""
+        """Number of returned lines with exactly that time."""
 
     def read(self, *, tail: int | None, since: str | None) -> Iterator[str]:
-        """The lines that are there, each with its time in front; none before the container has started."""
+        """Return the existing lines, each prefixed with its time; none before the container has started."""
         pod = self._pod()
         if pod is None:
             raise NotFound(f"Pod '{self._name}' is gone, and its lines with it.")
@@ -52,7 +52,7 @@ class PodLogs:
             yield from self._stream(tail=tail, since=since)
 
     def follow(self, *, tail: int | None, since: str | None) -> Iterator[str]:
-        """The lines that are there and those that come, until the container is gone."""
+        """Yield the existing lines and further ones, until the container ends."""
         failing_since: float | None = None
         is_over = False
         while not is_over:
@@ -60,14 +60,15 @@ class PodLogs:
                 pod = self._started_pod()
                 if pod is None:
                     return
-                # Read to the end once more when the container has ended: the connection may have, a moment before it.
+                # After the container has ended, read to the end once more, because the connection may have ended just
+                # before.
                 is_over = _state(pod, self._container) == "terminated" and not _restarts(pod)
                 for line in self._stream(tail=tail, since=since, follow=not is_over):
                     failing_since = None
                     yield line
             except NotFound:
                 return
-            except ReadTimeoutError:  # nothing to say is no failure
+            except ReadTimeoutError:  # no output is not an error
                 is_over, failing_since = False, None
             except (Unreachable, HTTPError) as error:
                 is_over = False
@@ -78,7 +79,7 @@ class PodLogs:
                 self._sleep(PAUSE_SECONDS)
 
     def _stream(self, *, tail: int | None, since: str | None, follow: bool = False) -> Iterator[str]:
-        """The lines of one connection that are newer than what was given out."""
+        """Yield the lines of one connection that are newer than those already returned."""
         query = {"container": self._container, "timestamps": "true"}
         query |= {"follow": "true"} if follow else {}
         query |= {"sinceTime": self._last or since or ""} if self._last or since else {}
@@ -101,7 +102,7 @@ class PodLogs:
             response.close()
 
     def _started_pod(self) -> Object | None:
-        """The pod, once its container has started; ``None`` when it is gone."""
+        """Return the pod once its container has started; ``None`` if the pod is deleted."""
         while True:
             pod = self._pod()
             if pod is None or _state(pod, self._container) != "waiting":
@@ -109,7 +110,7 @@ class PodLogs:
             self._sleep(PAUSE_SECONDS)
 
     def _pod(self) -> Object | None:
-        """The pod as it is now; ``None`` once it is gone, or another has its name."""
+        """Return the current pod; ``None`` if it is deleted, or replaced by another of the same name."""
         try:
             pod = self._api.get(self._path)
         except NotFound:
@@ -123,7 +124,7 @@ class PodLogs:
 
 
 def _state(pod: Object, container: str) -> str:
-    """``waiting``, ``running`` or ``terminated``; a pod without statuses waits, or was ended before it began."""
+    """Return ``waiting``, ``running`` or ``terminated``. Without statuses, the pod's phase decides."""
     for status in pod.get("status", {}).get("containerStatuses") or ():
         if status["name"] == container and status.get("state"):
             return str(next(iter(status["state"])))
@@ -131,5 +132,5 @@ def _state(pod: Object, container: str) -> str:
 
 
 def _restarts(pod: Object) -> bool:
-    """Whether the kubelet will start the container again in this very pod."""
+    """Return whether the kubelet will restart the container in this pod."""
     return bool(pod["spec"].get("restartPolicy") != "Never" and pod.get("status", {}).get("phase") == "Running")

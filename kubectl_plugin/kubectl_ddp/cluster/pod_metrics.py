@@ -1,4 +1,4 @@
-"""What a pod serves on its metrics port, through the API server's proxy: no Prometheus is asked."""
+"""Requests to a pod's metrics port through the API server's proxy, without Prometheus."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kubectl_ddp.cluster.resources import main_container, pod_path
 from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a pod may take to answer."""
+"""Timeout for the response of a pod, in seconds."""
 
 
 def served(api: Api, pod: Object, path: str) -> str:
-    """What the pod serves at a path of that port. Raises Unreachable, and Forbidden."""
+    """Return the response of the pod's metrics port at a path. Raises Unreachable and Forbidden."""
     try:
         return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy{path}", seconds=PATIENCE_SECONDS)
     except Forbidden:

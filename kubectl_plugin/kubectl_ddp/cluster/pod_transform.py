@@ -1,7 +1,7 @@
-"""What a list keeps of a pod: a tenth of it, for a cluster has ten thousand.
+"""Reduction of listed pods to a tenth of their size, because a cluster may have ten thousand.
 
-Who set which field, the environment, volumes and probes of every container make most of a pod, and say nothing about
-how its job is doing. One pod that is looked at by itself is kept whole.
+``managedFields``, environment, volumes and probes are most of a pod and do not describe the state of its job. A pod
+that is read individually is not reduced.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ CONTAINER_STATUS: Final = ("name", "ready", "restartCount", "state", "lastState"
 
 
 def without_managers(item: Object) -> Object:
-    """An object without the record of who set which of its fields; the object itself is changed."""
+    """Remove ``managedFields`` from an object in place, and return the object."""
     item["metadata"].pop("managedFields", None)
     return item
 
 
 def strip_pod(pod: Object) -> Object:
-    """What tells how a pod is doing: whose it is, where it runs, what its containers do, and why it does not."""
+    """Return the fields that describe a pod's state: its labels, its node, its containers and its conditions."""
     spec, status = pod["spec"], pod.get("status") or {}
     containers = {
         kind: [_only(each, CONTAINER) for each in spec[kind]]
@@ -57,7 +57,7 @@ OCCUPYING_CONTAINER: Final = ("resources", "restartPolicy")
 
 
 def strip_scheduled_pod(pod: Object) -> Object | None:
-    """What counts of a pod where room is counted: what it takes, where, and whose it is; nothing without a machine."""
+    """Return the fields that determine the capacity a pod uses; ``None`` without a machine."""
     spec, about = pod["spec"], pod["metadata"]
     if not spec.get("nodeName"):
         return None

@@ -1,4 +1,4 @@
-"""The presets that a namespace shares, as its ConfigMap holds them."""
+"""Shared presets of a namespace, from its ConfigMap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 
 
 def shared_presets(api: Api, namespace: str) -> SharedPresets:
-    """Those of the namespace; none where it has no such ConfigMap. Raises Forbidden and Unreachable."""
+    """Return the presets of a namespace; empty without the ConfigMap. Raises Forbidden and Unreachable."""
     place = f"the ConfigMap '{CONFIG_MAP}' in namespace '{namespace}'"
     try:
         found = api.get(f"{collection('v1', 'configmaps', namespace)}/{CONFIG_MAP}")

@@ -1,11 +1,11 @@
-"""A new run in the place of one that is over: an object cannot be run twice, so it goes, and another one comes.
+"""Replacement of a finished run by a new one. Objects cannot run twice, so they are deleted and created again.
 
-1. What the new run is made of, its words, its code and its run id, is written down: a ConfigMap that nobody owns.
-2. The old root is deleted, and with it all that it owned.
+1. The specification, the code and the run id of the new run are stored in a record: a ConfigMap without an owner.
+2. The old root object is deleted, and with it all that it owns.
 3. The new run is submitted.
-4. The record goes.
+4. The record is deleted.
 
-Wherever the command dies, the old run, the record or the new run is there, and the same command again goes on from it.
+If the command is interrupted, the old run, the record or the new run exists. Repeating the command completes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kubectl_ddp.job_recovery import RUN, run_of
 
 PAUSE_SECONDS: Final = 0.2
 TRIES: Final = 150
-"""Finalizers of an operator may hold the old object for some seconds."""
+"""Number of polls for the deletion. Finalizers of an operator may delay it by seconds."""
 
 
 def renew(
@@ -41,9 +41,11 @@ def renew(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Put a new run in the place of ``job``; of what an earlier try has left, which may be nothing, when cut off.
+    """Replace the run of ``job`` by a new one. If ``job`` is None, complete an interrupted replacement.
 
-    Raises DdpError when the old one does not go, and what submitting raises; what is needed to try again is kept then.
+    Raises:
+        DdpError: If the old run is not deleted in time, or the submission fails. The record is kept for another
+            attempt.
     """
     wanted = roots.root_of(list(objects))
     name, run = str(wanted["metadata"]["name"]), str(wanted["metadata"]["labels"][Label.RUN_ID])
@@ -55,18 +57,18 @@ def renew(
     except DdpError as error:
         error.hint = f"{error.hint} What the job is made of is kept: {_restart_command(name)} tries again.".strip()
         raise
-    with contextlib.suppress(DdpError):  # the run is there; what is left of its beginning does no harm
+    with contextlib.suppress(DdpError):  # the run exists; the remaining record is harmless
         delete_record(api, name, namespace)
 
 
 def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> Object | None:
-    """The record of a new run that was to take the place of an old one, which is gone; ``None`` when there is none.
+    """Return the record of a new run whose replacement of the old run was interrupted; ``None`` if there is none.
 
     Args:
-        api: the API server.
-        name: of the job.
-        namespace: of the job.
-        job: the root that is there.
+        api: API server.
+        name: Name of the job.
+        namespace: Namespace of the job.
+        job: Existing root object.
     """
     try:
         record = api.get(f"{_records(namespace)}/{_name_of(name)}")
@@ -82,7 +84,7 @@ def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> Object |
 
 
 def delete_record(api: Api, name: str, namespace: str) -> bool:
-    """Delete the record of a job; returns whether there was one that may be deleted."""
+    """Delete the record of a job. Returns true if one existed and may be deleted."""
     where = f"{_records(namespace)}/{_name_of(name)}"
     try:
         record = api.get(where)
@@ -95,7 +97,7 @@ def delete_record(api: Api, name: str, namespace: str) -> bool:
 
 
 def record_of(objects: Sequence[Object]) -> Object:
-    """What a rendered job can be rendered from again."""
+    """Return the ConfigMap from which a rendered job can be rendered again."""
     about = roots.root_of(list(objects))["metadata"]
     code = next((item for item in objects if item["kind"] == "ConfigMap"), {})
     return {
@@ -114,7 +116,7 @@ def record_of(objects: Sequence[Object]) -> Object:
 
 
 def _write_down(api: Api, record: Object, namespace: str) -> None:
-    """Create the record; that of this very run stays as it is, and that of another has no meaning any more."""
+    """Create the record. An existing record of the same run is kept; that of another run is obsolete and replaced."""
     name = record["metadata"]["name"]
     for _ in range(2):
         with contextlib.suppress(AlreadyExists):

@@ -1,8 +1,7 @@
-"""A list that is kept current, as client-go's Reflector keeps one: read once, then watched from where it stood.
+"""Current copy of a list, as in client-go's Reflector: read once, then watched from its resource version.
 
-A watch ends all the time: by its own time limit, with the connection, with the API server that answered it. It goes on
-from the last resource version that was seen; when the server does not remember that any more (410), the list is read
-again.
+Watches end often: after their time limit, with their connection, or with their API server. They resume from the last
+resource version. If the server has dropped that version (410), the list is read again.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from kubectl_ddp.cluster.api_errors import Expired, api_error, call
 from kubectl_ddp.errors import DdpError, Unreachable
 
 WATCH_SECONDS: Final = 240
-"""How long the server keeps one watch open. Many load balancers cut what is silent for five minutes."""
+"""Time limit of one watch, in seconds. Many load balancers cut connections that are silent for five minutes."""
 
 PATIENCE_SECONDS: Final = 300.0
-"""How long an API server may be away before a watch is given up: longer than an upgrade of it takes."""
+"""Seconds of unavailability after which a watch ends with an error: longer than an upgrade of an API server."""
 
 PAUSE_SECONDS: Final = 0.25
-"""Between two watches; longer and longer while the server is away."""
+"""Pause between two watches, in seconds; doubled while the server is unavailable."""
 
 LONGEST_PAUSE_SECONDS: Final = 10.0
 
 
 class Reflector:
-    """One collection, or a selection of it, and every change of it."""
+    """Copy of one collection or a selection of it, with notification of every change."""
 
     def __init__(self, api: Api, path: str, *, keep: Callable[[Object], bool] = lambda _: True, **query: str) -> None:
-        """A selection that was not read yet.
+        """Create a reflector. Call :meth:`read` before :meth:`objects`.
 
         Args:
-            api: where it is.
-            path: of the collection.
-            keep: which of the objects count; for what no selector can say.
+            api: API server.
+            path: Path of the collection.
+            keep: Filter of the objects, for conditions that no selector supports.
             query: ``labelSelector``, ``fieldSelector``.
         """
         self._api = api
@@ -58,12 +57,12 @@ class Reflector:
         self._response: BaseHTTPResponse | None = None
 
     def objects(self) -> list[Object]:
-        """The objects as they are now, to this reflector's knowledge."""
+        """Return the current objects."""
         with self._lock:
             return list(self._objects.values())
 
     def read(self) -> None:
-        """Read the list. Raises what the API server says to it."""
+        """Read the list. Raises the errors of the API server."""
         items, version = self._api.items(
             self._path, reduce=lambda item: item if self._keep(item) else None, **self._query
         )
@@ -75,8 +74,8 @@ class Reflector:
         """Watch until :meth:`stop`, and call ``changed`` after every change.
 
         Raises:
-            Unreachable: the API server was away for longer than :data:`PATIENCE_SECONDS`.
-            Forbidden: we may not watch any more.
+            Unreachable: If the API server was unavailable for longer than :data:`PATIENCE_SECONDS`.
+            Forbidden: If the watch is no longer allowed.
         """
         failing_since: float | None = None
         pause = PAUSE_SECONDS
@@ -97,16 +96,16 @@ class Reflector:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if failing_since else PAUSE_SECONDS
 
     def stop(self) -> None:
-        """End :meth:`run`, also where it waits for the server's next word."""
+        """End :meth:`run`, even while it waits for the server."""
         self._stopped.set()
         with self._lock:
             response = self._response
         if response is not None:
-            with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has just ended by itself
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # the connection has just ended
                 response.shutdown()
 
     def _events(self) -> Iterator[bool]:
-        """One watch; yields when the server answered, and whether there is a change to tell of."""
+        """Run one watch. Yields once when it is open, and for each event: true if there is a change to report."""
         if not self._version:
             self.read()
             yield True
@@ -131,7 +130,7 @@ class Reflector:
             response.close()
 
     def _take(self, event: dict[str, Any]) -> bool:
-        """Take one event in; returns whether it changed anything that counts."""
+        """Apply one event. Returns true if a selected object changed."""
         kind, item = event["type"], event["object"]
         if kind == "ERROR":
             raise self._error(item)
@@ -153,7 +152,9 @@ class Reflector:
 
 
 def _decode_event(line: bytes) -> dict[str, Any] | None:
-    """An event; ``None`` for a torn one, which a load balancer leaves that ends a broken connection in good order."""
+    """Parse an event; ``None`` for a truncated one, which a load balancer leaves if it closes a broken connection
+    normally.
+    """
     try:
         event = json.loads(line)
     except ValueError:
@@ -162,7 +163,7 @@ def _decode_event(line: bytes) -> dict[str, Any] | None:
 
 
 def lines(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """The lines of an answer as they arrive, without their ends; what follows the last end comes last."""
+    """Yield the lines of a response as they arrive, without line ends. A last line without an end is included."""
     rest = b""
     while chunk := response.read1(1 << 16):
         *whole, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""What stands around a job, asked of the API server: several collections at once, each refusal told and none raised."""
+"""Concurrent reading of objects related to a job. Denied requests are returned as sentences and not raised."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kubectl_ddp.parallel import each
 from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
 
 _OF_NAMESPACE: Final = frozenset({RelatedKind.WORKLOADS, RelatedKind.LOCAL_QUEUES})
-"""Kinds of which the namespace's own are still worth something, where those of all may not be read."""
+"""Kinds for which the objects of one namespace are still useful if those of all namespaces may not be read."""
 
 Answer = tuple[tuple[Object, ...] | None, str]
-"""The objects, ``None`` where they may not be read; and why, or nothing."""
+"""Objects, or ``None`` if they may not be read; and the reason, or an empty text."""
 
 
 def read(api: Api, namespace: str, engine: str, kinds: Collection[RelatedKind]) -> RelatedObjects:
-    """The objects of these kinds, and a sentence for each that may not be read.
+    """Return the objects of these kinds, and a sentence for each kind that may not be read.
 
     Args:
-        api: the API server.
-        namespace: that of the job.
-        engine: that of the job; decides which operator is looked for.
-        kinds: what to read.
+        api: API server.
+        namespace: Namespace of the job.
+        engine: Engine of the job, which determines the operator to look for.
+        kinds: Kinds to read.
     """
     selectors = {RelatedKind.OPERATOR: OPERATORS[engine].selector, RelatedKind.QUEUE_CONTROLLER: KUEUE.selector}
     asked = [kind for kind in kinds if selectors.get(kind) != ""]
@@ -51,5 +51,5 @@ def _read(api: Api, namespace: str, kind: RelatedKind, selector: str) -> Answer:
 def _of_namespace(api: Api, namespace: str, kind: RelatedKind) -> tuple[Object, ...] | None:
     try:
         return tuple(objects(api, kind, namespace))
-    except DdpError:  # the first refusal says it all
+    except DdpError:  # the first denial is enough
         return None

@@ -1,4 +1,4 @@
-"""What commands have left that died before a root was there: it has no owner, so nobody collects it."""
+"""Cleanup after commands that were interrupted before they created the root object. Their objects have no owner."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kubectl_ddp.errors import NotFound
 from kubectl_ddp.roots import TRAINJOB
 
 BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntimes")}
-"""Kinds without which the API server refuses the root, with the version and plural that they are served under."""
+"""Kinds that must exist before the root object, with API version and plural."""
 
 
 def delete_remains(api: Api, name: str, namespace: str) -> bool:
-    """Delete what a job of this name has left without being there; returns whether there was such a thing.
+    """Delete the ownerless objects of a job that does not exist. Returns true if there were any.
 
-    What has an owner is left alone: it goes with that.
+    Objects with an owner are deleted with their owner.
     """
     from kubectl_ddp.cluster.recreate import delete_record  # noqa: PLC0415 - imports this module
 

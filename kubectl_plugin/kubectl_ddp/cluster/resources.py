@@ -1,4 +1,4 @@
-"""Where objects live: apiVersion and kind → URL path, as the API server itself lists them."""
+"""URL paths of objects by apiVersion and kind, from the API server's discovery."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "ResourceClaimTemplate": "Kubernetes 1.34 or newer serves it; or name another --fabric.",
     "PodMonitor": "Install the Prometheus operator.",
 }
-"""Who serves a kind that is not Kubernetes' own."""
+"""Kind that is not built into Kubernetes → how to install it."""
 
 
 def collection(api_version: str, plural: str, namespace: str | None) -> str:
-    """Path of all objects of a kind in one namespace, or in all of them.
+    """Return the path of all objects of a kind in one namespace, or in all of them.
 
     >>> collection("v1", "pods", "a")
     '/api/v1/namespaces/a/pods'
@@ -40,23 +40,23 @@ def collection(api_version: str, plural: str, namespace: str | None) -> str:
 
 
 def main_container(pod: Object) -> str:
-    """Name of the container that the job is about; injected sidecars may stand before it."""
+    """Return the name of the job's container. Injected sidecars may precede it."""
     names = [str(container["name"]) for container in pod["spec"]["containers"]]
     return CONTAINER if CONTAINER in names else names[0]
 
 
 def pod_path(pod: Object) -> str:
-    """Path of one pod."""
+    """Return the path of one pod."""
     return f"{collection('v1', 'pods', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
 
 
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""The form in which an API server of 1.30 and newer tells all that it serves in one answer."""
+"""Format in which API servers from version 1.30 return all served resources in one response."""
 
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "v1": {"Service": "services", "ConfigMap": "configmaps", "Secret": "secrets"}
 }
-"""What every API server serves, and so is not asked for."""
+"""Kinds that every API server serves, so no request is needed."""
 
 BUILT_IN: Final = frozenset({"", "apps", "batch", "discovery.k8s.io", "networking.k8s.io", "scheduling.k8s.io"})
 """Groups that every API server serves."""
@@ -66,29 +66,30 @@ Group = str
 
 
 class Discovery:
-    """Which kinds the API server serves, and under which plural: one question, or one per group to an older server."""
+    """Served kinds and their plurals. Needs one request, or one per group with an older server."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._lock = threading.RLock()
         self._groups: dict[Group, Mapping[str, str]] = dict(OWN)
         self._plurals: dict[str, set[str]] = {}
-        """Group without its version → resources, as far as the server has told everything at once."""
+        """Group without version → resources, from the response with all groups."""
         self._stale: set[Group] = set()
-        """Those whose own server was away: what is known of them may be old, and they are asked when needed."""
+        """Groups whose aggregated API server was unavailable. Their data may be old, so it is refreshed on use."""
         self._is_whole: bool | None = None
-        """Whether the server has told everything at once; ``None`` before it was asked."""
+        """True if the server returned all groups in one response; ``None`` before the request."""
 
     def resource_for_object(self, item: Object) -> str | None:
-        """The plural of an object's kind; ``None`` when the cluster does not serve it."""
+        """Return the plural of an object's kind; ``None`` if the cluster does not serve it."""
         return self.resource_for_kind(str(item["apiVersion"]), str(item["kind"]))
 
     def resource_for_kind(self, group: Group, kind: str) -> str | None:
-        """The plural of a kind of a group and version; ``None`` when the cluster does not serve it.
+        """Return the plural of a kind in a group and version; ``None`` if the cluster does not serve it.
 
-        Raises Unreachable when nothing is known of the group, and its own server is away.
+        Raises:
+            Unreachable: If the group is unknown and its aggregated API server is unavailable.
         """
-        with self._lock:  # several checks ask at once, and half an answer would read as "not served"
+        with self._lock:  # concurrent checks must not read partial data as "not served"
             if group not in self._groups and self._is_whole is None:
                 self._discover_all()
             if group in self._stale:
@@ -98,23 +99,27 @@ class Discovery:
             return self._groups[group].get(kind)
 
     def group_resources(self, objects: Iterable[Object]) -> list[tuple[str, str]]:
-        """API group and plural of each of these objects; without those of kinds that are not served."""
+        """Return API group and plural of each object, without kinds that are not served."""
         found = ((str(item["apiVersion"]), self.resource_for_object(item)) for item in objects)
         return [(version.rpartition("/")[0], plural) for version, plural in found if plural is not None]
 
     def served_versions(self, group: str) -> list[str]:
-        """The versions of a group that are served, the preferred one first; none when an older server does not say."""
+        """Return the served versions of a group, the preferred one first; empty if an older server does not report
+        them.
+        """
         with self._lock:
             if self._is_whole is None:
                 self._discover_all()
         return [each.partition("/")[2] for each in self._groups if each.partition("/")[0] == group]
 
     def filter_served(self, kinds: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """Of these kinds (API group and plural) those that are served."""
+        """Return the served ones of these kinds (API group and plural)."""
         return frozenset(kind for kind in kinds if self.has(*kind))
 
     def has(self, group: str, plural: str) -> bool:
-        """Whether a resource is served in some version; of an older server Kubernetes' own and our roots are known."""
+        """Return whether a resource is served in any version. On an older server, only built-in kinds and root objects
+        count.
+        """
         versions = self.served_versions(group)
         with self._lock:
             if self._is_whole:
@@ -132,7 +137,7 @@ class Discovery:
     def _discover_all(self) -> None:
         try:
             told = self._api.get_with_accept("/apis", AGGREGATED)
-        except (NotServed, Forbidden):  # what it says of a single group may still be had
+        except (NotServed, Forbidden):  # single groups may still be readable
             told = {}
         self._is_whole = told.get("kind") == "APIGroupDiscoveryList"
         for group in told.get("items") or () if self._is_whole else ():
@@ -141,11 +146,11 @@ class Discovery:
                 served = self._plurals.setdefault(group["metadata"]["name"], set())
                 self._groups[name] = _resources_by_kind(version)
                 served.update(each["resource"] for each in version.get("resources") or ())
-                if version.get("freshness") == "Stale":  # its own server is away, which most jobs need not care about
+                if version.get("freshness") == "Stale":  # its server is away, which affects few jobs
                     self._stale.add(name)
 
     def _refresh_stale_group(self, group: Group) -> None:
-        """Ask for a group that is stale; where nobody answers, what is known of it stays. Raises Unreachable."""
+        """Refresh a stale group. Without an answer, known data is kept. Raises Unreachable if there is none."""
         try:
             self._groups[group] = self._fetch_plurals(group)
             self._plurals[group.partition("/")[0]].update(self._groups[group].values())
@@ -163,13 +168,13 @@ class Discovery:
 
 
 def _resources_by_kind(version: Object) -> dict[str, str]:
-    """Kind → plural. What has no kind of its own is there for its subresources alone, as KubeVirt's consoles are."""
+    """Return kind → plural. Resources without a kind are skipped: they exist only for their subresources."""
     kinds = [((each.get("responseKind") or {}).get("kind"), each) for each in version.get("resources") or ()]
     return {kind: each["resource"] for kind, each in kinds if kind}
 
 
 def not_served(api_version: str, kind: str, context: str) -> NotServed:
-    """The error for a kind that the job needs and the cluster lacks."""
+    """Return the error for a required kind that the cluster does not serve."""
     return NotServed(
         f"The cluster of context '{context}' does not know {kind} ({api_version}).", hint=PROVIDERS.get(kind, "")
     )

@@ -1,4 +1,4 @@
-"""How many worker pods a job is to have: what its kind and its bounds allow."""
+"""Validation and patch for a new number of worker pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubectl_ddp.queued import KUEUE_QUEUE
 
 
 def to_scale(job: Object, nodes: int) -> Object:
-    """The patch that sets the number of a job's worker pods. Raises UsageError for a job, or a number, that cannot."""
+    """Return the patch that sets the number of a job's worker pods. Raises UsageError if the job does not allow it."""
     kind, name = kind_of(job), job["metadata"]["name"]
     if not kind.is_scalable:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""Where the API servers are, as the cluster itself tells: a job's NetworkPolicy must let them in to read metrics.
+"""Addresses of the API servers, which a job's NetworkPolicy must admit for reading metrics.
 
-A connection through the API server's proxy comes from the machine that the API server runs on, which no label of a
-policy can mean, only an address. The Service ``kubernetes`` of every cluster leads to these very addresses.
+A connection through the API server's proxy comes from the machine of the API server. A policy cannot select that
+machine by label, only by address. The Service ``kubernetes`` of every cluster leads to these addresses.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kubectl_ddp.cluster.resources import collection
 from kubectl_ddp.errors import Forbidden, NotFound
 
 SLICE = f"{collection('discovery.k8s.io/v1', 'endpointslices', 'default')}/kubernetes"
-"""The API server writes it itself, under the name of the Service."""
+"""EndpointSlice of the Service ``kubernetes``, which the API server maintains."""
 
 
 def api_servers(api: Api, notice: Callable[[str], None]) -> tuple[str, ...]:
-    """Their addresses, sorted; none, and a notice, where we may not know them."""
+    """Return the sorted addresses. If they cannot be read, send a notice and return none."""
     try:
         endpoints = api.get(SLICE).get("endpoints") or ()
     except (Forbidden, NotFound, NotServed):

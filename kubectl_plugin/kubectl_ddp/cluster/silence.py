@@ -1,4 +1,4 @@
-"""Why a server did not answer, in a sentence."""
+"""Errors for servers that cannot be reached."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
     ),
     (HTTPError, "{cause}", "Try again; if it stays so, a proxy or firewall may be in the way."),
 )
-"""Kind of failure → what it is, what to do; the first row that fits counts."""
+"""Type of failure → description, hint. The first matching row is used."""
 
 
 def connection_error(error: HTTPError, asked: Call) -> Unreachable:
-    """The error for a server that could not be asked."""
+    """Return the error for a server that cannot be reached."""
     kind, reason, hint = next(row for row in REASONS if isinstance(error, row[0]))
     del kind
     words = reason.format(cause=_cause(error), host=urlsplit(asked.server).hostname)
@@ -55,7 +55,7 @@ def connection_error(error: HTTPError, asked: Call) -> Unreachable:
 
 
 def _cause(error: BaseException) -> str:
-    """The operating system's word for it, such as *connection refused*; else the innermost message."""
+    """Return the operating system's message, such as *connection refused*; else the innermost message."""
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, OSError) and link.strerror:

@@ -1,4 +1,4 @@
-"""Jobs, pods and events as an API server lists them, put together to snapshots. Pure."""
+"""Snapshots of jobs from lists of jobs, pods and events. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Run = tuple[str, str, str]
 def of_all(
     jobs: Iterable[Object], pods: Iterable[Object], standing: Callable[[Object], Queued | None]
 ) -> list[Snapshot]:
-    """Every job with its pods, oldest first; without events.
+    """Return a snapshot of every job with its pods, oldest first, without events.
 
     Args:
-        jobs: the root objects.
-        pods: of all of them, in any order.
-        standing: where a job stands in a queue.
+        jobs: Root objects.
+        pods: Pods of all jobs, in any order.
+        standing: Function that returns the position of a job in a queue.
     """
     by_run: dict[Run, list[Object]] = {}
     for pod in pods:
@@ -31,9 +31,9 @@ def of_all(
 
 
 def of_one(job: Object, pods: Iterable[Object], events: Sequence[Object]) -> Snapshot:
-    """A job with the pods of this run, and with the events that are about one of these very objects.
+    """Return the snapshot of a job, with the pods of this run and the events about these objects.
 
-    Pods of a deleted job of the same name may still be ending.
+    Pods of a deleted job with the same name may still be terminating.
     """
     mine = _in_order(pod for pod in pods if _run_of(pod) == _run_of(job))
     uids = {each["metadata"]["uid"] for each in (job, *mine)}
@@ -42,12 +42,12 @@ def of_one(job: Object, pods: Iterable[Object], events: Sequence[Object]) -> Sna
 
 
 def _run_of(item: Object) -> Run:
-    """Which run a job or a pod is of."""
+    """Return the run of a job or a pod."""
     about = item["metadata"]
     labels = about.get("labels") or {}
     return str(about.get("namespace")), str(labels.get(Label.JOB)), str(labels.get(Label.RUN_ID))
 
 
 def _in_order(pods: Iterable[Object]) -> tuple[Object, ...]:
-    """Pods sorted by name, worker-10 after worker-9."""
+    """Return pods sorted by name, with worker-10 after worker-9."""
     return tuple(sorted(pods, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"])))

@@ -1,7 +1,7 @@
-"""Where the objects stand that decide what becomes of a job, and what is kept of each: one table.
+"""Table of the kinds that affect a job: path of each kind, and the part of its objects that is kept.
 
-``why`` and ``bundle`` read it through ``around``, ``preflight`` through ``facts``, ``capacity`` through ``stock`` and
-``doctor`` through ``examine``; they differ in what they ask for, and in what a refusal means to them.
+Used for ``why`` and ``bundle`` (``related_reader``), ``preflight`` (``facts``), ``capacity`` (``capacity_reader``) and
+``doctor`` (``cluster_info``). They differ in the kinds they read and in how they handle denied requests.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from kubectl_ddp.related_objects import RelatedKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a kind is read."""
+    """Location of a kind."""
 
     versions: tuple[str, ...] = ("v1",)
-    """The first of these that the cluster serves."""
+    """API versions. The first one that the cluster serves is used."""
     plural: str
     is_everywhere: bool = False
-    """Of all namespaces, or of none; else of one."""
+    """True if objects of all namespaces are read, or cluster-scoped ones."""
     fields: str = ""
     """Field selector."""
     reduce: Callable[[Object], Object | None] = without_managers
-    """What is kept of each object."""
+    """Function that returns the part of an object to keep."""
 
 
 _KUEUE: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 HELD: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-"""Pods that have a machine and are not over."""
+"""Field selector of unfinished pods that are bound to a machine."""
 
 SOURCES: Final[Mapping[RelatedKind, Source]] = {
     RelatedKind.EVENTS: Source(plural="events"),
@@ -53,13 +53,13 @@ SOURCES: Final[Mapping[RelatedKind, Source]] = {
 
 
 def objects(api: Api, kind: RelatedKind, namespace: str | None, selector: str = "") -> list[Object]:
-    """The objects of a kind; none where the cluster does not serve it. Raises what else it is refused with.
+    """Return the objects of a kind; empty if the cluster does not serve it. Raises the other errors of the request.
 
     Args:
-        api: the API server.
-        kind: what to read.
-        namespace: of which; ``None`` for all of them.
-        selector: of labels.
+        api: API server.
+        kind: Kind to read.
+        namespace: Namespace to read; ``None`` for all namespaces.
+        selector: Label selector.
     """
     source = SOURCES[kind]
     query = {"labelSelector": selector} if selector else {}
@@ -72,7 +72,7 @@ def objects(api: Api, kind: RelatedKind, namespace: str | None, selector: str = 
 
 
 def list_if_single_page(api: Api, kind: RelatedKind) -> list[Object] | None:
-    """Those of all namespaces where one answer holds them all; ``None`` where there are more: for who is in a hurry."""
+    """Return the objects of all namespaces if they fit on one page, else ``None``; for callers that cannot wait."""
     source = SOURCES[kind]
     path = collection(source.versions[0], source.plural, None)
     page = api.get(path, fieldSelector=source.fields, limit=str(PAGE))

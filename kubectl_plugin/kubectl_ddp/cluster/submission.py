@@ -1,15 +1,15 @@
-"""A rendered job becomes real, in an order in which the command may die at any moment.
+"""Creation of a rendered job, in an order that is safe if the command is interrupted at any time.
 
-1. The root is created suspended and marked incomplete, so that no pod of it starts. Creating, unlike applying, lets
-   only one of two people have the name. What waits in Kueue's queue is not put there yet: Kueue would let it go. What
-   the API server must know before it takes the root, a TrainingRuntime, is created before, and owned as soon as there
-   is an owner.
-2. Everything else is created, owned by the root; Jobs among it suspended, too. The Secret of the run is created and
-   never read, so that a submitter needs no right to read Secrets.
-3. The Jobs are let go, then the root, in the patch that takes the mark away.
+1. The root object is created suspended and marked incomplete, so that no pod of it starts. A create request, unlike an
+   apply request, succeeds for only one of two submitters of the same name. The label of Kueue's queue is not set yet,
+   because Kueue would start the job. Objects that must exist before the root, such as a TrainingRuntime, are created
+   earlier and get their owner afterwards.
+2. All other objects are created, owned by the root; Jobs among them suspended too. The Secret of the run is created
+   without being read, so that the submitter needs no right to read Secrets.
+3. The Jobs are resumed, then the root, in the patch that removes the mark.
 
-A command that died on the way leaves a marked root, which runs nothing. Submitting the same job again takes it away and
-begins anew; deleting it works as for any job, also where only what comes before the root is there.
+An interrupted command leaves a marked root, which runs nothing. Submitting the same job again deletes it and starts
+over. Deletion works as for any job, even if only the objects before the root exist.
 """
 
 from __future__ import annotations
@@ -33,25 +33,29 @@ from kubectl_ddp.invocation import location_flags, program
 from kubectl_ddp.queued import KUEUE_QUEUE
 
 INCOMPLETE: Final = f"{GROUP}/incomplete"
-"""Annotation of a root whose submission has not reached its end."""
+"""Annotation of a root object whose submission is not complete."""
 
 OPTIONAL: Final[Mapping[str, str]] = {"PodMonitor": "Prometheus will not find the job by itself"}
-"""Kinds that a job can do without, and what it then lacks."""
+"""Optional kind → consequence of its absence."""
 
 TRIES: Final = 20
-"""How often a name is asked for that only a deleted job's remains still have; the cluster collects them in a moment."""
+"""Maximum number of attempts for a name that only remains of a deleted job use. The garbage collector soon deletes
+them.
+"""
 
 PAUSE_SECONDS: Final = 0.25
 
 UNREAD_TRIES: Final = 120
-"""How often the name of a Secret is tried, which is not looked at: 30 s, since nothing hurries the cluster."""
+"""Maximum number of attempts for a Secret's name: 30 s of waiting for the garbage collector, since Secrets are not
+read.
+"""
 
 PLATFORM_MONITOR: Final = "ddp-workers"
-"""PodMonitor of the chart ddp-platform: where a namespace has it, Prometheus finds every job there."""
+"""PodMonitor of the chart ddp-platform. In a namespace that has it, Prometheus finds every job."""
 
 
 class Submission:
-    """One job on its way into a cluster."""
+    """Submission of one job to a cluster."""
 
     def __init__(
         self,
@@ -63,11 +67,11 @@ class Submission:
         discovery: Discovery | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Find out what the cluster serves of the objects.
+        """Determine which of the objects' kinds the cluster serves.
 
         Raises:
-            PreflightFailed: it lacks a kind that the job needs.
-            UsageError: the objects are not one job.
+            PreflightFailed: If the cluster does not serve a kind that the job needs.
+            UsageError: If the objects are not exactly one job.
         """
         self._api = api.with_warning_handler(lambda warning: notice(f"warning: {warning}"))
         self._namespace = namespace
@@ -99,7 +103,9 @@ class Submission:
         return plurals
 
     def _is_duplicate_monitor(self, item: Object) -> bool:
-        """Whether it is a PodMonitor beside that of the platform: two would count every series twice."""
+        """Return whether the object is a PodMonitor beside that of the platform. Two of them would count every series
+        twice.
+        """
         if item["kind"] != "PodMonitor":
             return False
         try:
@@ -109,9 +115,9 @@ class Submission:
         return True
 
     def dry_run(self) -> list[Object]:
-        """What the API server would make of the objects; nothing is changed.
+        """Return the objects as the API server would store them; nothing is changed.
 
-        Raises AlreadyExists and what it refuses.
+        Raises AlreadyExists and the errors of rejected objects.
         """
         if self._before:
             self._notice(
@@ -127,7 +133,7 @@ class Submission:
             raise
 
     def submit(self) -> None:
-        """Create the job; the identical one that is there already stays as it is. Raises AlreadyExists."""
+        """Create the job. An identical existing job is left unchanged. Raises AlreadyExists."""
         root = self._claim()
         if root is None:
             return
@@ -137,13 +143,13 @@ class Submission:
             for item in self._companions:
                 self._create_owned(item, root)
             self._finalize_root(root)
-        except BaseException:  # Ctrl-C too: what never ran is better gone than half there
+        except BaseException:  # Ctrl-C too: delete a partial job, which has not run
             with contextlib.suppress(DdpError):
                 self._delete_root(root)
             raise
 
     def _claim(self) -> Object | None:
-        """Create the root, suspended and marked; ``None`` when the identical job is there already.
+        """Create the root object, suspended and marked; ``None`` if the identical job exists.
 
         Raises AlreadyExists.
         """
@@ -165,7 +171,7 @@ class Submission:
                 if not self._is_too_early(refusal) or tried == TRIES - 1:
                     raise
                 continue
-            with contextlib.suppress(NotFound):  # deleted between our two questions
+            with contextlib.suppress(NotFound):  # deleted between the two requests
                 existing = self._existing()
                 if self._is_complete(existing):
                     return None
@@ -173,14 +179,14 @@ class Submission:
         raise self._already_exists_error(self._root)
 
     def _is_too_early(self, refusal: Forbidden) -> bool:
-        """Whether a webhook of the root's operator has not heard yet of what was created a moment ago."""
+        """Return whether a webhook of the root's operator has not yet seen the objects created just before."""
         names = (item["metadata"]["name"] for item in self._before)
         return any(f'"{name}" not found' in str(refusal) for name in names)
 
     def _is_ready_for_root(self) -> bool:
-        """Create what the root cannot be created without, unless it is there; not while an earlier job's is going.
+        """Create the objects that must precede the root. Returns false while those of an earlier job are being deleted.
 
-        Raises AlreadyExists when its name is somebody else's.
+        Raises AlreadyExists if another object has the name.
         """
         for item in self._before:
             with contextlib.suppress(AlreadyExists):
@@ -192,7 +198,7 @@ class Submission:
                 return False
             if (existing["metadata"].get("labels") or {}).get(Label.JOB) != self._root["metadata"]["name"]:
                 raise self._already_exists_error(item)
-            if not existing["metadata"].get("ownerReferences"):  # of a submission that died before its root
+            if not existing["metadata"].get("ownerReferences"):  # from an interrupted submission
                 self._api.apply(self._path(item), item)
             elif not self._exists(self._root):
                 with contextlib.suppress(NotFound, Conflict):
@@ -208,7 +214,7 @@ class Submission:
         return True
 
     def _existing(self) -> Object:
-        """The root of this name that is there. Raises AlreadyExists unless it is this very job, and NotFound."""
+        """Return the existing root object of this name. Raises NotFound, and AlreadyExists if it is another job."""
         existing = self._api.get(self._path(self._root))
         if "deletionTimestamp" in existing["metadata"]:
             raise self._already_exists_error(self._root, hint="It is being deleted; try again in a moment.")
@@ -221,7 +227,7 @@ class Submission:
         return INCOMPLETE not in _annotations(root)
 
     def _create_owned(self, item: Object, root: Object) -> None:
-        """Create a companion that goes when the root goes. Raises AlreadyExists when its name is somebody else's."""
+        """Create an object that is owned by the root. Raises AlreadyExists if another object has the name."""
         owned = deepcopy(item)
         owned["metadata"]["ownerReferences"] = _owned_by(root)
         if owned["kind"] == "Job":
@@ -245,10 +251,10 @@ class Submission:
         raise self._already_exists_error(item)
 
     def _create_without_get(self, item: Object) -> None:
-        """Create an object without reading one of its name. Raises AlreadyExists.
+        """Create an object without reading an existing one of its name. Raises AlreadyExists.
 
-        Its name is that of the run, so only a submission of the same run that was cut off leaves one. The cluster
-        collects it after its root.
+        The name contains the run id, so only an interrupted submission of the same run can have left it. The garbage
+        collector deletes it after its root.
         """
         for tried in range(UNREAD_TRIES):
             self._sleep(PAUSE_SECONDS if tried else 0)
@@ -301,6 +307,8 @@ def _annotations(item: Object) -> Mapping[str, str]:
 
 
 def _is_of(item: Object, root: Object) -> bool:
-    """Whether an object belongs to the root, or to a deleted one of the same name that the cluster still cleans up."""
+    """Return whether an object belongs to the root, or to a deleted root of the same name that is still being cleaned
+    up.
+    """
     owners = item["metadata"].get("ownerReferences") or ()
     return [(owner["kind"], owner["name"]) for owner in owners[:1]] == [(root["kind"], root["metadata"]["name"])]

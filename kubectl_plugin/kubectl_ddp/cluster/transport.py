@@ -1,4 +1,4 @@
-"""The ways to one API server: its certificates, the client's, and the proxy on the way."""
+"""HTTP clients for one API server, with its certificates, those of the client, and the proxy."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     import urllib3
 
 POOL_SIZE: Final = 64
-"""Connections kept to the API server: watches, log streams and pod metrics run side by side."""
+"""Maximum number of connections kept: watches, log streams and pod metrics are concurrent."""
 
 OPEN_FILES: Final = "/proc/self/fd"
-"""Where Linux shows a process what it has open."""
+"""Directory with the open files of the process on Linux."""
 
 
 def create_http_clients(
     cluster: Mapping[str, Any], user: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> tuple[Wire | None, Callable[[], urllib3.PoolManager]]:
-    """The way of plain reads, where no proxy is on it, and the way of all else, made when it is needed.
+    """Return the client for plain reads, ``None`` behind a proxy, and a function that creates the pool for other
+    requests.
 
-    Both with the certificates that a kubeconfig's cluster and user name. Raises UsageError for bad ones.
+    Both use the certificates of the kubeconfig's cluster and user. Raises UsageError for invalid certificates.
     """
     server = str(cluster["server"])
     context = _ssl_context(cluster, user) if server.startswith("https:") else None
@@ -46,7 +47,7 @@ def create_http_clients(
 def _wire(server: str, context: ssl.SSLContext | None, name: str | None) -> Wire | None:
     try:
         return Wire(server, context, name)
-    except (KeyError, ValueError):  # no URL that we understand: urllib3 has the words for it
+    except (KeyError, ValueError):  # urllib3 raises the error for an invalid URL
         return None
 
 
@@ -57,7 +58,7 @@ def _pool(context: ssl.SSLContext | None, name: str | None, proxy: str = "") -> 
     if context is not None:
         settings |= {"ssl_context": context} | ({"server_hostname": name} if name else {})
         if not context.check_hostname:
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asked for it
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # as configured in the kubeconfig
     if not proxy:
         return urllib3.PoolManager(**settings)
     try:
@@ -69,9 +70,9 @@ def _pool(context: ssl.SSLContext | None, name: str | None, proxy: str = "") -> 
 
 
 def _ssl_context(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
-    """As kubectl would have it: the system's authorities unless the kubeconfig names one, TLS 1.2 and newer.
+    """Return a TLS context like kubectl's: the system's authorities unless the kubeconfig names one, TLS 1.2 and newer.
 
-    Without Python 3.13's strict rules about certificates, which the authorities of many clusters do not keep.
+    Python 3.13's strict verification is not enabled, because the authorities of many clusters do not meet it.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
@@ -96,7 +97,7 @@ def _ssl_context(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSL
 
 
 def _content(entry: Mapping[str, Any], key: str) -> bytes | None:
-    """PEM out of ``KEY-data``, or out of the file that ``KEY`` names."""
+    """Return the PEM data in ``KEY-data``, or in the file that ``KEY`` names."""
     if entry.get(f"{key}-data"):
         return base64.b64decode(str(entry[f"{key}-data"]), validate=False)
     return Path(entry[key]).read_bytes() if entry.get(key) else None
@@ -104,7 +105,9 @@ def _content(entry: Mapping[str, Any], key: str) -> bytes | None:
 
 @contextmanager
 def _as_files(*contents: bytes) -> Iterator[list[str]]:
-    """Files for OpenSSL, which reads keys from nowhere else: memory without a name, or ours alone and gone at once."""
+    """Provide the contents as files, from which OpenSSL reads keys: in anonymous memory, or in a private temporary
+    folder.
+    """
     if sys.platform == "linux" and Path(OPEN_FILES).is_dir():
         with ExitStack() as stack:
             yield [_in_memory(stack, content) for content in contents]
@@ -126,7 +129,7 @@ def _in_memory(stack: ExitStack, content: bytes) -> str:
 
 
 def _proxy_for(server: str, environ: Mapping[str, str]) -> str:
-    """The proxy that the environment names for a server, by the rules of Go's programs; empty for none."""
+    """Return the proxy of the environment for a server, by the rules of Go's programs; empty for none."""
     split = urlsplit(server)
     proxy = next((found for name in _names(f"{split.scheme}_proxy") if (found := environ.get(name))), "")
     exempt = next((found for name in _names("no_proxy") if (found := environ.get(name))), "")
@@ -142,7 +145,9 @@ def _names(name: str) -> tuple[str, str]:
 
 
 def _matches(host: str, pattern: str) -> bool:
-    """Whether ``NO_PROXY``'s word means the host: a name and all below it, an address, a network, or everything."""
+    """Return whether a ``NO_PROXY`` entry matches the host: a name and its subdomains, an address, a network, or
+    ``*``.
+    """
     if pattern == "*":
         return True
     try:

@@ -1,9 +1,9 @@
-"""Whole answers to plain reads, over connections that are kept: HTTP/1.1 (RFC 9112) as an API server speaks it.
+"""Minimal HTTP/1.1 client (RFC 9112) for plain reads, over persistent connections.
 
-urllib3 can do all that HTTP has, takes 70 ms to be imported, and a request through it costs twice as much. Reads are
-most of what is asked, so they go this way as long as everything is as usual. What is not, a server that cannot be
-reached or an answer without a length, raises :class:`Unusual`, and is asked for through urllib3, which can do it or has
-the words for why not. Nobody but a reader may use this: a request may reach the API server twice.
+The import of urllib3 takes 70 ms, and a request through it costs twice as much. Most requests are plain reads, so they
+use this client. In unsupported cases, such as an unreachable server or a response without a length, it raises
+:class:`UnsupportedResponse`, and the caller repeats the request through urllib3, which supports it or raises the error.
+Use this client only for reads, because a request may reach the API server twice.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 Link = socket.socket | ssl.SSLSocket
 
 MOST_KEPT: Final = 16
-"""Connections that wait for the next request; more are asked over by nobody at once."""
+"""Maximum number of idle connections to keep."""
 MOST_HEAD_BYTES: Final = 1 << 16
 CHUNK_BYTES: Final = 1 << 16
 PORTS: Final = {"http": 80, "https": 443}
 TARGET: Final = re.compile(r"/[!\"$-~]*")
-"""What may stand in a request's first line as it is: no space, no control character, no fragment."""
+"""Characters allowed in the request target: no spaces, control characters or fragments."""
 FIELD: Final = re.compile(r"[\t -~]*")
-"""What may stand in a header's value."""
+"""Characters allowed in the value of a header."""
 FIRST_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n]*)?")
 
 
 class UnsupportedResponse(Exception):
-    """What this module does not understand."""
+    """The response, or the request, needs a feature that this module does not support."""
 
 
 class IncompleteResponse(Exception):
-    """The connection ended before the answer was whole."""
+    """The connection ended before the response was complete."""
 
 
 class TooSlow(Exception):
-    """No answer in time."""
+    """No response in time."""
 
     def __init__(self, *, is_connecting: bool) -> None:
         super().__init__()
@@ -57,42 +57,42 @@ class TooSlow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds to wait, each ``None`` for as long as it takes."""
+    """Timeouts of a request in seconds; ``None`` disables a timeout."""
 
     connect: float | None
-    """Until there is a connection."""
+    """Timeout for the connection."""
     read: float | None
-    """For the next bytes of an answer."""
+    """Timeout for the next bytes of the response."""
     total: float | None = None
-    """For all of it together."""
+    """Timeout for the whole request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer, whole and unpacked."""
+    """One response, complete and decompressed."""
 
     status: int
     headers: Mapping[str, tuple[str, ...]]
-    """Name in lower case → every value it came with."""
+    """Name in lower case → its values."""
     data: bytes
     stream: BaseHTTPResponse | None = None
-    """What goes on, where that was asked for."""
+    """Open stream, if one was requested."""
 
     def header(self, name: str) -> str:
-        """The value of a header, by its name in lower case; empty when it did not come."""
+        """Return the value of a header by its name in lower case; empty if missing."""
         return ", ".join(self.headers.get(name, ()))
 
 
 class Wire:
-    """Connections to one server, without a proxy on the way."""
+    """Connections to one server, without a proxy."""
 
     def __init__(self, server: str, context: ssl.SSLContext | None, name: str | None = None) -> None:
-        """None is opened yet.
+        """Create a client without opening a connection.
 
         Args:
-            server: its URL.
-            context: certificates, for ``https``.
-            name: the one in its certificate, where it is not the one in the URL.
+            server: URL of the server.
+            context: TLS context for ``https``.
+            name: Name in the server's certificate, if it differs from that in the URL.
         """
         split = urlsplit(server)
         self._address = (_as_it_is(split.hostname or ""), split.port or PORTS[split.scheme])
@@ -101,10 +101,10 @@ class Wire:
         self._context = context
         self._name = _as_it_is(name or split.hostname or "")
         self._kept: deque[Link] = deque()
-        weakref.finalize(self, _close_all, self._kept).atexit = False  # Python's end closes them, too
+        weakref.finalize(self, _close_all, self._kept).atexit = False  # closed by Python's exit anyway
 
     def get(self, target: str, headers: Mapping[str, str], patience: Timeouts) -> Response:
-        """The answer to a GET of a path below the server's URL. Raises Unusual, Broken and TooSlow."""
+        """Send a GET request below the server's URL. Raises UnsupportedResponse, IncompleteResponse and TooSlow."""
         request = self._request(target, headers)
         end = time.monotonic() + patience.total if patience.total is not None else None
         link = self._link(patience, end)
@@ -122,7 +122,7 @@ class Wire:
         except (ValueError, zlib.error) as error:
             link.close()
             raise UnsupportedResponse from error
-        except BaseException:  # Ctrl-C: what is left of the answer must not be taken for the next one
+        except BaseException:  # Ctrl-C too: unread data must not become the next response
             link.close()
             raise
         if is_kept and len(self._kept) < MOST_KEPT:
@@ -145,7 +145,7 @@ class Wire:
     def _link(self, patience: Timeouts, end: float | None) -> Link:
         with contextlib.suppress(IndexError):
             while True:
-                kept = self._kept.pop()  # the one used last: it is the least likely to have been closed meanwhile
+                kept = self._kept.pop()  # most recently used, so the least likely to be closed
                 if _is_open(kept):
                     return kept
                 kept.close()
@@ -165,13 +165,13 @@ class Wire:
         except TimeoutError as error:
             plain.close()
             raise TooSlow(is_connecting=True) from error
-        except (OSError, ValueError) as error:  # a certificate that is not trusted, among others
+        except (OSError, ValueError) as error:  # for example an untrusted certificate
             plain.close()
             raise UnsupportedResponse from error
 
 
 def _as_it_is(host: str) -> str | bytes:
-    """A host in ASCII as bytes, which nobody looks through for letters of other scripts: that takes 2 ms to import."""
+    """Encode an ASCII host as bytes, which skips the IDNA codec: its import takes 2 ms."""
     return host.encode("ascii") if host.isascii() else host
 
 
@@ -181,7 +181,7 @@ def _close_all(links: Iterable[Link]) -> None:
 
 
 def _is_open(link: Link) -> bool:
-    """Whether nothing has come that nobody asked for; the end of a connection is such a thing."""
+    """Return whether a connection has no pending input. The end of a connection counts as input."""
     try:
         return not select.select([link], [], [], 0)[0]
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def _is_open(link: Link) -> bool:
 
 
 class _ResponseReader:
-    """One answer, as it comes. Every method raises OSError, TimeoutError among them, and ValueError."""
+    """Reader of one response. Methods raise OSError, including TimeoutError, and ValueError."""
 
     def __init__(self, link: Link, seconds: float | None, end: float | None) -> None:
         self._link = link
@@ -198,7 +198,7 @@ class _ResponseReader:
         self._buffer = bytearray()
 
     def wait(self) -> None:
-        """Let the next step take as long as it may."""
+        """Set the socket's timeout for the next read."""
         if self._end is None:
             self._link.settimeout(self._seconds)
             return
@@ -208,7 +208,7 @@ class _ResponseReader:
         self._link.settimeout(left if self._seconds is None else min(left, self._seconds))
 
     def read_response(self) -> tuple[Response, bool]:
-        """The answer, and whether the connection may be used again."""
+        """Return the response, and whether the connection can be reused."""
         status, headers = self._head()
         data = self._body(status, headers)
         packed = ", ".join(headers.get("content-encoding", ()))
@@ -238,7 +238,7 @@ class _ResponseReader:
         if status in {204, 304}:
             return b""
         lengths = set(headers.get("content-length", ()))
-        (length,) = lengths  # none: it ends with the connection, and nobody knows whether that is all
+        (length,) = lengths  # without a length, it ends with the connection and may be incomplete
         if not length.isdecimal():
             raise ValueError(length)
         return self._take(int(length))
@@ -248,7 +248,7 @@ class _ResponseReader:
             yield self._take(size)
             if self._line():
                 raise ValueError("a chunk longer than it said")
-        while self._line():  # trailers, of which none says anything to us
+        while self._line():  # trailers carry nothing that is used here
             pass
 
     def _line(self) -> bytes:
@@ -281,7 +281,7 @@ def _fields(lines: Iterable[bytes]) -> dict[str, tuple[str, ...]]:
     fields: dict[str, tuple[str, ...]] = {}
     for line in lines:
         name, colon, value = line.decode("latin-1").partition(":")
-        if not colon or not name or name != name.strip():  # a folded line among them
+        if not colon or not name or name != name.strip():  # folded lines included
             raise ValueError(line)
         known = name.lower()
         fields[known] = (*fields.get(known, ()), value.strip())
