@@ -1,4 +1,4 @@
-"""A directory of code that travels with a job: which files, and packed how."""
+"""Directory of code that is submitted with a job: selection of its files, and their archive."""
 
 from kubectl_ddp.code.pack import pack, script_inside
 

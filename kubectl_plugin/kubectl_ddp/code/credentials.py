@@ -1,4 +1,4 @@
-"""Files that hold credentials, by their names and by what is in them: whoever may read ConfigMaps could read them."""
+"""Detection of files with credentials, by name and content. Everyone who may read ConfigMaps could read them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NAMES: Final = (
     *("application_default_credentials.json", "credentials.tfrc.json", "kaggle.json", "*.p12", "*.pfx", "*.jks"),
     *("*.keystore", "*.kdbx"),
 )
-"""Of files, in any directory."""
+"""Patterns of file names, in any directory."""
 _PATHS: Final = (
     *(".aws/credentials", ".kube/config", ".ssh/*", "gcloud/*.db", "gcloud/legacy_credentials/*", ".azure/*.json"),
     *("huggingface/token", ".huggingface/token", ".gnupg/*", "gh/hosts.yml"),
 )
-"""Of files below directories of such names."""
+"""Patterns of paths, below directories of such names."""
 _EXAMPLES: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "known_hosts", "*/known_hosts")
 
 _PRIVATE_KEY: Final = re.compile(
@@ -37,7 +37,7 @@ _DOCKER: Final = re.compile(rb"\"(?:auth|identitytoken)\"[ \t]{0,8}:[ \t]{0,8}\"
 
 
 def holds_credentials(path: str, data: bytes) -> bool:
-    """Whether a file is one of credentials, by its path or by its content.
+    """Return whether a file contains credentials, by its path or its content.
 
     >>> holds_credentials("conf/.env", b""), holds_credentials(".env.example", b""), holds_credentials("a.py", b"x = 1")
     (True, False, False)
@@ -46,7 +46,7 @@ def holds_credentials(path: str, data: bytes) -> bool:
 
 
 def reject_credentials(option: str, paths: Sequence[str]) -> None:
-    """Raise UsageError where there are paths of credentials."""
+    """Raise UsageError if there are any paths of files with credentials."""
     if not paths:
         return
     named = ", ".join(f"'{path}'" for path in paths[:SHOWN])

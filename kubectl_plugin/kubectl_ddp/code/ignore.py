@@ -1,7 +1,7 @@
-"""Which files stay behind: patterns as git's documentation of ``.gitignore`` has them.
+"""Exclusion of files by patterns in the syntax of ``.gitignore``.
 
-Each directory may hold a ``.gitignore`` and a ``.ddpignore``; the latter has the last word. What lies in a directory
-that stays behind stays behind too, whatever is said of it.
+Each directory may contain a ``.gitignore`` and a ``.ddpignore``; the latter takes precedence. All files in an excluded
+directory are excluded, whatever pattern matches them.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from kubectl_ddp.code.wildmatch import GlobPattern
 
 OURS: Final = ".ddpignore"
 FILES: Final = (".gitignore", OURS)
-"""In the order in which they are read: what comes later wins."""
+"""Ignore files in the order of reading. Later patterns take precedence."""
 
 ALWAYS: Final = (
     ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[co]", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/",
     ".ipynb_checkpoints/", ".DS_Store",
 )  # fmt: skip
-"""What no job wants; a ``!`` in one of the files brings it back."""
+"""Patterns that are always excluded, unless a ``!`` in an ignore file includes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One line of an ignore file."""
+    """Pattern from one line of an ignore file."""
 
     prefix: str
-    """What a path begins with, up to the first wildcard; git compares it before, so ``a**/b`` is ``a`` and ``**/b``."""
+    """Literal start of the pattern, up to the first wildcard. git compares it first, so ``a**/b`` is ``a`` and
+    ``**/b``.
+    """
     wildcard: GlobPattern
-    """Of the rest of a path below the directory of the file, or of a name in any directory below it."""
+    """Pattern for the rest of the path below the file's directory, or of the name in any directory below it."""
     base: str
-    """The directory of the file, below the one that is packed; empty, or with a slash at its end."""
+    """Directory of the ignore file, relative to the packed directory; empty, or with a trailing slash."""
     is_negated: bool
-    """Whether what matches is packed after all."""
+    """True if matching files are included."""
     is_for_directories: bool
     is_name: bool
-    """Without a slash within: it matches a name at any depth."""
+    """True for a pattern without an inner slash, which matches names at any depth."""
     is_ours: bool
-    """Of a ``.ddpignore``, where ``!`` also allows credentials."""
+    """True for a ``.ddpignore``, where ``!`` also allows credentials."""
 
     def matches(self, path: str, *, is_directory: bool) -> bool:
-        """Whether it speaks of a path below the directory that is packed."""
+        """Return whether the pattern matches a path relative to the packed directory."""
         if (self.is_for_directories and not is_directory) or not path.startswith(self.base):
             return False
         below = path[len(self.base) :]
@@ -51,19 +53,19 @@ class Pattern:
 
 
 def read(text: str, base: str = "", *, is_ours: bool = False) -> list[Pattern]:
-    """The patterns of a file that lies in ``base``; ``is_internal_frame`` where it is a ``.ddpignore``."""
+    """Parse the patterns of an ignore file in the directory ``base``; ``is_ours`` for a ``.ddpignore``."""
     lines = text.removeprefix("\ufeff").split("\n")
     return [pattern for line in lines if (pattern := _pattern(line.removesuffix("\r"), base, is_ours)) is not None]
 
 
 def is_ignored(patterns: Sequence[Pattern], path: str, *, is_directory: bool) -> bool:
-    """Whether the last pattern that speaks of a path leaves it out; its directories are asked about before."""
+    """Return whether the last matching pattern excludes a path. Check its parent directories first."""
     last = next((each for each in reversed(patterns) if each.matches(path, is_directory=is_directory)), None)
     return last is not None and not last.is_negated
 
 
 def allows(patterns: Sequence[Pattern], path: str) -> bool:
-    """Whether a ``!`` in a ``.ddpignore`` has the last word on a file, so that it may travel whatever it holds."""
+    """Return whether a ``!`` in a ``.ddpignore`` is the last match of a file, which allows credentials in it."""
     last = next((each for each in reversed(patterns) if each.matches(path, is_directory=False)), None)
     return last is not None and last.is_negated and last.is_ours
 
@@ -76,7 +78,7 @@ def _pattern(line: str, base: str, is_ours: bool) -> Pattern | None:
     is_for_directories, word = word.endswith("/"), word.removesuffix("/")
     if not word:
         return None
-    # A slash within ties a pattern to the directory of its file.
+    # A slash inside a pattern makes it relative to the directory of its file.
     is_name, word = "/" not in word, word.removeprefix("/")
     prefix = word[: next((at for at, letter in enumerate(word) if letter in "*?[\\"), len(word))]
     wildcard = GlobPattern(word.removeprefix(prefix))
@@ -84,7 +86,7 @@ def _pattern(line: str, base: str, is_ours: bool) -> Pattern | None:
 
 
 def _strip_trailing_whitespace(line: str) -> str:
-    r"""Without spaces at the end, but for one that a backslash keeps.
+    r"""Remove trailing spaces, except one after a backslash.
 
     >>> _strip_trailing_whitespace("a  "), _strip_trailing_whitespace("a\\  ")
     ('a', 'a\\ ')

@@ -1,4 +1,4 @@
-"""Packs a directory into an archive that is the same whenever its files are: a job's code has a name by its digest."""
+"""Reproducible archive of a directory: the same files result in the same digest, which names a job's code."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from kubectl_ddp.nearest import suggest_file
 from kubectl_ddp.render.code import ARCHIVE, Code
 
 LARGEST_BYTES: Final = 2**20 - 2**10
-"""Of the archive: a ConfigMap holds 1 MiB, the names of its entries included."""
+"""Maximum size of the archive in bytes. A ConfigMap holds 1 MiB, including the names of its entries."""
 
 HOPELESS_BYTES: Final = 64 * 2**20
-"""Of the files: more is not worth the time of packing."""
+"""Maximum total size of the files in bytes. A larger directory is rejected without packing."""
 
 SHOWN: Final = 5
-"""How many of the largest files are named when there is too much."""
+"""Number of largest files in the error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
     path: str
-    """Below the directory, with slashes."""
+    """Path relative to the directory, with slashes."""
     source: Path
     size: int
     link: str | None = None
-    """Where it leads, if it is a symbolic link."""
+    """Target of a symbolic link; None for a file."""
     is_allowed: bool = False
-    """Whether a ``.ddpignore`` takes it along even if it holds credentials."""
+    """True if a ``.ddpignore`` includes the file even if it contains credentials."""
 
 
 def pack(directory: str) -> Code:
-    """The code in a directory, as it travels. Raises UsageError when it cannot."""
+    """Pack the code in a directory. Raises UsageError if it is unreadable, too large, or contains credentials."""
     root = Path(directory)
     if not root.is_dir():
         what = "is no directory" if root.exists() else "does not exist"
@@ -62,9 +62,9 @@ def pack(directory: str) -> Code:
 
 
 def script_inside(script: str, directory: str) -> str:
-    """The path of a script below the directory of the code. Raises UsageError when it is not there.
+    """Return the path of a script relative to the directory of the code. Raises UsageError if it is not inside.
 
-    It may be given as it lies from here, or as it lies in the directory.
+    The script may be given relative to the working directory, or relative to the directory of the code.
     """
     root = _real(Path(directory))
     for candidate in (_real(Path(script)), _real(root / script)):
@@ -77,7 +77,7 @@ def script_inside(script: str, directory: str) -> str:
 
 
 def _files(root: Path, base: str = "", above: Sequence[ignore.Pattern] = ()) -> Iterator[_File]:
-    """Every file below ``root / base`` that is to be sent."""
+    """Yield every included file below ``root / base``."""
     patterns = [*(above or ignore.read("\n".join(ignore.ALWAYS))), *_patterns(root / base, base)]
     with os.scandir(root / base) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
@@ -107,7 +107,7 @@ def _holds_credentials(file: _File) -> bool:
 
 
 def _link(root: Path, path: str) -> _File:
-    """A symbolic link stays one, also in a loop, as git keeps it; it must not lead out. Raises UsageError."""
+    """Return a symbolic link as a link, as git does, even in a loop. Raises UsageError if it leads outside."""
     source = root / path
     target = source.readlink()
     if target.is_absolute() or not _real(source).is_relative_to(_real(root)):
@@ -119,12 +119,12 @@ def _link(root: Path, path: str) -> _File:
 
 
 def _real(path: Path) -> Path:
-    """Where it is; unlike ``Path.resolve``, ``realpath`` takes loops of links."""
+    """Resolve all links. Unlike ``Path.resolve``, ``realpath`` accepts loops."""
     return Path(os.path.realpath(path))
 
 
 def _build_archive(files: Sequence[_File]) -> bytes:
-    """A tar archive that tells nothing of who packed it, and when."""
+    """Build a tar archive without owners and times."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for file in files:
@@ -158,7 +158,7 @@ def _ignored() -> str:
 
 
 def _size(size: int) -> str:
-    """A size for a person.
+    """Format a size with its unit.
 
     >>> _size(700), _size(1536), _size(3 * 2**20)
     ('700 B', '1.5 KiB', '3.0 MiB')

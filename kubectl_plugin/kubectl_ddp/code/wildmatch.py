@@ -1,7 +1,8 @@
 """Wildcards of git (``wildmatch.c``), matched in time linear in pattern and path.
 
-:class:`Wildcard` follows all ways through a pattern at once, as one bit each, so no pattern makes it go back. The
-package ``pathspec`` 1.1 translates to regular expressions, which go back, and refuses ``[z-a]``, which git reads.
+:class:`GlobPattern` follows all matches through a pattern in parallel, as one bit each, so it never backtracks. The
+package ``pathspec`` 1.1 translates patterns to regular expressions, which backtrack, and rejects ``[z-a]``, which git
+accepts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 LONGEST_PATH: Final = 4096
-"""Bytes of a path in Linux. A pattern that needs more characters matches none."""
+"""Maximum length of a path in Linux, in bytes. A pattern that needs more characters cannot match."""
 
 _CLASSES: Final[dict[str, Callable[[str], bool]]] = {
     "alnum": str.isalnum,
@@ -31,12 +32,12 @@ _CLASSES: Final[dict[str, Callable[[str], bool]]] = {
 
 
 class _InvalidPattern(Exception):
-    """A pattern that git matches with nothing, such as a bracket that is never closed."""
+    """A pattern that git never matches, such as one with an unclosed bracket."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CharClass:
-    """One character of a path, other than a slash: any, or one of a bracket."""
+    """Set of characters that matches one character of a path, except a slash."""
 
     ranges: tuple[tuple[str, str], ...] = ()
     classes: tuple[str, ...] = ()
@@ -51,29 +52,29 @@ class _CharClass:
 
 @dataclass(slots=True)
 class GlobPattern:
-    """One pattern. Bit ``n`` of a state means that the path so far may have led to part ``n`` of the pattern."""
+    """One pattern. Bit ``n`` of a state is set if the path so far may end at part ``n`` of the pattern."""
 
     pattern: str
     _literals: dict[str, int] = field(default_factory=dict)
     _brackets: list[tuple[int, _CharClass]] = field(default_factory=list)
     _stays: int = 0
-    """Parts that take any number of characters but slashes: ``*``."""
+    """Bits of the parts that match any number of characters except slashes: ``*``."""
     _stays_over_slashes: int = 0
-    """Parts that take any number of characters: ``**``."""
+    """Bits of the parts that match any number of characters: ``**``."""
     _skips: dict[int, int] = field(default_factory=dict)
-    """Distance → parts from which a match may go on that much further without a character."""
+    """Distance → bits of the parts from which a match may advance by that distance without a character."""
     _size: int = 0
     _matches_nothing: bool = False
 
     def __post_init__(self) -> None:
-        """Read the pattern."""
+        """Parse the pattern."""
         try:
             self._read(self.pattern)
         except _InvalidPattern:
             self._matches_nothing = True
 
     def matches(self, path: str) -> bool:
-        """Whether the pattern matches the whole path."""
+        """Return whether the pattern matches the whole path."""
         if self._matches_nothing:
             return False
         states = self._closed(1)
@@ -92,7 +93,7 @@ class GlobPattern:
         return parts
 
     def _closed(self, states: int) -> int:
-        """These states and all that are reached from them without a character."""
+        """Return the states and all states reachable from them without a character."""
         before = 0
         while before != states:
             before = states
@@ -132,7 +133,7 @@ class GlobPattern:
         if is_directory and end == len(pattern):
             self._add_asterisk(over_slashes=True)
         elif is_directory and pattern[end] == "/":
-            while pattern.startswith("**/", end + 1):  # as many times as you like is once
+            while pattern.startswith("**/", end + 1):  # repetitions are redundant
                 end += 3
             self._skip(1)
             self._skip(3)
@@ -165,7 +166,7 @@ class GlobPattern:
 
 
 def _parse_bracket(pattern: str, at: int) -> tuple[_CharClass, int]:
-    """What is in a bracket that opens before ``at``, and where it closes, as git reads it."""
+    """Parse a bracket that opens before ``at``, as git does. Returns its characters and the index after them."""
     is_negated = pattern[at : at + 1] in {"!", "^"} and at < len(pattern)
     at += is_negated
     ranges: list[tuple[str, str]] = []
