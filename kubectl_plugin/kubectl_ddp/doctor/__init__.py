@@ -1,1 +1,1 @@
-"""Is this machine, is this cluster, fit for our jobs? Facts are read at the edges; what they mean is decided here."""
+"""Checks if this machine and a cluster can run jobs. Facts are read elsewhere and evaluated here."""

@@ -1,4 +1,4 @@
-"""This machine: the command line itself, kubectl, and what a local job needs."""
+"""Checks of this machine: the command line, kubectl, and the requirements of local jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kubectl_ddp.doctor.model import CheckResult, Verdict
 
 KUBECTL_SECONDS: Final = 10.0
 TORCH_SECONDS: Final = 120.0
-"""A first import from a slow disk takes long."""
+"""Timeout of importing torch, in seconds. The first import from a slow disk takes long."""
 OLDEST_TORCH: Final = (2, 10)
-"""Before it: CVE-2026-24747."""
+"""Oldest recommended version. Earlier versions have CVE-2026-24747."""
 LEAST_SHM: Final = 64 << 20
 
 _PROBE: Final = (
@@ -29,27 +29,27 @@ _PROBE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFacts:
-    """What this machine has."""
+    """Properties of this machine."""
 
     python: str
-    """Interpreter of local jobs."""
+    """Python interpreter of local jobs."""
     kubectl: str
-    """Version of kubectl; empty when there is none."""
+    """Version of kubectl; empty if not installed."""
     plugin: str
-    """Where kubectl finds us; empty when it does not."""
+    """Path at which kubectl finds the plugin; empty if it is not on PATH."""
     completion: str
     torch: str
-    """What its import said: a version, or the last line of its error."""
+    """Version of torch, or the last line of the error of its import."""
     is_torch: bool
     gpus: int
     shm: int | None
-    """Bytes free in /dev/shm."""
+    """Free bytes in /dev/shm."""
     jobs: str
     is_writable: bool
 
 
 def inspect_client(python: str, environ: Mapping[str, str] = os.environ) -> ClientFacts:
-    """Look at this machine; torch is imported in a process of its own."""
+    """Return the properties of this machine. torch is imported in a separate process."""
     is_torch, torch, gpus = _torch(python)
     jobs = local_jobs_directory(environ)
     return ClientFacts(
@@ -67,7 +67,7 @@ def inspect_client(python: str, environ: Mapping[str, str] = os.environ) -> Clie
 
 
 def run_checks(facts: ClientFacts) -> Iterator[CheckResult]:
-    """Everything there is to say of this machine."""
+    """Yield the results of all checks of this machine."""
     if facts.kubectl:
         yield CheckResult("kubectl", Verdict.OK, facts.kubectl)
     else:
@@ -134,7 +134,7 @@ def _kubectl_version() -> str:
 
 
 def _torch(python: str) -> tuple[bool, str, int]:
-    """Whether it can be imported, its version or why not, and how many GPUs it sees."""
+    """Return if torch can be imported, its version or the error, and the number of visible GPUs."""
     try:
         done = subprocess.run(
             [python, "-c", _PROBE], capture_output=True, text=True, timeout=TORCH_SECONDS, check=False
@@ -159,6 +159,6 @@ def _free(path: FilePath) -> int | None:
 
 
 def _is_writable(path: FilePath) -> bool:
-    """Whether jobs can be made there; the folder itself may not be there yet."""
+    """Return whether jobs can be created in a directory, which may not exist yet."""
     there = next(folder for folder in (path, *path.parents) if folder.exists())
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

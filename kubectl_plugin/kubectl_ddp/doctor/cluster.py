@@ -1,4 +1,4 @@
-"""A cluster: what it serves, what runs in it, what we may do there."""
+"""Checks of a cluster: served APIs, running operators, and rights of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kubectl_ddp.rights.model import Right
 from kubectl_ddp.rights.table import KINDS, Kind
 
 OLDEST: Final = (1, 31)
-"""The plain Indexed Job needs what this one has (success policy)."""
+"""Oldest version with all features of the Indexed Job that we use (success policy)."""
 
 ENFORCERS: Final = (
     "calico",
@@ -29,14 +29,14 @@ ENFORCERS: Final = (
     "azure-npm",
     "kube-network-policies",
 )
-"""Parts of names of what enforces NetworkPolicies."""
+"""Parts of the names of DaemonSets that enforce NetworkPolicies."""
 
 _PROFILES: Final = frozenset({"", "privileged", "baseline", "restricted"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What an API server told. ``None`` is what it did not let us see."""
+    """Properties of a cluster. ``None`` marks those that could not be read."""
 
     where: str
     server: str
@@ -44,27 +44,27 @@ class ClusterFacts:
     version: str
     user: str
     groups: Mapping[str, str]
-    """API groups it serves → their preferred version."""
+    """Served API groups → their preferred version."""
     engines: Sequence[str]
-    """Those whose kinds it serves."""
+    """Engines whose kinds are served."""
     labels: Mapping[str, str] | None
-    """Of the namespace."""
+    """Labels of the namespace."""
     has_namespace: bool
     operators: Mapping[str, Sequence[Object] | None]
-    """Selector → pods."""
+    """Label selector → pods."""
     daemons: Sequence[str] | None
-    """Names of DaemonSets of all namespaces."""
+    """Names of the DaemonSets of all namespaces."""
     gpus: int | None
-    """``nvidia.com/gpu`` of all nodes."""
+    """Total ``nvidia.com/gpu`` of all nodes."""
     nodes: int | None
     served: Collection[Kind] = KINDS
-    """What it serves of that which commands need."""
+    """Kinds used by commands that the cluster serves."""
     missing: Sequence[Right] | None = ()
-    """Rights that commands need and we do not have."""
+    """Rights that commands need and the user lacks."""
 
 
 def run_checks(facts: ClusterFacts) -> Iterator[CheckResult]:
-    """Everything there is to say of a cluster."""
+    """Yield the results of all checks of a cluster."""
     yield _version(facts)
     yield _namespace(facts)
     yield from _check_engine_kinds(facts)

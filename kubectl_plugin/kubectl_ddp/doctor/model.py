@@ -1,4 +1,4 @@
-"""What a look found: one line per thing looked at."""
+"""Results of doctor's checks, one line per check."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kubectl_ddp.present import Cell, Table
 
 
 class Verdict(StrEnum):
-    """How a thing is."""
+    """Result of one check."""
 
     OK = "ok"
     WARN = "warn"
-    """Something works less well, or could not be looked at."""
+    """Some function is limited, or the check was not possible."""
     FAIL = "fail"
     """A command or a job cannot work."""
 
@@ -26,17 +26,17 @@ _COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was looked at."""
+    """One check with its result."""
 
     what: str
     verdict: Verdict
     found: str
     fix: str = ""
-    """What to do, where something is to be done."""
+    """Suggested fix; empty if none is needed."""
 
 
 def table(looks: Sequence[CheckResult]) -> Table:
-    """One row each."""
+    """Return a table with one row per check."""
     rows: list[Sequence[Cell]] = [
         [Cell(look.what), Cell(look.verdict, _COLORS[look.verdict]), Cell(look.found), Cell(look.fix)] for look in looks
     ]
@@ -44,7 +44,7 @@ def table(looks: Sequence[CheckResult]) -> Table:
 
 
 def checks_to_dict(looks: Sequence[CheckResult], **more: Any) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the results as JSON."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Checkup",

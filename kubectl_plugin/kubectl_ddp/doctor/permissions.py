@@ -1,4 +1,4 @@
-"""What is missing of the rights that the commands need: a line for each section of them."""
+"""Check of the rights that the commands need, with one line per section."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_TOLD: Final = 3
 
 
 def check_permissions(missing: Collection[Right] | None, namespace: str) -> Iterator[CheckResult]:
-    """What fails, and what is left out of answers. ``None`` where the API server does not tell what is granted."""
+    """Yield the missing rights and their consequences. ``None`` means that the API server does not report rights."""
     if missing is None:
         yield CheckResult(
             "rights", Verdict.WARN, "what you may do is not told by the API server", "'kubectl auth can-i' asks."
@@ -30,7 +30,7 @@ def check_permissions(missing: Collection[Right] | None, namespace: str) -> Iter
 
 
 def _verdict(lacks: Sequence[tuple[Need, Right]]) -> Verdict:
-    """A Role of the namespace is to be had; what it takes more for is a matter of how much one is trusted."""
+    """Return FAIL if a Role of the namespace is enough to fix it. Broader rights are a matter of trust, so WARN."""
     fails = any(need.is_required and not need.is_broad and right.where == OWN for need, right in lacks)
     return Verdict.FAIL if fails else Verdict.WARN
 
@@ -40,7 +40,7 @@ def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
     broad = any(need.is_broad for need, _ in lacks)
     less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
     if _verdict(lacks) is Verdict.FAIL:
-        less = []  # nobody asks how much shorter an answer is that does not come
+        less = []  # limitations do not matter for a command that fails
     more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
     told = [
         f"{', '.join(each for each in commands if each in failing)} cannot work" if failing else "",
