@@ -1,1 +1,1 @@
-"""The command line: wiring, one file per command. Decisions are made elsewhere, in code that knows no flags."""
+"""Command line: one file per command, which connects flags to functions. All decisions are made in other packages."""

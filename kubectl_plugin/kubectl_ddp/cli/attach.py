@@ -1,4 +1,4 @@
-"""Stays with a job that was just submitted: prints what it writes, waits for its end, and tells how it ended."""
+"""Following a submitted job: prints its logs, waits for its end, and reports the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ from kubectl_ddp.waiting import parse_wait_condition, wait_for
 def attach_to_job(
     backend: Backend, submission: dict[str, Any], options: Options, *, follows: bool, timeout: float | None
 ) -> None:
-    """Stay until the job has ended; raises what it ended with, Cancelled or TimedOut. Ctrl-C leaves the job alone."""
+    """Wait until the job has ended. Ctrl-C leaves the job running.
+
+    Raises:
+        JobFailed: If the code of the job failed.
+        InfrastructureFailed: If the infrastructure failed.
+        Cancelled: If the job was deleted or suspended.
+        TimedOut: If the timeout has passed.
+    """
     name = submission["name"]
     is_data = options.output in {"json", "yaml"}
     try:
@@ -46,7 +53,7 @@ def attach_to_job(
     if is_data:
         _print_end(backend, submission, options)
     else:
-        options.print_message(f"Job {name} has succeeded.")  # operators say so each in their own words, and no more
+        options.print_message(f"Job {name} has succeeded.")  # without details, because each operator reports success in other words
 
 
 def _print_end(backend: Backend, submission: dict[str, Any], options: Options) -> None:
@@ -64,7 +71,7 @@ def _print_logs(backend: Backend, name: str, *, to_stderr: bool) -> None:
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None, name: str) -> Iterator[None]:
-    """End what is inside with TimedOut; by an alarm, because reading lines cannot be told a time."""
+    """Raise TimedOut in the block after ``seconds``. Uses SIGALRM, because reading lines has no timeout."""
 
     def raise_timeout(_number: int, _frame: FrameType | None) -> None:
         raise TimedOut(

@@ -46,7 +46,7 @@ def bundle(options: Options, job: str | None, *, path: str | None) -> None:
         return
     out = Path(path or f"{folder}.tar.gz")
     try:
-        # Only its owner may read it: what was taken out is what looked like a secret, and no more.
+        # Readable only by its owner, because the removal of secrets is a heuristic.
         with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(archive.getvalue())
     except OSError as error:

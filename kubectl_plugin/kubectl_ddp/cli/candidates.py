@@ -1,4 +1,4 @@
-"""What can stand in a place of the command line."""
+"""Candidates for the completion of command-line words."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kubectl_ddp.spec.presets import PRESETS
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 2.0
-"""How long a person waits for the tab key."""
+"""Maximum time for one completion that queries a cluster, in seconds."""
 MOST_RANKS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to finish a word."""
+    """One completion of a word."""
 
     value: str
     description: str = ""
@@ -40,14 +40,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CommandArgs:
-    """The finished words after the command's name."""
+    """Complete words after the command's name."""
 
     command: click.Command
     words: tuple[str, ...]
 
     @property
     def positional_args(self) -> list[str]:
-        """Those that are neither flags nor values of flags."""
+        """Words that are neither flags nor values of flags."""
         found, wants_value = [], False
         for word in self.words:
             if wants_value:
@@ -59,7 +59,7 @@ class CommandArgs:
         return found
 
     def where(self) -> Where:
-        """Where these words say to look."""
+        """Return the place that the flags among these words select."""
         return Where(
             local="--local" in self.words,
             context=self._value("--context"),
@@ -87,12 +87,12 @@ class CommandArgs:
 
 
 def command_names() -> list[Candidate]:
-    """The commands."""
+    """Return the commands."""
     return [Candidate(name, entry.help) for name, entry in COMMANDS.items()]
 
 
 def flags(command: click.Command, context: click.Context) -> list[Candidate]:
-    """The flags of a command, in their long form."""
+    """Return the long flags of a command."""
     options = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
     return [
         Candidate(max(names, key=len), (option.help or "").partition("\n")[0])
@@ -103,7 +103,7 @@ def flags(command: click.Command, context: click.Context) -> list[Candidate]:
 
 
 def values(parameter: click.Parameter, words: CommandArgs) -> list[Candidate]:
-    """What may be given for a flag or an argument."""
+    """Return the candidates for the value of a flag or an argument."""
     if isinstance(parameter.type, click.Choice):
         return [Candidate(str(choice)) for choice in parameter.type.choices]
     offer = OFFERS.get(parameter.name or "")
@@ -111,7 +111,7 @@ def values(parameter: click.Parameter, words: CommandArgs) -> list[Candidate]:
 
 
 def _jobs(words: CommandArgs) -> Iterable[Candidate]:
-    """Names of jobs, of this machine and of the cluster, but for those that stand there already."""
+    """Return the names of jobs on this machine and in the cluster, without those already on the command line."""
     where = words.where()
     found: dict[str, str] = {}
     if not where.local and has_kubeconfig():
@@ -134,13 +134,13 @@ def _ranks(words: CommandArgs) -> Iterable[Candidate]:
 
 
 def _world(where: Where, name: str) -> int:
-    """The most ranks that a job can have."""
+    """Return the maximum number of ranks of a job."""
     job = backend_for(where, name).job(name).job
     return roots.bounds(job)[1] * roots.processes_per_node(job)
 
 
 def _pods(words: CommandArgs) -> Iterable[Candidate]:
-    """Pods of the job, by what follows its name in theirs."""
+    """Return the pods of the job, without the job's name as prefix."""
     named = words.positional_args
     found = within(PATIENCE_SECONDS, lambda: _pods_of(words.where(), named[0]), list[str]()) if named else []
     return [Candidate(name) for name in found]
@@ -156,7 +156,7 @@ def _ports(_words: CommandArgs) -> Iterable[Candidate]:
 
 
 def _config_keys(words: CommandArgs) -> Iterable[Candidate]:
-    """Keys that may have a default, after the word that says what is done with one."""
+    """Return the keys that may have a default, after ``set`` and ``unset``."""
     from kubectl_ddp.configuration import KEYS, SETTINGS  # noqa: PLC0415 - one command's alone
 
     return [Candidate(key) for key in (*KEYS, *SETTINGS)] if words.positional_args[:1] in (["set"], ["unset"]) else []
@@ -167,7 +167,9 @@ def _contexts(words: CommandArgs) -> Iterable[Candidate]:
 
 
 def _namespaces(words: CommandArgs) -> Iterable[Candidate]:
-    """Namespaces that the kubeconfig mentions; the cluster is not asked, since few may list its namespaces."""
+    """Return the namespaces in the kubeconfig. The cluster is not queried, because few users may list its
+    namespaces.
+    """
     return [Candidate(name) for name in sorted({"default", *_namespace_of_context(words).values()})]
 
 
@@ -186,7 +188,7 @@ def _namespace_of_context(words: CommandArgs) -> dict[str, str]:
 
 
 def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]]:
-    """The contexts, clusters or users that are known; of files that name the same thing the first counts."""
+    """Return the contexts, clusters or users of the kubeconfig. If several files define a name, the first is used."""
     import yaml  # noqa: PLC0415 - commands and flags are completed without it
 
     named = words.where().kubeconfig
@@ -199,7 +201,7 @@ def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]
 
 
 def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
-    """Those that we bring, and those that the namespace shares."""
+    """Return the built-in presets and those that the namespace shares."""
     from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - of few words that are completed
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
 
@@ -249,15 +251,15 @@ OFFERS: Final[Mapping[str, Callable[[CommandArgs], Iterable[Candidate]]]] = {
     "what": _wait_conditions,
     **{parameter_of(key): _field_choices(key) for key, field in FIELDS.items() if field.is_closed},
 }
-"""Name of a parameter to what may be given for it."""
+"""Name of a parameter → function that returns the candidates for its value."""
 
 
 def within(seconds: float, ask: Callable[[], T], otherwise: T) -> T:
-    """What ``ask`` answers, or ``otherwise`` when it takes too long or fails; it is left behind then."""
+    """Return the result of ``ask``, or ``otherwise`` if it fails or takes too long. Its thread is then abandoned."""
     answers: list[T] = []
 
     def listen() -> None:
-        with contextlib.suppress(Exception):  # a cluster that does not answer has no jobs to offer
+        with contextlib.suppress(Exception):  # no candidates from a cluster that does not answer
             answers.append(ask())
 
     asking = threading.Thread(target=listen, daemon=True)

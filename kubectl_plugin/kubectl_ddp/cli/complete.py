@@ -1,8 +1,8 @@
-"""``kubectl_complete-ddp``: what kubectl runs when a person presses the tab key after ``kubectl ddp``.
+"""Completion of ``kubectl ddp``: kubectl runs ``kubectl_complete-ddp`` when the user presses the tab key.
 
-The protocol is cobra's: the words so far are the arguments, the last one unfinished; the answer is a line per
-candidate, ``value<TAB>description``, and at the end ``:N`` that tells the shell what to do besides. kubectl filters
-nothing, so the candidates are those that begin with the unfinished word. Whatever goes wrong, the shell sees nothing.
+The protocol is cobra's. The arguments are the words so far, the last one incomplete. The output has one line per
+candidate, ``value<TAB>description``, and finally ``:N``, a directive for the shell. kubectl does not filter candidates,
+so only those with the prefix are printed. Errors are not printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kubectl_ddp.cli.group import root
 
 
 class Directive(IntFlag):
-    """Cobra's ShellCompDirective."""
+    """Values of cobra's ShellCompDirective."""
 
     FILES = 0
     NO_FILES = 4
@@ -29,12 +29,12 @@ class Directive(IntFlag):
 
 EXTENSIONS: Final = (Candidate("yaml"), Candidate("yml"), Candidate("json"))
 FILES: Final = frozenset({"kubeconfig", "script", "job_code"})
-"""Parameters that name a file of any kind."""
+"""Parameters whose value is the path of any file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionResult:
-    """What the shell is told."""
+    """Candidates and directive for the shell."""
 
     candidates: Sequence[Candidate]
     directive: Directive = Directive.NO_FILES
@@ -45,7 +45,7 @@ class CompletionResult:
 
 
 def main() -> int:
-    """The console script. Never fails: a shell shows errors in the middle of the line being typed."""
+    """Run the console script. Errors are suppressed, because a shell would print them into the line being typed."""
     try:
         print(complete(sys.argv[1:]))
         sys.stdout.flush()
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def complete(words: Sequence[str]) -> CompletionResult:
-    """Complete the last of ``words``, which stand after ``kubectl ddp``."""
+    """Complete the last of ``words``, which follow ``kubectl ddp``."""
     *before, unfinished = words or [""]
     name = next((word for word in before if not word.startswith("-")), None)
     if name is None:
@@ -110,13 +110,13 @@ def _option(command: click.Command, word: str) -> click.Option | None:
 
 
 def _pending_option(command: click.Command, before: Sequence[str]) -> click.Option | None:
-    """The option whose value is being typed, if the word before wants one."""
+    """Return the option that the previous word starts, if it takes a value."""
     option = _option(command, before[-1]) if before else None
     return option if option is not None and not option.is_flag and not option.count else None
 
 
 def _argument(command: click.Command, position: int) -> click.Argument | None:
-    """The argument that the word in this position belongs to."""
+    """Return the argument at a position."""
     for argument in (each for each in command.params if isinstance(each, click.Argument)):
         if argument.nargs < 0 or position < argument.nargs:
             return argument

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 VIEW, SET, UNSET, PATH = "view", "set", "unset", "path"
 WORDS: Final = {VIEW: (0, 0), SET: (2, 2), UNSET: (1, 1), PATH: (0, 0)}
-"""What can be done, and with how many words."""
+"""Action → minimum and maximum number of words after it."""
 
 Row = tuple[str, Any, str]
-"""What, its value, and where it comes from."""
+"""Key, value, and origin of the value."""
 
 HELP: Final = """Show the values that commands use, and where each comes from; set and unset defaults of your own.
 
@@ -76,7 +76,7 @@ def _view(options: Options) -> None:
 
 
 def _place(options: Options) -> Iterator[Row]:
-    """Where commands look when they are told no more than this one."""
+    """Yield the place that commands use with these flags."""
     if is_local(options):
         why = "--local" if options.local else "there is no kubeconfig"
         yield "place", "this machine", why
@@ -102,7 +102,7 @@ def _kubeconfig_origin() -> str:
 
 
 def _engine(backend: ClusterBackend) -> Row:
-    """The engine that ``auto`` means there."""
+    """Return the engine that ``auto`` selects in the cluster."""
     from kubectl_ddp.render.choose import choose_engine  # noqa: PLC0415 - help and completion do without
     from kubectl_ddp.spec.engine import Engine  # noqa: PLC0415
 
@@ -123,7 +123,7 @@ def _files() -> Iterator[Row]:
 
 
 def _defaults() -> Iterator[Row]:
-    """What a job gets that says nothing of it."""
+    """Yield the default values of a job's keys."""
     from kubectl_ddp.configuration import IMAGE_VARIABLE, defaults_of  # noqa: PLC0415 - help and completion do without
     from kubectl_ddp.spec.resolve import DEFAULTS  # noqa: PLC0415
     from kubectl_ddp.version import default_image  # noqa: PLC0415

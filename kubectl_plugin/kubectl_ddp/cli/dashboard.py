@@ -56,19 +56,19 @@ def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: 
 
 @dataclass(frozen=True, slots=True)
 class DashboardLink:
-    """What is to be shown."""
+    """Dashboard to open, and its variables."""
 
     dashboard: Dashboard
     job: str | None
     namespace: str | None = None
 
     def at(self, base: str) -> str:
-        """Its address in the Grafana that is there."""
+        """Return the address of the dashboard in the Grafana at ``base``."""
         return address(base, self.dashboard, {"namespace": self.namespace, str(MetricLabel.JOB): self.job})
 
 
 def _grafana_url(flag: str | None) -> str | None:
-    """Where Grafana is, as the flag, the environment or the person's defaults say. Raises UsageError."""
+    """Return the address of Grafana from the flag, the environment or the user's defaults. Raises UsageError."""
     from kubectl_ddp.configuration import GRAFANA, config_file, setting  # noqa: PLC0415 - help does without
 
     told = ((flag, "--grafana"), (os.environ.get(VARIABLE), f"${VARIABLE}"), (setting(GRAFANA), str(config_file())))
@@ -76,7 +76,7 @@ def _grafana_url(flag: str | None) -> str | None:
 
 
 def _show(options: Options, url: str, *, opens: bool) -> None:
-    """Have a browser open it where there is one; the address is printed in any case."""
+    """Print the address, and open it in a browser if ``opens`` is true."""
     click.echo(url)
     if opens:
         import webbrowser  # noqa: PLC0415 - 10 ms, and not in a pipe

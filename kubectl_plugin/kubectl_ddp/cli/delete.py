@@ -45,7 +45,7 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
 
 
 def _print(options: Options, gone: list[tuple[Backend, str]]) -> None:
-    """What was deleted, as data; words were said one by one."""
+    """Print the deleted jobs as data. The text output was printed job by job."""
     if options.output == "name":
         for _, name in gone:
             click.echo(name)
@@ -72,7 +72,7 @@ def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> li
 
 
 def _only_place(options: Options) -> Backend:
-    """The place whose jobs --all means. Raises UsageError where two places have jobs and no flag chooses one."""
+    """Return the place for --all. Raises UsageError if two places have jobs and no flag selects one."""
     found = target_backends(options)
     if len(found) > 1 and local_job_names():
         raise UsageError(

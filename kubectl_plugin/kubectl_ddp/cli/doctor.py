@@ -61,7 +61,7 @@ def _no_cluster() -> CheckResult:
 
 
 def _cluster(options: Options) -> tuple[list[CheckResult], list[Object]]:
-    """What there is to say of the cluster, and the Role to ask for."""
+    """Return the results of the checks of the cluster, and the Role with the missing rights."""
     from kubectl_ddp.doctor.cluster import run_checks  # noqa: PLC0415
     from kubectl_ddp.doctor.model import CheckResult, Verdict  # noqa: PLC0415
     from kubectl_ddp.rights.role_builder import required_roles  # noqa: PLC0415

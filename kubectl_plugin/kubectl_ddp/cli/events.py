@@ -51,7 +51,7 @@ def events(options: Options, job: str | None, *, follows: bool, warnings: bool) 
 
 
 def table(happenings: list[TimelineEvent], now: float) -> Table:
-    """As ``kubectl get events`` shows them."""
+    """Return a table like that of ``kubectl get events``."""
     rows = [
         [Cell(_format_age(one, now)), Cell(one.type, _color(one)), Cell(one.reason), Cell(one.about), Cell(one.message)]
         for one in happenings

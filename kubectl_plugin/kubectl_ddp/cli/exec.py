@@ -16,7 +16,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.rank_locator import Place, find_pod, find_rank
 
 SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh")
-"""The better of the two shells that the image may have."""
+"""Command that starts bash, or sh if the image has no bash."""
 
 
 @click.command("exec", cls=PassthroughCommand)
@@ -47,7 +47,7 @@ def exec_in_pod(
 
 
 def where(backend: Backend, name: str, *, rank: int | None, pod: str | None) -> Place:
-    """The pod that ``--rank`` or ``--pod`` means; rank 0 without either. Raises UsageError, NotFound."""
+    """Return the pod for ``--rank`` or ``--pod`` (default: that of rank 0). Raises UsageError, NotFound."""
     if rank is not None and pod is not None:
         raise UsageError(f"--rank {rank} and --pod {pod} both say where.", hint="Leave one of them out.")
     return find_pod(backend.job(name), pod) if pod is not None else find_rank(backend, name, rank or 0)

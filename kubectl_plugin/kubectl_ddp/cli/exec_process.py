@@ -1,4 +1,4 @@
-"""Lets another program take this one's place."""
+"""Replacement of this process by another program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubectl_ddp.errors import DdpError, NotFound
 
 
 def replace_process(to: ExecCommand) -> NoReturn:
-    """Become the other program: its words, its signals and its exit code are its own. Raises NotFound, DdpError."""
+    """Replace this process by another program. Raises NotFound, DdpError."""
     environ = dict(os.environ if to.environ is None else to.environ)
     sys.stdout.flush()
     sys.stderr.flush()

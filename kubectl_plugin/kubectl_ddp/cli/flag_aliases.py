@@ -1,4 +1,4 @@
-"""Words of a command line that other launchers understand: which are accepted, and what is meant by the others."""
+"""Flags of other launchers: accepted spellings, and suggestions for the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from kubectl_ddp.errors import UsageError
 
 SPELLINGS: Final[Mapping[str, str]] = {"--nproc-per-node": "--nproc"}
-"""Flag of torchrun → ours, of the same meaning; ``_`` and ``-`` are the same, as they are to torchrun."""
+"""Flag of torchrun → our flag with the same meaning. ``_`` and ``-`` are equivalent, as in torchrun."""
 
 MEANT: Final[Mapping[str, str]] = {
     "--replicas": "--nnodes",
@@ -28,12 +28,12 @@ MEANT: Final[Mapping[str, str]] = {
     "-e": "--env",
     "-m": "--module",
 }
-"""Flag of other launchers → the nearest of ours."""
+"""Flag of another launcher → our closest flag."""
 
 RENDEZVOUS: Final = frozenset(
     {"--standalone", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
 )
-"""Flags of torchrun that say where ranks meet."""
+"""Flags of torchrun that configure the rendezvous."""
 
 LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "deepspeed", "accelerate", "mpirun", "horovodrun"})
 INTERPRETERS: Final = frozenset({"python", "python3"})
@@ -41,12 +41,12 @@ JOB_FILES: Final = (".yaml", ".yml")
 
 
 def is_job_file(path: str) -> bool:
-    """Whether a path is taken for a job file, and not for a script."""
+    """Return whether a path is treated as a job file and not as a script."""
     return path.lower().endswith(JOB_FILES)
 
 
 def normalize_flag(word: str) -> str:
-    """Return a long flag as we spell it: ``--nproc_per_node=2`` becomes ``--nproc=2``.
+    """Normalize the spelling of a long flag: ``--nproc_per_node=2`` becomes ``--nproc=2``.
 
     >>> normalize_flag("--max_restarts=3"), normalize_flag("--nproc_per_node"), normalize_flag("a_b.py")
     ('--max-restarts=3', '--nproc', 'a_b.py')
@@ -59,7 +59,7 @@ def normalize_flag(word: str) -> str:
 
 
 def check_program(program: str, path: str) -> None:
-    """Refuse a program that stands where a script is expected. Raises UsageError."""
+    """Reject a launcher or an interpreter in place of a script. Raises UsageError."""
     name = PurePath(program).name
     if name in LAUNCHERS:
         raise UsageError(
@@ -74,7 +74,7 @@ def check_program(program: str, path: str) -> None:
 
 
 def check_no_extra_args(script: str, more: Sequence[str], path: str) -> None:
-    """Refuse words after the script that no ``--`` hands to it. Raises UsageError."""
+    """Reject words after the script without a ``--`` before them. Raises UsageError."""
     if more:
         words = " ".join(more)
         raise UsageError(
@@ -84,7 +84,7 @@ def check_no_extra_args(script: str, more: Sequence[str], path: str) -> None:
 
 
 def suggest_flag(flag: str) -> str:
-    """Return what to do instead of a flag of another launcher; empty where it is unknown.
+    """Return a suggestion for a flag of another launcher; empty if the flag is unknown.
 
     >>> suggest_flag("--replicas")
     "Did you mean '--nnodes'?"

@@ -1,4 +1,4 @@
-"""What ``capacity`` does: reads what a place has, counts what is free and what fits, and says it."""
+"""Implementation of ``capacity``: reads a place, counts free capacity and the jobs that fit, and prints them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.resolve import resolve
 
 ANY: Final = {"name": "any", "command": "any", "engine": str(Engine.JOB)}
-"""A job of which only its size counts."""
+"""Values of a minimal job, for its size only."""
 FREE_STORE: Final = {"pods": 1000}
-"""What a store takes on this machine, where nobody holds it to what it asks for."""
+"""Resources of a store on this machine, where its requests are not enforced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityOptions:
-    """The flags of one call."""
+    """Values of the command's flags; ``None`` if not given."""
 
     gpu_type: str | None
     queue: str | None
@@ -47,7 +47,7 @@ class CapacityOptions:
 
 
 def print_capacity(options: Options, wish: CapacityOptions) -> None:
-    """Print what is free. Raises NotFound for a type or a queue that is not there, and Forbidden if all is."""
+    """Print free capacity. Raises NotFound for an unknown type or queue, and Forbidden if nothing may be read."""
     backend = backend_for(options)
     found = count(backend, backend.inventory(), wish)
     if options.output is not None:
@@ -64,14 +64,14 @@ def print_capacity(options: Options, wish: CapacityOptions) -> None:
 
 
 def _submit(options: Options, wish: CapacityOptions) -> str:
-    """The command that asks for what was asked about."""
+    """Return the ``submit`` command with the flags of this call."""
     said = {"cpu": wish.cpu, "memory": wish.memory, "queue": wish.queue, "gpu-type": wish.gpu_type}
     flags = [f"--{name} {value}" for name, value in said.items() if value is not None]
     return " ".join([program(), "submit", *(["--local"] if options.local else []), *flags]) + location_flags()
 
 
 def count(backend: Backend, stock: Inventory, wish: CapacityOptions) -> Capacity:
-    """What is free, of that which is asked about. Raises as :func:`tell`."""
+    """Count the selected free capacity. Raises the errors of :func:`print_capacity`."""
     unread = stock.unknown_reasons()
     machines = None if isinstance(stock.nodes, Unknown) else parse_nodes(stock.nodes)
     shown = None if machines is None else _chosen(machines, wish.gpu_type)
@@ -117,7 +117,7 @@ def _named(queues: list[Queue] | None, name: str | None) -> list[Queue] | None:
 def _shape(
     wish: CapacityOptions, gpu_type: str, gpus: int, *, is_here: bool
 ) -> tuple[PodRequirements, PodRequirements]:
-    """A worker and the store as ``submit`` would make them."""
+    """Return the requirements of a worker and the store as ``submit`` would render them."""
     said: dict[str, str | None] = {**ANY, "gpus": str(gpus), "cpu": wish.cpu, "memory": wish.memory}
     said |= {"gpuType": gpu_type or None} if gpus else {}
     layer: Layer = {

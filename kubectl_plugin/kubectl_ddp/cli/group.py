@@ -1,4 +1,4 @@
-"""The root of the command line: a click group that imports a command when it is called, not before."""
+"""Root of the command line: a click group that imports each command only when it is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPILOG = (
 
 
 class LazyGroup(click.Group):
-    """Knows its commands from :mod:`kubectl_ddp.cli.registry`."""
+    """Click group with the commands of :mod:`kubectl_ddp.cli.registry`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -45,7 +45,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def _resolve_help(self, ctx: click.Context, words: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """``help COMMAND`` is ``COMMAND --help``."""
+        """Resolve ``help COMMAND`` as ``COMMAND --help``."""
         if not words:
             click.echo(ctx.get_help())
             ctx.exit()
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
 
 
 def _suggest(word: str, path: str) -> str:
-    """What to type instead; never a command that destroys something."""
+    """Return a suggestion for an unknown command; never a destructive command."""
     if word in MEANT:
         return f"Did you mean '{MEANT[word]}'?"
     if word in STOPPING:
@@ -69,7 +69,7 @@ def _suggest(word: str, path: str) -> str:
 
 
 def root() -> click.Group:
-    """The group with all commands."""
+    """Return the group with all commands."""
     settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
     return LazyGroup(
         name="ddp",
@@ -92,7 +92,7 @@ def root() -> click.Group:
 
 
 def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
-    """What ``version`` prints; people try the flag first."""
+    """Print the version, as the command ``version`` does."""
     if is_asked:
         from kubectl_ddp.cli.version import version_text  # noqa: PLC0415 - reads the disk
 

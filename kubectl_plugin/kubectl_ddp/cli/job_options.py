@@ -1,4 +1,4 @@
-"""The flags that describe a job, made from the table of fields, and what they say as a source of values."""
+"""Flags that describe a job, generated from the table of fields, and their values as a layer of the specification."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ R = TypeVar("R")
 
 IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
 SHARED: Final = frozenset({"namespace"})
-"""Keys whose flag every command has."""
+"""Keys whose flag is shared by all commands."""
 DRY_RUN: Final = "--dry-run"
 DRY_RUNS: Final = ("none", "client", "server")
 
 
 class ProgramCommand(PassthroughCommand):
-    """A command whose words after ``--`` belong to the user's program."""
+    """Command that passes the words after ``--`` to the user's program."""
 
     allow_extra_args = True
-    """Words after the script, which :func:`check_no_extra_args` refuses."""
+    """Accept words after the script here, because :func:`check_no_extra_args` reports a better error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_script = any(parameter.name == "script" for parameter in self.params)
@@ -61,18 +61,18 @@ class ProgramCommand(PassthroughCommand):
         return left
 
     def _suggest(self, ctx: click.Context, word: str) -> str:
-        """A flag of ours, misspelled or as other launchers call it, or one of the program in front of the ``--``."""
+        """Suggest a flag for a misspelled or foreign one, or the use of ``--`` for a flag of the program."""
         ours = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
         meant = suggest_flag(word) or suggest_close_match(word, ours, cutoff=0.75)
         return f"{meant} Flags of the program follow '--': '{ctx.command_path} train.py -- {word} ...'.".strip()
 
 
 def _with_values(args: list[str]) -> list[str]:
-    """Spell flags as we do, and give a bare ``--dry-run`` kubectl's meaning, ``client``.
+    """Normalize flags, and add the value ``client`` to a ``--dry-run`` without value, as in kubectl.
 
-    The word after ``--dry-run`` is not its value unless it can be.
+    The word after ``--dry-run`` is its value only if it is a valid one.
     """
-    if "--" in args:  # what follows is the program's
+    if "--" in args:  # the rest belongs to the program
         split = args.index("--")
         return [*_with_values(args[:split]), *args[split:]]
     joined: list[str] = []
@@ -86,25 +86,25 @@ def _with_values(args: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What the command line says about the job."""
+    """Description of the job on the command line."""
 
     script: str | None
     words: tuple[str, ...] | None
-    """Words after ``--``; ``None`` when there was no ``--``."""
+    """Words after ``--``; ``None`` without a ``--``."""
     file: str | JobFile | None
     assignments: tuple[str, ...]
     shorthand: str | None
     flags: Mapping[str, Any]
-    """Key of the job file to the flag's value."""
+    """Key of the job file → value of its flag."""
 
 
 def job_options(command: Callable[Concatenate[JobRequest, P], R]) -> Callable[P, R]:
-    """Add the flags of a job to a command and hand it a :class:`JobRequest` as its first argument."""
+    """Add the flags of a job to a command, and pass it a :class:`JobRequest` as its first argument."""
     return _with_request(command, [*_program_options(), *_options()])
 
 
 def change_options(command: Callable[Concatenate[JobRequest, P], R]) -> Callable[P, R]:
-    """The same for a command that changes another job, and so neither names a script nor reads a file."""
+    """Add the flags of a job to a command that changes an existing job, without script and job file."""
     return _with_request(command, _options())
 
 
@@ -131,7 +131,7 @@ def _with_request(
 
 
 def _script_or_file(script: str | None, file: str | None) -> tuple[str | None, str | None]:
-    """A job file may stand where a script does. Raises UsageError where there are two of them."""
+    """Return script and job file. A job file may be given as script. Raises UsageError if there are two job files."""
     if script is None or not is_job_file(script):
         return script, file
     if file is not None:
@@ -178,14 +178,14 @@ def _option(key: str, field: Field) -> Callable[[Any], Any]:
 def read_job(
     request: JobRequest, options: Options, *, name_suffix: str = "", under: Layer | None = None, plans: bool = True
 ) -> Resolved:
-    """The job that flags, file, preset and defaults come to. Raises UsageError or NotFound.
+    """Resolve the job from flags, file, preset and defaults. Raises UsageError or NotFound.
 
     Args:
-        request: the job's flags.
-        options: the shared flags.
-        name_suffix: ending of a name that is made of the program.
-        under: what another job says; the person's own defaults when ``None``.
-        plans: whether ``parallel: auto`` is to become a layout.
+        request: Job flags.
+        options: Shared flags.
+        name_suffix: Suffix of a name that is generated from the program.
+        under: Values of another job, to use instead of the user's defaults.
+        plans: True to replace ``parallel: auto`` by a layout.
     """
     from kubectl_ddp.configuration import defaults_of  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.spec.resolve import resolve, set_values  # noqa: PLC0415
@@ -201,7 +201,7 @@ def read_job(
 
 
 def flag_layer(request: JobRequest, options: Options) -> Layer:
-    """What the flags say. Raises UsageError where two of them contradict each other."""
+    """Return the values of the flags. Raises UsageError if two of them contradict each other."""
     layer: dict[str, Given] = {}
     for key, value in request.flags.items():
         layer |= _given(key, value)
@@ -263,7 +263,7 @@ def _defaulting_context(
 
 
 def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:
-    """Say on stderr what was chosen, and what is legal and probably not meant."""
+    """Print choices that were made automatically, and warnings, to stderr."""
     for note in resolved.notes:
         options.print_message(note)
     for warning in [*map(str, resolved.warnings), *more]:

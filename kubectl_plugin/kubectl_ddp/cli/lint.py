@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 MANIFESTS: Final = (".yaml", ".yml", ".json")
 LARGEST_BYTES: Final = 64 * 2**20
-"""Of a manifest: a whole namespace, as kubectl prints it."""
+"""Maximum size of a manifest in bytes. A namespace as printed by kubectl fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """What was looked at, and what was found."""
+    """Findings about one input."""
 
     name: str
     found: Sequence[PodFinding]
     unseen: Sequence[str]
-    """Values that only the cluster knows."""
+    """Names of variables whose value is in the cluster and unknown."""
 
 
 @click.command(cls=ProgramCommand)
@@ -70,7 +70,7 @@ def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -
 
 
 def _lint_request(options: Options, request: JobRequest, ignored: str) -> LintResult:
-    """Raises UsageError for a file that is nothing of all this, NotFound for one that is not there."""
+    """Check the script, job file or manifest. Raises UsageError for other files, NotFound for a missing file."""
     script = request.script
     names_a_file = script is not None and (script == "-" or script.endswith(MANIFESTS))
     path = request.file or (script if names_a_file else None)
@@ -90,7 +90,7 @@ def _lint_request(options: Options, request: JobRequest, ignored: str) -> LintRe
 
 
 def _check_is_python(path: str) -> None:
-    """A file that the launcher could start; submit would take any other as it is, and fail in the pod."""
+    """Check that the launcher can start the file. ``submit`` does not check this, so a wrong file fails in the pod."""
     from kubectl_ddp.script import check_script  # noqa: PLC0415 - help and completion do without
 
     check_script(path)
@@ -147,7 +147,7 @@ def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
 
 
 def facts_of(prepared: Prepared) -> Facts:
-    """What a job says of the nodes that it will have."""
+    """Return the facts about the job's nodes."""
     from ddp_trainer.common.lint.model import Facts  # noqa: PLC0415 - help and completion do without
     from kubectl_ddp.render import Site  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ def facts_of(prepared: Prepared) -> Facts:
 
 
 def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
-    """What is doubtful in the pods that a job would get; nothing on this machine, which has none."""
+    """Return the findings about the pods of a job; empty on this machine, which has no pods."""
     from kubectl_ddp.lint.manifests import find_workloads  # noqa: PLC0415
     from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - help and completion do without these
     from kubectl_ddp.render import Site  # noqa: PLC0415
@@ -170,7 +170,7 @@ def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
 
     if prepared.site is Site.LOCAL:
         return []
-    # Who schedules them together is the cluster's to say, until somebody does.
+    # The cluster chooses the gang scheduler unless the job names one.
     left_out = f"{ignored},K19" if prepared.spec.gang is Gang.AUTO else ignored
     made = find_workloads(prepared.objects(prepared.placeholder))
     return [placed for each in made for placed in check(each, left_out, with_variables=False)]

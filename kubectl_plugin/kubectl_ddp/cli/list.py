@@ -17,13 +17,13 @@ from kubectl_ddp.present import job_table
 from kubectl_ddp.scrape import ScrapeLimit, observe_all
 
 _PATIENCE_SECONDS: Final = {"local": 0.12}
-"""How long a list waits for pods, by place. On this machine they answer at once or are too busy to."""
+"""Seconds to wait for pods, by place. On this machine, pods answer immediately unless they are overloaded."""
 
 _CLUSTER_PATIENCE_SECONDS: Final = 1.0
-"""In a cluster, where a policy may keep the API server from pods, which then say nothing at all."""
+"""Seconds to wait for pods in a cluster, where a network policy may block requests without an error."""
 
 _MOST: Final = ScrapeLimit(of_each=2, in_all=48)
-"""How many pods a list asks; of a thousand jobs it asks the newest. ``status`` asks them all."""
+"""Maximum number of pods to scrape: of many jobs, those of the newest. ``status`` scrapes all pods of a job."""
 
 
 @click.command("list")
@@ -31,7 +31,7 @@ _MOST: Final = ScrapeLimit(of_each=2, in_all=48)
 @shared_options("wide", "json", "yaml", "name", all_namespaces=True)
 def list_jobs(options: Options, jobs: tuple[str, ...]) -> None:
     """List jobs of this machine and of the cluster: all of them, or those that are named."""
-    with at_rest():  # it ends soon, and to look for cycles among ten thousand pods takes a fifth of its time
+    with at_rest():  # short-lived; collecting cycles among ten thousand pods takes a fifth of the time
         _list(options, [parse_job_name(job) for job in jobs])
 
 

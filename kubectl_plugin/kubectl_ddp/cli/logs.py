@@ -71,7 +71,7 @@ def logs(
 
 
 def _begin(seconds: float | None) -> str | None:
-    """The time so many seconds ago."""
+    """Return the time ``seconds`` ago, as RFC 3339."""
     if seconds is None:
         return None
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
@@ -84,7 +84,7 @@ def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
 
 
 def _as_json(line: Folded) -> str:
-    """One line of JSON; its text without the ranks in front, which it has beside it."""
+    """Format a line as JSON. The text has no prefix, because the ranks are in a field."""
     about = {"time": line.first.time, "pods": sorted({one.pod for one in line.lines}), "ranks": line.ranks}
     text = PREFIX.sub("", line.first.text)
     return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": text})

@@ -1,4 +1,4 @@
-"""The flags that every command has, with kubectl's names, and what they came to."""
+"""Flags shared by all commands, with kubectl's names, and their values."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Where):
-    """The shared flags of one call."""
+    """Values of the shared flags."""
 
     output: str | None = None
-    """Value of ``-o``: ``json``, ``yaml`` … or ``None`` for the human form."""
+    """Value of ``-o``, such as ``json`` or ``yaml``; ``None`` for text output."""
     quiet: bool = False
-    """Print data and errors, no messages."""
+    """True to print only data and errors."""
     no_color: bool = False
     verbose: bool = False
-    """Show the traceback of an error that is ours."""
+    """True to print the traceback of an internal error."""
 
     def print_message(self, text: str) -> None:
-        """Tell the person something that is not data: on stderr, and not with ``--quiet``."""
+        """Print a message that is not data to stderr, unless ``--quiet`` is given."""
         if not self.quiet:
             click.echo(text, err=True)
 
     def use_color(self, environ: Mapping[str, str] = os.environ) -> bool:
-        """Whether stdout wants colour: a terminal, and nobody said no (https://no-color.org)."""
+        """Return whether stdout is a terminal and colors are not disabled (https://no-color.org)."""
         refused = self.no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
         return not refused and sys.stdout.isatty()
 
 
 def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-    """A time that can be read, before anything is asked. Raises UsageError."""
+    """Validate a duration before any request. Raises UsageError."""
     if text is not None:
         parse_timeout(text)
     return text
 
 
 def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
-    """The same error, with the job that is meant where one has nearly this name."""
+    """Return the error with a suggestion of a similarly named job, if there is one."""
     from kubectl_ddp.cli.target import suggest_job  # noqa: PLC0415 - needed on this error alone
 
     return NotFound(error.message, hint=suggest_job(error.name, options) or error.hint)
@@ -60,11 +60,11 @@ def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
 def shared_options(
     *outputs: str, all_namespaces: bool = False
 ) -> Callable[[Callable[Concatenate[Options, P], R]], Callable[P, R]]:
-    """Add the shared flags to a command and hand it an :class:`Options` as its first argument.
+    """Add the shared flags to a command, and pass it an :class:`Options` as its first argument.
 
     Args:
-        outputs: what ``-o`` accepts; no ``-o`` when there are none.
-        all_namespaces: whether the command can look at every namespace (``-A``).
+        outputs: Values of ``-o``; without any, the flag is not added.
+        all_namespaces: True to add ``-A``.
     """
     where = [
         click.option("--local", is_flag=True, help="On this machine, not in a cluster."),
@@ -98,7 +98,7 @@ def shared_options(
         def with_options(*args: P.args, **kwargs: P.kwargs) -> R:
             given = {name: kwargs.pop(name) for name in Options.__dataclass_fields__ if name in kwargs}
             options = Options(**given)  # type: ignore[arg-type]  # click passes them by name
-            with location_context("" if options.local else options.flags):  # a namespace means nothing on this machine
+            with location_context("" if options.local else options.flags):  # local jobs have no namespace
                 try:
                     return command(options, *args, **kwargs)
                 except NoSuchJob as error:

@@ -1,4 +1,4 @@
-"""Words after ``--``, which belong to another program."""
+"""Words after ``--``, which are passed to another program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORDS_AFTER_DASHES: Final = "kubectl_ddp.words_after_dashes"
 
 
 class PassthroughCommand(click.Command):
-    """A command that leaves the words after ``--`` alone; :func:`passthrough_args` has them."""
+    """Command that does not parse the words after ``--``. :func:`passthrough_args` returns them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -23,6 +23,6 @@ class PassthroughCommand(click.Command):
 
 
 def passthrough_args() -> tuple[str, ...] | None:
-    """Those of the present call; ``None`` when there was no ``--``."""
+    """Return the words after ``--`` of the current call; ``None`` without a ``--``."""
     words: tuple[str, ...] | None = click.get_current_context().meta.get(WORDS_AFTER_DASHES)
     return words

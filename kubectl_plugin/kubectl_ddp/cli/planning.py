@@ -1,4 +1,4 @@
-"""What ``plan`` does: makes a model, a step and machines of flags and job file, and prints what comes of them."""
+"""Implementation of ``plan``: model, step and machines from flags and job file, and output of the plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MODEL: Final = "Give --params 7B, --model llama3-8b, --layers with --hidden and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """The flags of one call; ``None`` where they were not given."""
+    """Values of the command's flags; ``None`` if not given."""
 
     job_file: str | None = None
     params: str | None = None
@@ -66,7 +66,7 @@ class PlanOptions:
 
 
 def print_plan(options: Options, wanted: PlanOptions, *, is_complete: bool) -> None:
-    """Print the plan. Raises UsageError for what cannot be meant or is refused, and PreflightFailed where none fits."""
+    """Print the plan. Raises UsageError for invalid or rejected values, PreflightFailed if no layout fits."""
     found = compute_plan(options, wanted)
     if options.output is not None:
         print_output(plan_to_dict(found), options.output)
@@ -84,7 +84,7 @@ def _show(options: Options, found: Plan, *, is_complete: bool) -> None:
 
 
 def compute_plan(options: Options, wanted: PlanOptions) -> Plan:
-    """The plan that flags and job file ask for. Raises UsageError or NotFound."""
+    """Compute the plan for the flags and the job file. Raises UsageError or NotFound."""
     job = None if wanted.job_file is None else _job(options, wanted.job_file)
     machine = _machine(wanted, job)
     by_flags = _shape(wanted)
@@ -115,7 +115,7 @@ def _job(options: Options, path: str) -> JobSpec:
 
 
 def _shape(wanted: PlanOptions) -> Shape | None:
-    """The model of the flags; None where they name none."""
+    """Return the model that the flags describe; None if they describe none."""
     _validate_sizes(wanted)
     axes = {"--layers": wanted.layers, "--hidden": wanted.hidden, "--heads": wanted.heads}
     axis = next((flag for flag, value in axes.items() if value is not None), None)
@@ -155,13 +155,13 @@ def _validate_sizes(wanted: PlanOptions) -> None:
 
 
 def _of_params(params: str, sequence: int | None) -> Shape:
-    """About so many; with samples longer than usual, positions are rotated, as such models have them."""
+    """Return a model of about ``params`` parameters. Beyond the usual sequence length, it has rotary positions."""
     shape = shape_of(parse_count(params), window=SEQUENCE)
     return replace(shape, window=0) if sequence is not None and sequence > SEQUENCE else shape
 
 
 def _changed(shape: Shape, wanted: PlanOptions) -> Shape:
-    """The shape with the other words of the command line in it."""
+    """Apply the remaining flags to a shape."""
     return replace(
         shape,
         vocabulary=shape.vocabulary if wanted.vocab is None else wanted.vocab,
@@ -172,7 +172,7 @@ def _changed(shape: Shape, wanted: PlanOptions) -> Shape:
 
 
 def _work(wanted: PlanOptions, base: Work) -> Work:
-    """A step with the flags' changes."""
+    """Apply the flags to a step."""
     changes = {
         "sequence": wanted.seq,
         "global_batch": wanted.global_batch,
@@ -189,7 +189,7 @@ def _work(wanted: PlanOptions, base: Work) -> Work:
 
 
 def _recomputation(wanted: PlanOptions) -> Recomputation | None:
-    """What the flags have computed again, of which one is given; None where the plan is to choose."""
+    """Return the recomputation that the flags select; None if the plan chooses it."""
     switch = wanted.activation_checkpointing
     if wanted.recompute is None:
         return {"on": ALL, "off": NOTHING}.get(switch or "")

@@ -34,7 +34,7 @@ def port_forward(
     On a cluster kubectl does it until Ctrl-C, and ':PORT' lets it choose a port of this machine. A job of this machine
     can be reached as it is: the addresses are printed.
     """
-    if job is not None and not job[:1].isalpha():  # a name begins with a letter, so this is a port of the newest job
+    if job is not None and not job[:1].isalpha():  # names start with a letter, so this is a port of the newest job
         ports, job = (job, *ports), None
     backend, name = target(options, job)
     place = where(backend, name, rank=rank, pod=pod)
@@ -50,7 +50,7 @@ def port_forward(
 
 
 def _resolve_port(text: str, pod: Object) -> str:
-    """A port with its number instead of its name. Raises UsageError."""
+    """Replace the name of a port by its number. Raises UsageError."""
     match = _PORT.fullmatch(text)
     named = {str(port["name"]): int(port["containerPort"]) for port in _ports(pod) if "name" in port}
     if match is None or (not match["remote"].isdecimal() and match["remote"] not in named):

@@ -1,4 +1,4 @@
-"""What ``preflight`` does, and ``submit`` before it creates anything: reads the cluster, checks, and says it."""
+"""Implementation of ``preflight``, also used by ``submit`` before it creates objects: checks of a job in a cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GRAVE: Final = (Status.WARN, Status.FAIL)
 
 
 def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> None:
-    """Print what all checks find. Raises PreflightFailed, or Forbidden when nothing but rights is missing."""
+    """Print the findings of all checks. Raises PreflightFailed, or Forbidden if only rights are missing."""
     prepared = prepare(options, request)
     if prepared.site is Site.LOCAL:
         raise UsageError(
@@ -64,9 +64,10 @@ def _raise_on_failures(spec: JobSpec, found: Sequence[Finding], *, is_strict: bo
 def check_before_submit(
     backend: Backend, prepared: Prepared, objects: Sequence[Object], options: Options, level: str
 ) -> None:
-    """Before a job is created: say what stands against it, and with ``strict`` create nothing that cannot run.
+    """Print warnings before a job is created; with ``strict``, reject a job that cannot run.
 
-    Raises PreflightFailed, Forbidden, and NotFound for the namespace. Whatever else keeps it from looking is a warning.
+    Raises PreflightFailed, Forbidden, and NotFound for the namespace. Other errors of the checks are printed as
+    warnings.
     """
     if level == OFF or prepared.site is Site.LOCAL:
         return
@@ -84,7 +85,7 @@ def check_before_submit(
     failed = [finding for finding in found if finding.status is Status.FAIL]
     refuses = level == STRICT and bool(failed) and not _is_already_submitted(backend, spec.name, objects)
     for finding in found:
-        # What may not be done is said by what is not allowed, and then all at once.
+        # The refused request reports all missing rights together.
         if finding.status in GRAVE and finding.check != RIGHTS and not (refuses and finding is failed[0]):
             options.print_message(f"warning: {finding}")
     if refuses:
@@ -98,7 +99,7 @@ def _finding_error(finding: Finding) -> DdpError:
 
 
 def _is_already_submitted(backend: Backend, name: str, objects: Sequence[Object]) -> bool:
-    """Whether this very job was submitted before: then nothing is created, and there is nothing to refuse."""
+    """Return whether this very job was submitted before. Then submission creates nothing, and is not rejected."""
     from ddp_trainer.common.constants import Annotation  # noqa: PLC0415 - for a refusal alone
     from kubectl_ddp import roots  # noqa: PLC0415
 
@@ -111,7 +112,7 @@ def _is_already_submitted(backend: Backend, name: str, objects: Sequence[Object]
 
 
 def level_of(flag: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """What ``--preflight`` is: the flag, the variable, or ``strict``. Raises UsageError."""
+    """Return the level from the flag, else the variable, else ``strict``. Raises UsageError."""
     level = flag or environ.get(VARIABLE) or STRICT
     if level not in LEVELS:
         raise UsageError(f"{VARIABLE} is '{level}'.", hint=f"Set it to one of {', '.join(LEVELS)}, or unset it.")
@@ -119,7 +120,7 @@ def level_of(flag: str | None, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def lines(found: Sequence[Finding], look: Style) -> list[str]:
-    """A line per finding, and below it what to do."""
+    """Format the findings, one line each, with the hint below."""
     width = max((len(finding.check) for finding in found), default=0)
     told = []
     for finding in found:
@@ -131,7 +132,7 @@ def lines(found: Sequence[Finding], look: Style) -> list[str]:
 
 
 def findings_to_dict(spec: JobSpec, where: str, namespace: str, found: Sequence[Finding]) -> dict[str, Any]:
-    """The findings for programs."""
+    """Return the findings as JSON."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Preflight",

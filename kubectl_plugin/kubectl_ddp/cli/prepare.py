@@ -1,4 +1,4 @@
-"""What submit and render share: from the command line to a job that is ready to be rendered."""
+"""Preparation of a job for ``submit`` and ``render``: from the command line to a job that can be rendered."""
 
 from __future__ import annotations
 
@@ -33,44 +33,44 @@ from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
-"""The volume that a local job gets for its checkpoints: one directory for all its nodes."""
+"""Volume for the checkpoints of a local job: one directory for all its nodes."""
 
 
 GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""One of them exists where this machine has GPUs: NVIDIA's, AMD's, those of a container, those of Windows."""
+"""Paths of which one exists on a machine with GPUs: NVIDIA's, AMD's, in a container, and on Windows."""
 
 ABOUT_MACHINES: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
     | {"nodeSelector", "tolerations", "gpuType", "rdma", "networks"}
 )
-"""Keys that choose among machines."""
+"""Keys that affect the choice of machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job, where it will run, and the script that travels with it."""
+    """Job with its place and its code."""
 
     resolved: Resolved
     where: Where
     site: Site
     code: Code | None
     api_servers: tuple[str, ...] = ()
-    """Addresses from which the cluster's API servers read metrics for us."""
+    """Addresses from which the cluster's API servers read metrics."""
 
     @property
     def spec(self) -> JobSpec:
-        """The job."""
+        """Job specification."""
         return self.resolved.spec
 
     @property
     def placeholder(self) -> str:
-        """A run id for objects that are only shown."""
+        """Run id for objects that are only printed."""
         return placeholder_run_id(self.spec, self.code)
 
     def resolve_engine(self, backend: Backend) -> Prepared:
-        """The job with nothing left to choose; a cluster is asked what it serves only if something is.
+        """Return the job with engine and gang resolved. The cluster is queried only if one of them is ``auto``.
 
-        Raises PreflightFailed when no engine fits.
+        Raises PreflightFailed if no engine is served.
         """
         is_open = self.spec.engine is Engine.AUTO or self.spec.gang is Gang.AUTO
         facts = backend.facts() if is_open and self.site is Site.CLUSTER else None
@@ -83,7 +83,7 @@ class Prepared:
         return dataclasses.replace(reached, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
 
     def objects(self, run_id: str) -> list[Object]:
-        """What runs the job."""
+        """Render the objects of the job."""
         return render(self.spec, run_id, site=self.site, code=self.code, api_servers=self.api_servers)
 
 
@@ -96,15 +96,15 @@ def prepare(
     under: Layer | None = None,
     kept: Code | None = None,
 ) -> Prepared:
-    """The job of this command line, its script checked. Raises UsageError or NotFound.
+    """Return the job of this command line, with its script checked. Raises UsageError or NotFound.
 
     Args:
-        options: the shared flags.
-        request: the job's flags.
-        name_suffix: ending of a name that is made of the program.
-        shown: whether the objects are only looked at; then a cluster is meant unless ``--local`` says otherwise.
-        under: what another job says, over which this command line is laid.
-        kept: the code of that job, which is not read again from this machine.
+        options: Shared flags.
+        request: Job flags.
+        name_suffix: Suffix of a name that is generated from the program.
+        shown: True if the objects are only printed; then a cluster is assumed unless ``--local`` is given.
+        under: Values of another job, which this command line overrides.
+        kept: Code of that job, which is not read from this machine.
     """
     resolved = read_job(request, options, name_suffix=name_suffix, under=under)
     where = _place(options, resolved.spec)
@@ -121,7 +121,7 @@ def prepare(
 
 
 def _image_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
-    """The image that `make image` builds has no registry in its name, so a node cannot pull it."""
+    """Yield a warning for the image of ``make image``, whose name has no registry, so nodes cannot pull it."""
     if spec.image.startswith(f"{default_image().partition(':')[0]}:"):
         yield SpecWarning(
             f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
@@ -130,7 +130,7 @@ def _image_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
 
 
 def _check_secrets(spec: JobSpec) -> None:
-    """Raise UsageError for a secret that would stand in objects; what stays on this machine is only warned of."""
+    """Raise UsageError for a secret that would be readable in objects. Local jobs only get a warning."""
     for found in in_clear(spec):
         raise UsageError(
             found.message,
@@ -140,7 +140,7 @@ def _check_secrets(spec: JobSpec) -> None:
 
 
 def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:
-    """What travels along, and the job with its script where it then lies. Raises UsageError."""
+    """Return the code to submit, and the job with the path of its script in that code. Raises UsageError."""
     program = spec.program
     if spec.code is not None:
         if isinstance(program, Script) and kept is None:
@@ -156,7 +156,7 @@ def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | Non
 
 
 def _with_shared_disk(resolved: Resolved) -> Resolved:
-    """The nodes of this machine share its disk, so checkpoints outlive every one of them."""
+    """Add a checkpoint volume: the nodes of one machine share its disk, so checkpoints survive the loss of any node."""
     if resolved.spec.checkpoint_claim is not None:
         return resolved
     origin = Origin(Kind.RULE, "--local", "the nodes of one machine share its disk")
@@ -168,7 +168,9 @@ def _with_shared_disk(resolved: Resolved) -> Resolved:
 
 
 def _without_fabric(resolved: Resolved) -> Resolved:
-    """One machine has no network between its nodes: what a fabric has set would end the job at its start."""
+    """Remove the settings of a fabric: one machine has no network between nodes, and the job would fail at its
+    start.
+    """
     spec, name = resolved.spec, resolved.spec.fabric
     if not fabric.has_entries(spec):
         return resolved
@@ -181,7 +183,7 @@ def _without_fabric(resolved: Resolved) -> Resolved:
 
 
 def _without_keys(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
-    """The attributes that ``keys`` belong to, without them."""
+    """Return the values of the attributes without these keys."""
     kept: dict[str, Any] = {}
     for key in keys:
         head = key.partition(".")[0]
@@ -194,12 +196,16 @@ def _without_keys(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
 
 
 def _place(options: Options, spec: JobSpec) -> Where:
-    """Where the command line points; the namespace of a job file counts when the job does not run here."""
+    """Return the place for the command. The namespace of a job file is used unless the job runs locally."""
     return dataclasses.replace(options.where, namespace=None if options.local else spec.namespace)
 
 
 def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """What a job leaves out on this machine; raises PreflightFailed where it could not do without."""
+    """Return a sentence for each part of a job that is ignored on this machine.
+
+    Raises:
+        PreflightFailed: If the job cannot run without such a part.
+    """
     for name, entry in spec.secret_env.items():
         if name not in environ:
             raise PreflightFailed(
@@ -210,7 +216,7 @@ def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[
 
 
 def check_devices(spec: JobSpec) -> None:
-    """Refuse a job for GPUs on a machine that has none, before it starts all of its ranks. Raises PreflightFailed."""
+    """Reject a job with GPUs on a machine without any, before its ranks start. Raises PreflightFailed."""
     if spec.gpus and not any(path.exists() for path in GPU_DRIVERS):
         raise PreflightFailed(
             f"Job '{spec.name}' asks for {pluralize(spec.gpus, 'GPU')} on each node, and this machine has none.",

@@ -21,7 +21,7 @@ FABRIC: Final = "fabric"
 SHARED: Final = "shared"
 INDENT: Final = "    "
 PATIENCE_SECONDS: Final = 5.0
-"""How long a list of what is known anyway waits for a cluster."""
+"""Timeout of reading shared presets from the cluster, in seconds. The built-in ones are listed anyway."""
 
 
 @click.command()
@@ -52,7 +52,7 @@ def presets(options: Options, preset: str | None) -> None:
 
 
 def _find_profile(name: str, options: Options) -> dict[str, Any]:
-    """One preset or fabric as data. Raises NotFound, and UsageError of a shared one that cannot be read."""
+    """Return one preset or fabric as data. Raises NotFound, and UsageError for an invalid shared preset."""
     found = {each["name"]: each for each in _all()}
     if name not in found:
         there = _load_shared(options)
@@ -111,7 +111,9 @@ def _as_data(preset: Preset, kind: str, source: str) -> dict[str, Any]:
 
 
 def _load_shared(options: Options) -> SharedPresets:
-    """What the namespace shares; a notice, where a cluster is meant that does not say so in time."""
+    """Return the presets that the namespace shares. If the cluster does not answer in time, print a message and return
+    none.
+    """
     from kubectl_ddp.cli.candidates import within  # noqa: PLC0415 - as above
     from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415

@@ -18,7 +18,7 @@ from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.rank_locator import find_rank
 
 LOCAL: Final = "local"
-"""What a backend of this machine says where it is."""
+"""Value of ``Backend.where`` on this machine."""
 
 
 @click.command()
@@ -52,7 +52,7 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
         raise NotFound(f"Nobody says which worker of pod {place.name} is rank {rank}.", hint="Try again in a moment.")
     options.print_message(str(place))
     file = Path(path or f"{name}-rank{rank}.trace.json.gz")
-    # A pod of this machine runs what the job was submitted with, as a rule this very interpreter.
+    # A local pod uses the interpreter of its submission, usually that of this process.
     here = os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable
     python = here if backend.where == LOCAL else "python3"
     wanted = entry(place.local_rank, place.variables, steps=steps, seconds=seconds, python=python)

@@ -24,18 +24,18 @@ STATES: Final = {str(state).lower(): state for state in State if state in TERMIN
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A job that is over, and where it is."""
+    """Job that has ended, with its backend."""
 
     backend: Backend
     state: JobState
 
     def seconds_since_end(self, now: float) -> float:
-        """Since its end; since it was made, where nobody wrote down when it ended."""
+        """Return the seconds since the job's end; since its creation if the end is unknown."""
         ended = self.state.finished or self.state.created or now
         return max(0.0, now - ended)
 
     def __str__(self) -> str:
-        """For a person."""
+        """Return the job as text."""
         where = f"{self.backend.where}, {self.state.namespace}" if self.state.namespace else self.backend.where
         return f"{self.state.name} ({where}): {self.state.state}"
 
@@ -71,7 +71,7 @@ def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], d
 
 
 def chosen(found: list[Finished], states: frozenset[State] | set[State], least: float, now: float) -> list[Finished]:
-    """Those that ended in one of these states, at least so many seconds ago."""
+    """Return the jobs that ended in one of these states, at least ``least`` seconds ago."""
     return [one for one in found if one.state.state in states and one.seconds_since_end(now) >= least]
 
 
@@ -85,7 +85,7 @@ def _finished(options: Options) -> list[Finished]:
 
 
 def _of_namespace(backend: Backend, state: JobState, options: Options) -> Backend:
-    """The backend that speaks for the job's own namespace."""
+    """Return the backend for the namespace of the job."""
     if not options.all_namespaces or backend.where == "local":
         return backend
     return backend_for(dataclasses.replace(options, namespace=state.namespace, all_namespaces=False))
@@ -105,12 +105,12 @@ def _confirm(found: list[Finished], *, yes: bool) -> None:
 
 
 def _delete(found: list[Finished], options: Options) -> list[Finished]:
-    """Delete them; one that cannot be does not save the others. Raises the last error."""
+    """Delete the jobs and return the deleted ones. An error does not stop the others; the last error is raised."""
     gone, errors = [], []
     for one in found:
         try:
             one.backend.delete(one.state.name)
-        except NotFound:  # somebody else was faster
+        except NotFound:  # deleted by another user
             continue
         except DdpError as error:
             errors.append(error)

@@ -1,4 +1,4 @@
-"""The commands, as data: ``--help`` and completion read this and import none of them."""
+"""Table of all commands. ``--help`` and completion read it without importing any command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Entry:
     """One command."""
 
     module: str
-    """Module that holds it."""
+    """Module of the command."""
     attribute: str
-    """Name of the click command in that module."""
+    """Name of the click command in the module."""
     help: str
-    """One line, shown in ``--help`` and by completion."""
+    """One line of help, shown by ``--help`` and by completion."""
 
 
 RUN: Final = "Run"
@@ -71,10 +71,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "version": Entry("kubectl_ddp.cli.version", "version", "Print the version."),
     },
 }
-"""Sections of ``--help``, in order, and the commands of each."""
+"""Sections of ``--help``, in order, with their commands."""
 
 ALIASES: Final[Mapping[str, str]] = {"ls": "list", "describe": "status"}
-"""Other words for a command; they work and are not advertised."""
+"""Alternative names of commands, which are not listed in the help."""
 
 MEANT: Final[Mapping[str, str]] = {
     "run": "submit",
@@ -90,12 +90,12 @@ MEANT: Final[Mapping[str, str]] = {
     "explain": "why",
     "shell": "exec",
 }
-"""Words that other programs use for one of our commands."""
+"""Command of another program → our command, for suggestions."""
 
 STOPPING: Final = frozenset({"cancel", "stop", "kill", "pause", "abort", "end"})
-"""Words that other programs use for ending a job, with or without its state."""
+"""Commands of other programs that end a job, with or without its state."""
 
 DESTRUCTIVE: Final = frozenset({"delete", "prune"})
-"""Commands that no error message suggests."""
+"""Commands that are never suggested."""
 
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for part in SECTIONS.values() for name, entry in part.items()}

@@ -53,7 +53,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
 
 def _warn_of_pods(prepared: Prepared, options: Options) -> None:
-    """What flags and job file have made doubtful; our own part of the pods is not."""
+    """Print warnings about the pods that result from flags and job file."""
     from kubectl_ddp.cli.lint import of_pods  # noqa: PLC0415 - help and completion do without
 
     for placed in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
@@ -62,7 +62,7 @@ def _warn_of_pods(prepared: Prepared, options: Options) -> None:
 
 
 def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
-    """Each value of a job: dotted key, value, origin."""
+    """Yield dotted key, value and origin of each value of a job."""
     from kubectl_ddp.spec import fabric  # noqa: PLC0415 - help and completion do without
     from kubectl_ddp.spec.serialization import spec_to_dict  # noqa: PLC0415
 

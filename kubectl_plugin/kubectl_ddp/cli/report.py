@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 JOB: Final = "job"
 PROMETHEUS: Final = "prometheus"
 _MARGIN_SECONDS: Final = 30.0
-"""After its end a job is asked about a little longer: what was scraped last is seen then."""
+"""Seconds after the job's end to include in the query, for the samples of the last scrape."""
 
 
 @click.command()
@@ -88,7 +88,7 @@ def _events(backend: Backend, name: str, options: Options) -> list[Object]:
 def _series(
     backend: Backend, snapshot: Snapshot, state: JobState, url: str | None, now: float
 ) -> tuple[list[Series], str]:
-    """The numbers, and where they come from in a sentence."""
+    """Return the series, and their origin as a sentence."""
     if url is None:
         from kubectl_ddp.report.history_source import load_series  # noqa: PLC0415
 
@@ -111,7 +111,7 @@ def _write_report(text: str, path: Path, options: Options, *, opens: bool) -> No
         sys.stdout.write(text)
         return
     try:
-        # Only its owner may read it: errors and events of a job may say more than their words mean to.
+        # Readable only by its owner, because errors and events of a job may contain confidential text.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
 
 _PATIENCE_SECONDS: Final = 300.0
-"""How long pods may take to save and end, unless --timeout says otherwise."""
+"""Seconds to wait for the pods to save and end (default of --timeout)."""
 
 
 @click.command()
@@ -50,7 +50,7 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
 
 
 def _finish(options: Options, backend: Backend, name: str, record: Object) -> None:
-    """Go on where an earlier restart was cut off, after it had taken the old run away."""
+    """Complete an interrupted restart that had already deleted the old run."""
     from kubectl_ddp.job_recovery import recover_spec, run_of  # noqa: PLC0415
     from kubectl_ddp.render.code import read_back  # noqa: PLC0415 - help and completion do without
 
@@ -62,7 +62,7 @@ def _finish(options: Options, backend: Backend, name: str, record: Object) -> No
 
 
 def restart_job(options: Options, backend: Backend, name: str, seconds: float | None, *, yes: bool) -> None:
-    """Start the pods of a job anew, and say what that comes to."""
+    """Restart the pods of a job, and print the effect."""
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
     _check(state)
@@ -91,13 +91,13 @@ def _check(state: JobState) -> None:
 
 
 def _loses_progress(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
-    """Whether progress is lost: checkpoints go with the pods, and the pods go."""
+    """Return whether progress is lost, because checkpoints are deleted with running pods."""
     is_running = state.state not in {State.SUSPENDED, State.LOST}
     return is_running and backend.where != "local" and keeps_checkpoints_in_pods(snapshot.job)
 
 
 def _report_effect(options: Options, state: JobState, backend: Backend, snapshot: Snapshot) -> str:
-    """Say what becomes of the job, unless the document at the end does."""
+    """Print the effect of the restart, unless the output document contains it."""
     effect = _effect(state, backend, snapshot)
     if options.output is None:
         options.print_message(effect)
@@ -129,7 +129,7 @@ def _confirm(name: str, *, is_dangerous: bool, yes: bool) -> None:
 
 
 def _restart_unless_failed(backend: Backend, state: JobState, timeout: float | None) -> Snapshot | None:
-    """Start the same run again; what is seen of it where it failed just before it was told to stop."""
+    """Restart the pods of the same run. Returns the snapshot of the job if it failed before it was suspended."""
     try:
         _suspend_and_resume(backend, state, timeout)
     except (UsageError, JobFailed, InfrastructureFailed):
@@ -142,7 +142,7 @@ def _restart_unless_failed(backend: Backend, state: JobState, timeout: float | N
 
 
 def _suspend_and_resume(backend: Backend, state: JobState, timeout: float | None) -> None:
-    """Suspend until the pods have ended, and resume; the run stays the same, and so does its id."""
+    """Suspend the job until its pods have ended, and resume it. The run and its id do not change."""
     name = state.name
     if state.state not in {State.SUSPENDED, State.LOST}:
         backend.suspend(name, suspended=True)
@@ -157,7 +157,7 @@ def _suspend_and_resume(backend: Backend, state: JobState, timeout: float | None
 
 
 def _renew(backend: Backend, name: str) -> str | None:
-    """A new run in the place of the failed one."""
+    """Replace the failed run by a new one, and return its id."""
     from kubectl_ddp.job_recovery import code_of, recover_spec  # noqa: PLC0415 - help and completion do without these
 
     spec = recover_spec(backend.job(name).job)

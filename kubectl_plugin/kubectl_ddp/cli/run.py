@@ -1,4 +1,4 @@
-"""The edge: runs one call, turns what went wrong into one sentence, and the sentence's class into the exit code."""
+"""Entry point of a command: runs it, prints an error as one sentence, and maps its class to the exit code."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kubectl_ddp.invocation import program
 from kubectl_ddp.terminal import escaping
 
 BROKEN_PIPE: Final = 128 + 13
-"""What a program that SIGPIPE ended exits with; kubectl does when its reader goes away."""
+"""Exit code after a closed stdout (EPIPE): the same as for a program ended by SIGPIPE, as kubectl is."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run ``kubectl-ddp ARGUMENTS`` and return its exit code; errors are on stderr by then."""
-    if sys.stdout is None:  # closed by the caller (``>&-``), who wants none of it
+    """Run ``kubectl-ddp ARGUMENTS`` and return its exit code. Errors are printed to stderr."""
+    if sys.stdout is None:  # closed by the caller (``>&-``): discard the output
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end, as stdout is
     with escaping():
         return _run(arguments)
@@ -70,7 +70,7 @@ def _to_ddp_error(error: BaseException, arguments: Sequence[str]) -> DdpError:
 
 
 def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> DdpError:
-    """A click error as ours: what is wrong, with the value, and where to look."""
+    """Convert a click error to a UsageError with the value and a hint."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else _command_path(arguments)
     if isinstance(error, click.NoSuchOption):
@@ -80,7 +80,7 @@ def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> 
 
 
 def _command_path(arguments: Sequence[str]) -> str:
-    """Program and command, of an error that does not tell, as that of a flag without its value."""
+    """Return program and command for an error without a context, such as a flag without its value."""
     words = [word for word in arguments[:1] if word in COMMANDS or word in ALIASES]
     return " ".join([program(), *words])
 
@@ -99,7 +99,7 @@ def _fail(error: DdpError, arguments: Sequence[str]) -> int:
 
         traceback.print_exc()
     try:
-        error.message = redact_text(error.message)  # it may quote what a job, a server or a flag has said
+        error.message = redact_text(error.message)  # it may quote a job, a server or a flag
         click.echo(_as_json(error) if _is_json_requested(arguments) else f"error: {error}", err=True)
     except BrokenPipeError:
         return _reader_is_gone()
@@ -113,7 +113,7 @@ def _as_json(error: DdpError) -> str:
 
 
 def _plugin_args(arguments: Sequence[str]) -> list[str]:
-    """The arguments that are ours: what follows ``--`` belongs to the script."""
+    """Return the arguments before ``--``. The rest belongs to the script."""
     words = list(arguments)
     return words[: words.index("--")] if "--" in words else words
 
@@ -123,7 +123,7 @@ def _has_flag(arguments: Sequence[str], *flags: str) -> bool:
 
 
 def _is_json_requested(arguments: Sequence[str]) -> bool:
-    """Whether ``-o json`` was asked for; read from the words, since parsing them may be what failed."""
+    """Return whether ``-o json`` was given. Searches the words, because their parsing may have failed."""
     words = _plugin_args(arguments)
     joined = {"-ojson", "-o=json", "--output=json"}
     pairs = itertools.pairwise(words)
@@ -133,7 +133,7 @@ def _is_json_requested(arguments: Sequence[str]) -> bool:
 
 
 def _reader_is_gone() -> int:
-    """Leave quietly: the interpreter would complain once more when it flushes stdout at its end."""
+    """Redirect stdout to /dev/null, because the interpreter would report EPIPE again when it flushes stdout at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

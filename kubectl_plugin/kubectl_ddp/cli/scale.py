@@ -20,7 +20,7 @@ from kubectl_ddp.state import JobState, State
 from kubectl_ddp.waiting import parse_wait_condition, wait_for
 
 _PATIENCE_SECONDS: Final = 120.0
-"""How long ranks are waited for that trained before, unless --timeout says otherwise."""
+"""Seconds to wait for ranks that trained before (default of --timeout)."""
 
 
 @click.command()
@@ -49,7 +49,7 @@ def scale(
     per_node = roots.processes_per_node(snapshot.job)
     size = pluralize(nnodes, "node")
     backend.scale(name, nnodes, dry_run=dry_run)
-    if options.output is None:  # what is refused has no effect to be told
+    if options.output is None:  # a rejected change has no effect to print
         options.print_message(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
     told = f"scaled to {size}{' (dry run)' if dry_run else ''}"
@@ -66,7 +66,7 @@ def scale(
 
 
 def effect(before: JobState, nodes: int, per_node: int) -> str:
-    """What a change of the number of nodes means, in one or two sentences."""
+    """Describe the effect of a new number of nodes, in one or two sentences."""
     then, now = before.nodes.desired, nodes
     if then == now:
         return f"Job {before.name} has {pluralize(then, 'node')} already; nothing changes."
@@ -81,10 +81,10 @@ def effect(before: JobState, nodes: int, per_node: int) -> str:
 
 
 def left_over(job: Object, ranks: int) -> str:
-    """That the layout which the job was submitted with has no place for some of so many ranks; else nothing."""
+    """Return a sentence about ranks that the job's layout cannot use; empty if there are none."""
     try:
         layouts = LayoutRange.parse(str(roots.submitted_spec(job).get("parallel") or ""))
-    except LayoutError:  # none, or a newer version's
+    except LayoutError:  # no layout, or one of a newer version
         return ""
     if not (spare := spare_ranks(layouts, ranks)):
         return ""
@@ -92,7 +92,9 @@ def left_over(job: Object, ranks: int) -> str:
 
 
 def _confirm(backend: Backend, before: JobState, ranks: int, timeout: float | None, size: str) -> float:
-    """Seconds until the ranks say that there are so many. Raises TimedOut and what ends the job."""
+    """Wait until the job has that number of ranks, and return the seconds. Raises TimedOut and errors that end the
+    job.
+    """
     begun = time.monotonic()
     goal = parse_wait_condition(f"world-size={ranks}")
     try:

@@ -1,4 +1,4 @@
-"""The presets that the namespace of a job shares, asked for where a cluster is meant."""
+"""Presets that a namespace shares, for commands that use a cluster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from kubectl_ddp.spec.shared_presets import SharedPresets
 
 
 def shared_by(where: Where, namespace: str | None = None) -> SharedPresets:
-    """Those of the namespace where ``where`` looks; this machine has none. Raises DdpError where it cannot be asked."""
+    """Return the presets of the namespace; empty on this machine. Raises DdpError if the cluster cannot be read."""
     at = dataclasses.replace(where.where, namespace=namespace or where.namespace)
     return SharedPresets() if is_local(at) else cluster_of(at).shared_presets()

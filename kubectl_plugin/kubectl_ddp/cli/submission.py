@@ -1,4 +1,4 @@
-"""What ``submit`` does: makes a job of the command line, creates it, and says what came of it."""
+"""Implementation of ``submit``: prepares the job of the command line, creates it, and prints the result."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from kubectl_ddp.render import Site
 from kubectl_ddp.spec.serialization import digest
 
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""Kubernetes' own alphabet for made-up endings: no vowels, so no words."""
+"""Kubernetes' alphabet for random suffixes. It has no vowels, so that no words result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOptions:
-    """How to submit."""
+    """Values of the command's flags other than the job's."""
 
     follow: bool
-    """Print what all ranks write until the end."""
+    """True to print the logs of all ranks until the job ends."""
     waits: bool
-    """Wait for the end."""
+    """True to wait for the end of the job."""
     timeout: str | None
-    """For how long, at most."""
+    """Maximum time to wait."""
     dry_run: str
     """``none``, ``client`` or ``server``."""
     preflight: str | None
-    """``off``, ``warn``, ``strict``, or what the environment says."""
+    """``off``, ``warn`` or ``strict``; None for the value in the environment."""
 
 
 def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
-    """Submit the job of a command line. Raises what the spec, the backend and the job's end raise."""
+    """Submit the job of a command line. Raises errors of the specification, the backend and the job's end."""
     prepared = prepare(options, request, name_suffix=_random_suffix(), shown=manner.dry_run == "client")
     submit_prepared(prepared, options, manner)
 
 
 def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
-    """Submit a job that is ready to be rendered."""
+    """Submit a prepared job."""
     stays, level = manner.follow or manner.waits, level_of(manner.preflight)
     seconds = _parse_timeout(manner.timeout, stays=stays)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
@@ -79,7 +79,7 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
 
 
 def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
-    """Ctrl-C while a job is made: it is there as a whole, or not at all, and the person wants to know which."""
+    """Return the error for Ctrl-C during submission, with the information if the job was created."""
     try:
         metadata = backend.job(name, events=False).job["metadata"]
     except DdpError:
@@ -122,14 +122,14 @@ def _checked_by_server(prepared: Prepared) -> list[Object]:
 
 
 def _resource(item: Object) -> str:
-    """The resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
+    """Return the resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
     group = item["apiVersion"].rpartition("/")[0]
     kind: str = item["kind"].lower()
     return f"{kind}.{group}" if group else kind
 
 
 def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, Any]:
-    """What came of it; submitting the same job again changes nothing, and then the run is the one before."""
+    """Return the result as JSON. If the identical job existed, its run is returned and ``created`` is false."""
     spec = prepared.spec
     job = backend.job(spec.name, events=False).job
     metadata = job["metadata"]
@@ -148,7 +148,7 @@ def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, 
 
 
 def _print_submission(submission: dict[str, Any], options: Options, at: Where, *, is_last: bool) -> None:
-    """Say what was made, and what to type next; data comes once, when there is no more to come."""
+    """Print the created job and suggested commands. Data is printed only if no further output follows."""
     name, where = submission["name"], submission["where"]
     if options.output == "name":
         click.echo(f"{submission['resource']}/{name}")

@@ -56,10 +56,10 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
 
 
 def keeps_checkpoints_in_pods(job: Object) -> bool:
-    """Whether the progress of a job is lost when all of its pods go at once."""
+    """Return whether the progress of a job is lost if all its pods are deleted together."""
     where = (roots.kind_of(job) or roots.PYTORCHJOB).template
     template = roots.at(job, where) if where else None
-    if not template:  # that of a TrainJob is in another object
+    if not template:  # a TrainJob's is in another object
         return "checkpointClaim" not in roots.submitted_spec(job)
     containers = template["spec"]["containers"]
     variables = [variable for container in containers for variable in container.get("env") or ()]
@@ -67,7 +67,7 @@ def keeps_checkpoints_in_pods(job: Object) -> bool:
 
 
 def wait_after(backend: Backend, name: str, goal: str, timeout: float | None) -> None:
-    """Wait for what a change leads to. Raises what :func:`wait_for` raises; Ctrl-C takes nothing back."""
+    """Wait for the result of a change. Raises the errors of :func:`wait_for`. Ctrl-C does not revert the change."""
     try:
         wait_for(backend, name, parse_wait_condition(goal), timeout=timeout)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Which job a command means, and where it runs; and how its answer is to be printed."""
+"""Selection of the job and the backend for a command, and output of its result."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ _KINDS: Final = frozenset(
 
 
 def target_backends(options: Options) -> list[Backend]:
-    """Where the flags point; without any, this machine and the cluster, if there is one."""
+    """Return the backends that the flags select; without flags, this machine and the cluster, if configured."""
     if options.local or options.names_a_cluster or not has_cluster():
         return [backend_for(options)]
     return [backend_for(Where(local=True)), backend_for(options)]
 
 
 def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend, Snapshot]]:
-    """Every job of these places, oldest first within each. One place that fails does not hide the others."""
+    """Return the jobs of these backends, oldest first per backend. If one backend fails, a warning is printed.
+
+    Raises the first error if no job is found.
+    """
     found: list[tuple[Backend, Snapshot]] = []
     errors: list[DdpError] = []
     for backend in backends:
@@ -54,16 +57,16 @@ def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend
 
 
 def target(options: Options, job: str | None, *, changes: bool = False) -> tuple[Backend, str]:
-    """The place and the name of the job that is meant; the newest, said aloud, when none is named.
+    """Return the backend and the name of the selected job. Without a name, the newest job is used and printed.
 
     Args:
-        options: the shared flags.
-        job: its name, if it has been given.
-        changes: whether the command changes the job; then a name that two places have is refused.
+        options: Shared flags.
+        job: Name of the job, if given.
+        changes: True if the command changes the job. Then a name that two places have is rejected.
 
     Raises:
-        NotFound: none is named, and there is none.
-        UsageError: two places have a job of this name.
+        NotFound: If no name is given and no job exists.
+        UsageError: If two places have a job of this name.
     """
     if job is not None:
         name = parse_job_name(job)
@@ -84,7 +87,7 @@ def target(options: Options, job: str | None, *, changes: bool = False) -> tuple
 
 
 def suggest_job(name: str, options: Options) -> str:
-    """Return a question with the job whose name is nearest; empty where none is near or none can be listed."""
+    """Return a question with the closest job name; empty if none is close or jobs cannot be listed."""
     try:
         found = jobs_of(target_backends(options), replace(options, quiet=True))
     except DdpError:
@@ -93,13 +96,13 @@ def suggest_job(name: str, options: Options) -> str:
 
 
 def no_job(backends: Sequence[Backend], options: Options) -> NotFound:
-    """That none is there, and where *there* is."""
+    """Return the error that no job exists in these places."""
     looked = " or ".join(place_of(backend, is_everywhere=options.all_namespaces) for backend in backends)
     return NotFound(f"There is no job {looked}.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
 
 
 def place_of(backend: Backend, *, is_everywhere: bool = False) -> str:
-    """A place in words: ``on this machine``, or ``in namespace 'team' of context 'lab'``."""
+    """Describe a place: ``on this machine``, or ``in namespace 'team' of context 'lab'``."""
     if backend.where == "local":
         return "on this machine"
     namespace = "any namespace" if is_everywhere else f"namespace '{backend.namespace}'"
@@ -107,7 +110,7 @@ def place_of(backend: Backend, *, is_everywhere: bool = False) -> str:
 
 
 def parse_job_name(job: str) -> str:
-    """The name in ``NAME`` or ``pytorchjob/NAME``. Raises UsageError for another kind."""
+    """Return the name in ``NAME`` or ``pytorchjob/NAME``. Raises UsageError for another kind."""
     kind, slash, name = job.rpartition("/")
     if slash and kind.lower() not in _KINDS:
         raise UsageError(f"'{kind}' is no kind of job.", hint=f"Write '{name}' or 'pytorchjob/{name}'.")
@@ -115,12 +118,12 @@ def parse_job_name(job: str) -> str:
 
 
 def resource(job: Object) -> str:
-    """A job as kubectl names it, as in ``pytorchjob.kubeflow.org/digits``."""
+    """Return a job in kubectl's notation, as in ``pytorchjob.kubeflow.org/digits``."""
     return f"{(roots.kind_of(job) or roots.PYTORCHJOB).resource}/{job['metadata']['name']}"
 
 
 def style(options: Options) -> Style:
-    """What stdout can show."""
+    """Return the display capabilities of stdout."""
     width = _width() if sys.stdout.isatty() else None
     return Style(color=options.use_color(), width=width, unicode=_supports_utf8(os.environ))
 
@@ -132,7 +135,7 @@ def _width() -> int:
 
 
 def _supports_utf8(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal has letters beyond ASCII, by the locale, of which the first variable that is set counts.
+    """Return whether the locale supports characters beyond ASCII. The first variable that is set decides.
 
     >>> _supports_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _supports_utf8({"LANG": "C.utf8"}), _supports_utf8({})
     (False, True, True)
@@ -142,7 +145,7 @@ def _supports_utf8(environ: Mapping[str, str]) -> bool:
 
 
 def print_output(document: dict[str, Any], output: str) -> None:
-    """Print data for programs, as ``json`` or ``yaml``."""
+    """Print a document as ``json`` or ``yaml``."""
     if output == "json":
         click.echo(json.dumps(document, indent=2))
         return
@@ -152,15 +155,15 @@ def print_output(document: dict[str, Any], output: str) -> None:
 
 
 def changed(options: Options, backend: Backend, name: str, action: str, what: str = "", **facts: Any) -> None:
-    """Print that a job was changed, and where: a sentence, or with ``-o`` a document or a name.
+    """Print that a job was changed, and its place: a sentence, or with ``-o`` a document or a name.
 
     Args:
-        options: the shared flags.
-        backend: the place of the job.
-        name: the job.
-        action: what was done to it, in one word.
-        what: the end of the sentence; the action when empty.
-        facts: more fields of the document.
+        options: Shared flags.
+        backend: Place of the job.
+        name: Name of the job.
+        action: Change in one word.
+        what: End of the sentence (default: the action).
+        facts: Further fields of the document.
     """
     if options.output is None:
         click.echo(f"job {name} {what or action} {place_of(backend)}")
@@ -173,7 +176,7 @@ def changed(options: Options, backend: Backend, name: str, action: str, what: st
 
 
 def seconds_of(flag: str, text: str | None) -> float | None:
-    """A time such as ``90``, ``90s`` or ``10m``. Raises UsageError."""
+    """Parse a duration such as ``90``, ``90s`` or ``10m``. Raises UsageError."""
     if text is None:
         return None
     from kubectl_ddp.spec.quantity import BadValue, parse_seconds  # noqa: PLC0415 - decimal numbers: 5 ms

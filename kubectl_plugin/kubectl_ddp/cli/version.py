@@ -30,5 +30,5 @@ def version(options: Options) -> None:
 
 
 def version_text() -> str:
-    """The version for a person."""
+    """Return the version as text."""
     return f"kubectl-ddp {release.version()} (Python {platform.python_version()})"
