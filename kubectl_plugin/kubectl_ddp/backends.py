@@ -66,7 +66,7 @@ _FOREIGN: Final = frozenset(FLAGS) - NOT_WHERE - {"namespace"}
 def backend_for(where: Where, name: str | None = None) -> Backend:
     """Return the backend for the job ``name``, by the table above. Raises UsageError."""
     if is_local(where, name):
-        from kubectl_ddp.local.backend import LocalBackend  # noqa: PLC0415 - only who runs locally pays for it
+        from kubectl_ddp.local.backend import LocalBackend  # noqa: PLC0415 - only for local jobs
 
         return LocalBackend()
     return cluster_of(where)

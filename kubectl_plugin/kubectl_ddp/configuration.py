@@ -60,7 +60,7 @@ def read(file: Path) -> Layer:
     lines = _lines(file)
     if not any(line.strip() and not line.lstrip().startswith("#") for line in lines):
         return {}
-    import yaml  # noqa: PLC0415 - those without defaults do without
+    import yaml  # noqa: PLC0415 - only if there are defaults
 
     try:
         root = yaml.compose("\n".join(lines), Loader=yaml.SafeLoader)
@@ -110,7 +110,7 @@ def _checked(key: str, place: str) -> str:
     if key in SETTINGS:
         return key
     if head not in KEYS:
-        import difflib  # noqa: PLC0415 - for a word that nobody knows
+        import difflib  # noqa: PLC0415 - only for an unknown key
 
         keys = (*KEYS, *SETTINGS)
         close = difflib.get_close_matches(head, keys, n=1)

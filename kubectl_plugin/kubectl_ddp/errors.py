@@ -6,14 +6,14 @@
     ├─ UsageError            2   an invalid flag, key or value
     ├─ NotFound              3   no such job, pod, rank or file
     ├─ PreflightFailed       4   the job cannot run here
-    ├─ Forbidden             5   the API server or the file system says no
-    ├─ AlreadyExists             1   the name belongs to something else
+    ├─ Forbidden             5   the API server or the file system denies access
+    ├─ AlreadyExists             1   the name belongs to another object
     ├─ Unreachable           1   a server or a pod does not answer
     ├─ JobFailed            10   the user's code failed
     ├─ InfrastructureFailed 11   node, preemption, memory or network failed, not the code
-    ├─ Cancelled            12   deleted or suspended while we waited
-    ├─ StillPending         13   not running, and asked not to wait
-    ├─ TimedOut            124   the wait ended before the job did what was waited for
+    ├─ Cancelled            12   deleted or suspended during the wait
+    ├─ StillPending         13   not running, and no wait requested
+    ├─ TimedOut            124   the wait ended before the job met the condition
     └─ Interrupted         130   Ctrl-C
 
 Each message is one sentence that names the value; ``hint`` suggests the next step.

@@ -1,4 +1,4 @@
-"""Renders every job file of a directory: ``python -m kubectl_ddp.examples manifests/examples``.
+"""Render every job file of a directory: ``python -m kubectl_ddp.examples manifests/examples``.
 
 ``digits.ddp.yaml`` becomes ``pytorchjob/digits.yaml`` and one file for each other engine. A job file that names its
 engine becomes one file. The directory of an engine holds Kubernetes objects only, so ``kubectl apply -f`` accepts it. A

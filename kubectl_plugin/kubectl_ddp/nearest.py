@@ -12,7 +12,7 @@ def suggest_close_match(word: str, known: Iterable[str], *, cutoff: float = 0.6)
     >>> suggest_close_match("trian.py", ["train.py", "data.py"]), suggest_close_match("x", ["train.py"])
     ("Did you mean 'train.py'?", '')
     """
-    import difflib  # noqa: PLC0415 - needed on errors alone
+    import difflib  # noqa: PLC0415 - only for errors
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"Did you mean '{close[0]}'?" if close else ""

@@ -23,8 +23,9 @@ if [ -n "$RANK_PID" ]; then
 fi
 exec "$python" -P -m ddp_trainer profile "$@"
 """
-"""Shell command that runs the profiler with the rank's interpreter, which can import ``ddp_trainer``; ``$1`` is the
-interpreter to use if the process of the rank is unknown.
+"""Shell command that runs the profiler with the rank's interpreter, which can import ``ddp_trainer``.
+
+``$1`` is the interpreter to use if the process of the rank is unknown.
 """
 _SPARE_SECONDS: Final = 30.0
 """Time allowed for the connection and the transfer, in seconds."""

@@ -1,4 +1,4 @@
-"""Ranks that wait for another one, as their launchers report it in the metrics of their pods.
+"""Stalled worker groups, as reported by the launchers in the metrics of their pods.
 
 :func:`find_stalled_group` reads it; ``status``, ``top`` and ``why`` show it.
 """
@@ -19,7 +19,7 @@ class StalledGroup:
     seconds: float
     """Time since any rank made progress."""
     rank: int | None = None
-    """First rank that the others wait for; None where no rank is the cause."""
+    """First rank that the others wait for; None if no single rank is the cause."""
 
 
 def find_stalled_group(told: Mapping[str, Samples]) -> StalledGroup | None:
@@ -41,7 +41,7 @@ def find_stalled_group(told: Mapping[str, Samples]) -> StalledGroup | None:
 
 
 def is_reported(told: Mapping[str, Samples]) -> bool:
-    """Whether any pod reports stalls at all; launchers of earlier versions do not."""
+    """Return whether any pod reports stalls. Launchers of earlier versions do not."""
     return any(said.value(Metric.STALLED) is not None for said in told.values())
 
 

@@ -210,5 +210,5 @@ def _watch(backend: Backend, name: str, arrivals: queue.SimpleQueue[Snapshot | B
         for snapshot in backend.watch(name):
             arrivals.put(snapshot)
         arrivals.put(None)
-    except BaseException as error:  # noqa: BLE001 - raised again where it is waited
+    except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
         arrivals.put(error)

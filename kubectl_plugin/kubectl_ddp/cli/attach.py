@@ -53,7 +53,7 @@ def attach_to_job(
     if is_data:
         _print_end(backend, submission, options)
     else:
-        options.print_message(f"Job {name} has succeeded.")  # without details, because each operator reports success in other words
+        options.print_message(f"Job {name} has succeeded.")  # operators word their details differently
 
 
 def _print_end(backend: Backend, submission: dict[str, Any], options: Options) -> None:

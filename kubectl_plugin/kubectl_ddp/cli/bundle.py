@@ -1,4 +1,4 @@
-"""``kubectl ddp bundle``."""
+"""Command ``kubectl ddp bundle``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bundle(options: Options, job: str | None, *, path: str | None) -> None:
     Objects, events, lines and metrics of its pods, what stands around it, and the findings of why. Values of variables
     that look like secrets are taken out, and Secrets are never read; look through it all the same before you share it.
     """
-    from kubectl_ddp.bundle import files, write  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.bundle import files, write  # noqa: PLC0415 - not needed for help and completion
 
     if path == "-" and sys.stdout.isatty():
         raise UsageError("An archive is nothing for a terminal.", hint="Name a --file, or send it somewhere with '>'.")

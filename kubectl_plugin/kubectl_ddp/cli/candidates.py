@@ -32,7 +32,7 @@ MOST_RANKS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One completion of a word."""
+    """One possible completion."""
 
     value: str
     description: str = ""
@@ -157,7 +157,7 @@ def _ports(_words: CommandArgs) -> Iterable[Candidate]:
 
 def _config_keys(words: CommandArgs) -> Iterable[Candidate]:
     """Return the keys that may have a default, after ``set`` and ``unset``."""
-    from kubectl_ddp.configuration import KEYS, SETTINGS  # noqa: PLC0415 - one command's alone
+    from kubectl_ddp.configuration import KEYS, SETTINGS  # noqa: PLC0415 - only for one command
 
     return [Candidate(key) for key in (*KEYS, *SETTINGS)] if words.positional_args[:1] in (["set"], ["unset"]) else []
 
@@ -189,7 +189,7 @@ def _namespace_of_context(words: CommandArgs) -> dict[str, str]:
 
 def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]]:
     """Return the contexts, clusters or users of the kubeconfig. If several files define a name, the first is used."""
-    import yaml  # noqa: PLC0415 - commands and flags are completed without it
+    import yaml  # noqa: PLC0415 - not needed to complete commands and flags
 
     named = words.where().kubeconfig
     found: dict[str, Mapping[str, Any]] = {}
@@ -202,7 +202,7 @@ def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]
 
 def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
     """Return the built-in presets and those that the namespace shares."""
-    from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - of few words that are completed
+    from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - rarely needed
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
 
     place = words.where()

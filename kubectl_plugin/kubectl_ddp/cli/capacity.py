@@ -1,4 +1,4 @@
-"""``kubectl ddp capacity``."""
+"""Command ``kubectl ddp capacity``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def capacity(options: Options, *, gpu_type: str | None, queue: str | None, cpu: 
     What you may not read is said and left out. In a cluster, free is what pods have not asked for; on this machine,
     what programs do not use.
     """
-    from kubectl_ddp.cli.free import CapacityOptions, print_capacity  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.cli.free import CapacityOptions, print_capacity  # noqa: PLC0415 - not needed for help and completion
 
     wish: CapacityOptions = CapacityOptions(gpu_type=gpu_type, queue=queue, cpu=cpu, memory=memory)
     print_capacity(options, wish)

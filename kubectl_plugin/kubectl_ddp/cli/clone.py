@@ -1,4 +1,4 @@
-"""``kubectl ddp clone``."""
+"""Command ``kubectl ddp clone``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clone(
     What the job was told is kept; what followed from it follows anew: with other --gpus come other cores and memory.
     Words after '--' replace the arguments of its program.
     """
-    from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.cli.submission import SubmitOptions, submit_prepared  # noqa: PLC0415
     from kubectl_ddp.job_recovery import code_of, recover_spec  # noqa: PLC0415
     from kubectl_ddp.spec.minimal_spec import minimal_layer, origin_from_job  # noqa: PLC0415

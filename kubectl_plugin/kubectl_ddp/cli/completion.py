@@ -1,4 +1,4 @@
-"""``kubectl ddp completion``."""
+"""Command ``kubectl ddp completion``."""
 
 from __future__ import annotations
 

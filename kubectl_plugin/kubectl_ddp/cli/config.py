@@ -1,4 +1,4 @@
-"""``kubectl ddp config``."""
+"""Command ``kubectl ddp config``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ path             print the path of the file with the defaults
 @shared_options("json", "yaml")
 def config(options: Options, action: str, words: tuple[str, ...]) -> None:
     """Show the values that commands use; set and unset defaults of your own."""
-    from kubectl_ddp.configuration import config_file, write  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.configuration import config_file, write  # noqa: PLC0415 - not needed for help and completion
 
     low, high = WORDS[action]
     if not low <= len(words) <= high:
@@ -103,7 +103,7 @@ def _kubeconfig_origin() -> str:
 
 def _engine(backend: ClusterBackend) -> Row:
     """Return the engine that ``auto`` selects in the cluster."""
-    from kubectl_ddp.render.choose import choose_engine  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.render.choose import choose_engine  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.engine import Engine  # noqa: PLC0415
 
     try:
@@ -113,7 +113,7 @@ def _engine(backend: ClusterBackend) -> Row:
 
 
 def _files() -> Iterator[Row]:
-    import shutil  # noqa: PLC0415 - help and completion do without
+    import shutil  # noqa: PLC0415 - not needed for help and completion
 
     from kubectl_ddp.configuration import config_file  # noqa: PLC0415
 
@@ -124,7 +124,7 @@ def _files() -> Iterator[Row]:
 
 def _defaults() -> Iterator[Row]:
     """Yield the default values of a job's keys."""
-    from kubectl_ddp.configuration import IMAGE_VARIABLE, defaults_of  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.configuration import IMAGE_VARIABLE, defaults_of  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.resolve import DEFAULTS  # noqa: PLC0415
     from kubectl_ddp.version import default_image  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``kubectl ddp dashboard``."""
+"""Command ``kubectl ddp dashboard``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DashboardLink:
 
 def _grafana_url(flag: str | None) -> str | None:
     """Return the address of Grafana from the flag, the environment or the user's defaults. Raises UsageError."""
-    from kubectl_ddp.configuration import GRAFANA, config_file, setting  # noqa: PLC0415 - help does without
+    from kubectl_ddp.configuration import GRAFANA, config_file, setting  # noqa: PLC0415 - not needed for help
 
     told = ((flag, "--grafana"), (os.environ.get(VARIABLE), f"${VARIABLE}"), (setting(GRAFANA), str(config_file())))
     return next((checked(url, origin) for url, origin in told if url), None)
@@ -86,7 +86,7 @@ def _show(options: Options, url: str, *, opens: bool) -> None:
 
 
 def _show_through(options: Options, handover: ExecCommand, service: GrafanaService, page: DashboardLink) -> None:
-    from kubectl_ddp.port_forward import open_port_forward  # noqa: PLC0415 - subprocess, which others do without
+    from kubectl_ddp.port_forward import open_port_forward  # noqa: PLC0415 - imports subprocess
 
     with open_port_forward(handover) as opened:
         options.print_message(f"Through {service}, until Ctrl-C.")

@@ -1,4 +1,4 @@
-"""``kubectl ddp delete``."""
+"""Command ``kubectl ddp delete``."""
 
 from __future__ import annotations
 

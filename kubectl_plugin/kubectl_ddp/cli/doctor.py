@@ -1,4 +1,4 @@
-"""``kubectl ddp doctor``."""
+"""Command ``kubectl ddp doctor``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def doctor(options: Options, *, strict: bool) -> None:
     Creates nothing but questions about rights. Where rights are missing, the Role to ask for follows the table. With
     --local only this machine is looked at. Exit code 4 says that something fails.
     """
-    from kubectl_ddp.cli.target import print_output, style  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.cli.target import print_output, style  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.doctor.client import inspect_client, run_checks  # noqa: PLC0415
     from kubectl_ddp.doctor.model import Verdict, checks_to_dict, table  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``kubectl ddp events``."""
+"""Command ``kubectl ddp events``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl ddp exec``."""
+"""Command ``kubectl ddp exec``."""
 
 from __future__ import annotations
 

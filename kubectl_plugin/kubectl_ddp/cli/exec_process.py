@@ -18,7 +18,7 @@ def replace_process(to: ExecCommand) -> NoReturn:
     try:
         if to.directory is not None:
             os.chdir(to.directory)
-        os.execvpe(to.words[0], to.words, environ)  # noqa: S606 - no shell is what we want
+        os.execvpe(to.words[0], to.words, environ)  # noqa: S606 - intentionally without a shell
     except FileNotFoundError:
         raise NotFound(f"There is no program '{to.words[0]}' there.", hint="Name one that is, after '--'.") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``kubectl ddp hang``."""
+"""Command ``kubectl ddp hang``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hang(options: Options, job: str | None, *, seconds: float) -> None:
     the right to exec the rank is named and its stack is left out. The exit code is 14 where the job hangs or has ended
     by it, else 0.
     """
-    from kubectl_ddp.hang.printer import hang_report_to_dict, text  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.hang.printer import hang_report_to_dict, text  # noqa: PLC0415 - not needed for help and completion
 
     backend, name = target(options, job)
     try:

@@ -187,7 +187,7 @@ def read_job(
         under: Values of another job, to use instead of the user's defaults.
         plans: True to replace ``parallel: auto`` by a layout.
     """
-    from kubectl_ddp.configuration import defaults_of  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.configuration import defaults_of  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.resolve import resolve, set_values  # noqa: PLC0415
 
     layers: list[Layer] = [under if under is not None else defaults_of(os.environ)]
@@ -250,7 +250,7 @@ def _parse_job_size(word: str | None, layer: Layer) -> dict[str, Given]:
 def _defaulting_context(
     name_suffix: str, options: Options, environ: Mapping[str, str] = os.environ
 ) -> DefaultingContext:
-    from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.cli.sharing import shared_by  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.derive import DEFAULT, DefaultingContext  # noqa: PLC0415
 
     said = environ.get(IMAGE_VARIABLE)

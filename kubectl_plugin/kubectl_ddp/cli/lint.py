@@ -1,4 +1,4 @@
-"""``kubectl ddp lint``."""
+"""Command ``kubectl ddp lint``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -
     Job, Pod and others. Where a job of ours starts, its launcher applies the rules about variables again, and those
     that need the node.
     """
-    from kubectl_ddp.lint.registry import unknown_ids  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.lint.registry import unknown_ids  # noqa: PLC0415 - not needed for help and completion
 
     if unknown := unknown_ids(ignored):
         raise UsageError(
@@ -91,7 +91,7 @@ def _lint_request(options: Options, request: JobRequest, ignored: str) -> LintRe
 
 def _check_is_python(path: str) -> None:
     """Check that the launcher can start the file. ``submit`` does not check this, so a wrong file fails in the pod."""
-    from kubectl_ddp.script import check_script  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.script import check_script  # noqa: PLC0415 - not needed for help and completion
 
     check_script(path)
     with Path(path).open("rb") as file:
@@ -116,7 +116,7 @@ def _reject_flags(request: JobRequest, file: JobFile) -> None:
 
 def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, options: Options) -> LintResult:
     from kubectl_ddp.lint.manifests import find_workloads, without_pods  # noqa: PLC0415
-    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - not needed for help and completion
 
     makers = find_workloads(objects)
     for lonely in without_pods(objects):
@@ -133,7 +133,7 @@ def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, o
 
 
 def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
-    from ddp_trainer.common.constants import Env  # noqa: PLC0415 - help and completion do without these
+    from ddp_trainer.common.constants import Env  # noqa: PLC0415 - not needed for help and completion
     from ddp_trainer.common.lint.registry import check  # noqa: PLC0415
     from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415
     from kubectl_ddp.lint.model import PodFinding  # noqa: PLC0415
@@ -148,7 +148,7 @@ def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
 
 def facts_of(prepared: Prepared) -> Facts:
     """Return the facts about the job's nodes."""
-    from ddp_trainer.common.lint.model import Facts  # noqa: PLC0415 - help and completion do without
+    from ddp_trainer.common.lint.model import Facts  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.render import Site  # noqa: PLC0415
 
     spec = prepared.spec
@@ -164,7 +164,7 @@ def facts_of(prepared: Prepared) -> Facts:
 def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
     """Return the findings about the pods of a job; empty on this machine, which has no pods."""
     from kubectl_ddp.lint.manifests import find_workloads  # noqa: PLC0415
-    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.render import Site  # noqa: PLC0415
     from kubectl_ddp.spec.engine import Gang  # noqa: PLC0415
 
@@ -178,7 +178,7 @@ def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
 
 def _show(options: Options, looked: LintResult) -> None:
     if options.output == "json":
-        from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415 - help and completion do without
+        from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415 - not needed for help and completion
 
         found = [{"where": placed.where, **dataclasses.asdict(placed.finding)} for placed in looked.found]
         counts = _counts(looked.found)

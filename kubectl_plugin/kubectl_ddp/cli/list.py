@@ -1,4 +1,4 @@
-"""``kubectl ddp list``."""
+"""Command ``kubectl ddp list``."""
 
 from __future__ import annotations
 

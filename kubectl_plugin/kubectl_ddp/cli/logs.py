@@ -1,4 +1,4 @@
-"""``kubectl ddp logs``."""
+"""Command ``kubectl ddp logs``."""
 
 from __future__ import annotations
 

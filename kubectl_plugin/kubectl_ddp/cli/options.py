@@ -52,7 +52,7 @@ def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text:
 
 def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
     """Return the error with a suggestion of a similarly named job, if there is one."""
-    from kubectl_ddp.cli.target import suggest_job  # noqa: PLC0415 - needed on this error alone
+    from kubectl_ddp.cli.target import suggest_job  # noqa: PLC0415 - only for this error
 
     return NotFound(error.message, hint=suggest_job(error.name, options) or error.hint)
 

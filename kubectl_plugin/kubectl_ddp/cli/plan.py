@@ -1,4 +1,4 @@
-"""``kubectl ddp plan``."""
+"""Command ``kubectl ddp plan``."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def plan(options: Options, /, *, is_complete: bool, **given: Any) -> None:
     memory per GPU, step time, MFU and pipeline bubble, by published formulas and the vendor's figures; the best comes
     first. Exit code 4 where none fits.
     """
-    from kubectl_ddp.cli.planning import PlanOptions, print_plan  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.cli.planning import PlanOptions, print_plan  # noqa: PLC0415 - not needed for help and completion
 
     print_plan(options, PlanOptions(**given), is_complete=is_complete)

@@ -1,4 +1,4 @@
-"""``kubectl ddp port-forward``."""
+"""Command ``kubectl ddp port-forward``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl ddp preflight``."""
+"""Command ``kubectl ddp preflight``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def preflight(options: Options, request: JobRequest, *, strict: bool) -> None:
     Takes what submit takes. Looks at room on the machines, Kueue, quotas, volumes, Secrets, rights, and what admission
     would say. Exits with 4 when the job cannot run there, with 5 when you may not submit it.
     """
-    from kubectl_ddp.cli.preflight_run import inspect_job  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.cli.preflight_run import inspect_job  # noqa: PLC0415 - not needed for help and completion
 
     inspect_job(options, request, is_strict=strict)

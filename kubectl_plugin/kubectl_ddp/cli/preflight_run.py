@@ -42,7 +42,7 @@ def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> No
     prepared = prepared.resolve_engine(backend)
     spec = prepared.spec
     told = backend.preflight(spec, prepared.objects(prepared.placeholder), is_thorough=True)
-    assert told is not None  # noqa: S101 - a cluster answers
+    assert told is not None  # noqa: S101 - never None for a cluster
     found = run_checks([*OF_THE_JOB, *OF_THE_CLUSTER], *told)
     if options.output is not None:
         print_output(findings_to_dict(spec, backend.where, told[0].namespace, found), options.output)
@@ -100,7 +100,7 @@ def _finding_error(finding: Finding) -> DdpError:
 
 def _is_already_submitted(backend: Backend, name: str, objects: Sequence[Object]) -> bool:
     """Return whether this very job was submitted before. Then submission creates nothing, and is not rejected."""
-    from ddp_trainer.common.constants import Annotation  # noqa: PLC0415 - for a refusal alone
+    from ddp_trainer.common.constants import Annotation  # noqa: PLC0415 - only after a denied request
     from kubectl_ddp import roots  # noqa: PLC0415
 
     try:

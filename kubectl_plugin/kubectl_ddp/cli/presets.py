@@ -1,4 +1,4 @@
-"""``kubectl ddp presets``."""
+"""Command ``kubectl ddp presets``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def presets(options: Options, preset: str | None) -> None:
     A preset holds values that suit a kind of machine, a fabric those of the network between GPUs. --preset and --fabric
     choose them, and flags and job files win over both. Presets of the type 'shared' are those of the namespace.
     """
-    from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415 - not needed for help and completion
 
     if preset is not None:
         document = _find_profile(preset, options)
@@ -59,7 +59,7 @@ def _find_profile(name: str, options: Options) -> dict[str, Any]:
         if name in there.texts:
             return _as_data(there.read(name), SHARED, there.place)
         found |= {each: {} for each in there.texts}
-        import difflib  # noqa: PLC0415 - needed on this error alone
+        import difflib  # noqa: PLC0415 - only for this error
 
         close = difflib.get_close_matches(name, found, n=1)
         hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(found)}."
@@ -69,7 +69,7 @@ def _find_profile(name: str, options: Options) -> dict[str, Any]:
 
 def _all() -> Iterator[dict[str, Any]]:
     from kubectl_ddp.fabrics.model import SET  # noqa: PLC0415
-    from kubectl_ddp.fabrics.registry import FABRICS  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.fabrics.registry import FABRICS  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.presets import PRESETS as ALL  # noqa: PLC0415
 
     yield from (_as_data(preset, PRESETS, "") for preset in ALL.values())

@@ -1,4 +1,4 @@
-"""``kubectl ddp profile``."""
+"""Command ``kubectl ddp profile``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     script under ddp-launch. While nobody asks, it costs nothing; while somebody does, that rank is slower, and the
     others wait for it.
     """
-    from kubectl_ddp.profile import entry, fetch_trace  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.profile import entry, fetch_trace  # noqa: PLC0415 - not needed for help and completion
 
     seconds = parse_timeout(timeout)
     if not seconds:

@@ -1,4 +1,4 @@
-"""``kubectl ddp prune``."""
+"""Command ``kubectl ddp prune``."""
 
 from __future__ import annotations
 

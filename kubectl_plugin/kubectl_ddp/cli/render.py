@@ -1,4 +1,4 @@
-"""``kubectl ddp render``."""
+"""Command ``kubectl ddp render``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job has the same one; a
     submission gets one of its own. The Secret in it is random each time: keep the output as you keep a password.
     """
-    from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.cli.prepare import prepare  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.json_output import API_VERSION  # noqa: PLC0415
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
     from kubectl_ddp.spec.notes import spec_notes  # noqa: PLC0415
@@ -54,7 +54,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
 def _warn_of_pods(prepared: Prepared, options: Options) -> None:
     """Print warnings about the pods that result from flags and job file."""
-    from kubectl_ddp.cli.lint import of_pods  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.cli.lint import of_pods  # noqa: PLC0415 - not needed for help and completion
 
     for placed in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
         if placed.finding.severity != "info":
@@ -63,7 +63,7 @@ def _warn_of_pods(prepared: Prepared, options: Options) -> None:
 
 def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
     """Yield dotted key, value and origin of each value of a job."""
-    from kubectl_ddp.spec import fabric  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.spec import fabric  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.serialization import spec_to_dict  # noqa: PLC0415
 
     document = spec_to_dict(resolved.spec)

@@ -1,4 +1,4 @@
-"""``kubectl ddp report``."""
+"""Command ``kubectl ddp report``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
     The page is one HTML file that needs no network and no server: send it on, print it, keep it. It is made of what the
     job has kept itself, while it runs and after its end, or with --from prometheus JOB URL of what that has scraped.
     """
-    from kubectl_ddp.report.compose import report as composed  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.report.compose import report as composed  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.report.html_report import render_html  # noqa: PLC0415
 
     if source == PROMETHEUS and url is None and job is not None and "://" in job:

@@ -1,4 +1,4 @@
-"""``kubectl ddp restart``."""
+"""Command ``kubectl ddp restart``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
 def _finish(options: Options, backend: Backend, name: str, record: Object) -> None:
     """Complete an interrupted restart that had already deleted the old run."""
     from kubectl_ddp.job_recovery import recover_spec, run_of  # noqa: PLC0415
-    from kubectl_ddp.render.code import read_back  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.render.code import read_back  # noqa: PLC0415 - not needed for help and completion
 
     effect = f"An earlier restart of job {name} was cut off; it is finished now."
     run = _submit_new_run(backend, name, recover_spec(record), read_back(record), str(run_of(record)))
@@ -158,14 +158,14 @@ def _suspend_and_resume(backend: Backend, state: JobState, timeout: float | None
 
 def _renew(backend: Backend, name: str) -> str | None:
     """Replace the failed run by a new one, and return its id."""
-    from kubectl_ddp.job_recovery import code_of, recover_spec  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.job_recovery import code_of, recover_spec  # noqa: PLC0415 - not needed for help and completion
 
     spec = recover_spec(backend.job(name).job)
     return _submit_new_run(backend, name, spec, code_of(backend, spec), secrets.token_hex(6))
 
 
 def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | None, run_id: str) -> str | None:
-    from kubectl_ddp.render import Site, render  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.render import Site, render  # noqa: PLC0415 - not needed for help and completion
 
     site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
     objects = render(spec, run_id, site=site, code=code, api_servers=backend.api_servers())

@@ -27,7 +27,7 @@ BROKEN_PIPE: Final = 128 + 13
 def run(arguments: Sequence[str]) -> int:
     """Run ``kubectl-ddp ARGUMENTS`` and return its exit code. Errors are printed to stderr."""
     if sys.stdout is None:  # closed by the caller (``>&-``): discard the output
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end, as stdout is
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - stays open until exit, like stdout
     with escaping():
         return _run(arguments)
 
@@ -39,7 +39,7 @@ def _run(arguments: Sequence[str]) -> int:
         return end.exit_code
     except BrokenPipeError:
         return _reader_is_gone()
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: a person reads one sentence
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error is printed as one sentence
         return _fail(_to_ddp_error(error, arguments), arguments)
 
 
@@ -95,7 +95,7 @@ def _flag_hint(error: click.NoSuchOption, path: str) -> str:
 
 def _fail(error: DdpError, arguments: Sequence[str]) -> int:
     if _has_flag(arguments, "-v", "--verbose"):
-        import traceback  # noqa: PLC0415 - for those who look for a bug
+        import traceback  # noqa: PLC0415 - only with --verbose
 
         traceback.print_exc()
     try:

@@ -1,4 +1,4 @@
-"""``kubectl ddp scale``."""
+"""Command ``kubectl ddp scale``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl ddp status``."""
+"""Command ``kubectl ddp status``."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _random_suffix() -> str:
 
 
 def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:
-    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - YAML, which help does without
+    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - imports YAML
 
     objects = _checked_by_server(prepared) if on_server else prepared.objects(prepared.placeholder)
     if options.output in {"json", "yaml"}:

@@ -1,4 +1,4 @@
-"""``kubectl ddp submit``."""
+"""Command ``kubectl ddp submit``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def submit(
 
     Words after '--' are arguments of the program. The job goes on when this command has ended.
     """
-    from kubectl_ddp.cli.submission import SubmitOptions, submit_job  # noqa: PLC0415 - help and completion do without
+    from kubectl_ddp.cli.submission import SubmitOptions, submit_job  # noqa: PLC0415 - not needed for help and completion
 
     submit_job(
         options,

@@ -1,4 +1,4 @@
-"""``kubectl ddp suspend`` and ``kubectl ddp resume``."""
+"""Commands ``kubectl ddp suspend`` and ``kubectl ddp resume``."""
 
 from __future__ import annotations
 

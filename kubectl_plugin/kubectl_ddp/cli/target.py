@@ -149,7 +149,7 @@ def print_output(document: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(document, indent=2))
         return
-    from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - YAML, which the other forms do without
+    from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - imports YAML
 
     click.echo(to_yaml([document]), nl=False)
 

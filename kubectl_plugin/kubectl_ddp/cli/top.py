@@ -1,4 +1,4 @@
-"""``kubectl ddp top``."""
+"""Command ``kubectl ddp top``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def top(options: Options, job: str | None, *, once: bool) -> None:
         state = observe(backend, backend.job(name, events=False))
         picture: TopView | None = TopView(state=state, now=time.time(), slow=slowdown_by_rank(state.ranks))
     else:
-        from kubectl_ddp.top.watch import watch  # noqa: PLC0415 - a terminal, which a pipe does without
+        from kubectl_ddp.top.watch import watch  # noqa: PLC0415 - only for a terminal
 
         try:
             picture = watch(backend, name, looks)

@@ -1,4 +1,4 @@
-"""``kubectl ddp version``."""
+"""Command ``kubectl ddp version``."""
 
 from __future__ import annotations
 

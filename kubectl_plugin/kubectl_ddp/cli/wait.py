@@ -1,4 +1,4 @@
-"""``kubectl ddp wait``."""
+"""Command ``kubectl ddp wait``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl ddp why``."""
+"""Command ``kubectl ddp why``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def why(options: Options, job: str | None) -> None:
     The exit code tells the class of the first cause: 0 it runs or has succeeded, 10 its code failed, 11 a machine did,
     12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
     """
-    from kubectl_ddp.result_annotations import persist_result  # noqa: PLC0415 - help and completion do without these
+    from kubectl_ddp.result_annotations import persist_result  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.why.chain import run_checks  # noqa: PLC0415
     from kubectl_ddp.why.gather import gather  # noqa: PLC0415
     from kubectl_ddp.why.printer import diagnosis_to_dict, text  # noqa: PLC0415

@@ -82,7 +82,7 @@ class Api:
         policies.
         """
         told = copy(self)
-        told._hear = hear  # noqa: SLF001 - our own
+        told._hear = hear  # noqa: SLF001 - the same class
         told._heard = set()  # noqa: SLF001
         return told
 
@@ -157,7 +157,7 @@ class Api:
         """Return a streaming response, which the caller must close. Reading it raises urllib3's errors."""
         patience = Timeouts(connect=self._patience.connect, read=silence_seconds)
         answer = self._send("GET", path, query, patience=patience, streams=True)
-        assert answer.stream is not None  # noqa: S101 - what was asked for as a stream
+        assert answer.stream is not None  # noqa: S101 - streams=True was requested
         return answer.stream
 
     def _json(

@@ -103,7 +103,7 @@ class ClusterBackend:
 
     def api_servers(self) -> tuple[str, ...]:
         """Return the addresses of the API servers. If they cannot be read, print a notice and return none."""
-        from kubectl_ddp.cluster.servers import api_servers  # noqa: PLC0415 - for those who submit
+        from kubectl_ddp.cluster.servers import api_servers  # noqa: PLC0415 - only for submission
 
         return api_servers(self._api, self._notice)
 
@@ -118,7 +118,7 @@ class ClusterBackend:
 
     def watch(self, name: str) -> Iterator[Snapshot]:
         """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
-        from kubectl_ddp.cluster.job_watch import watch  # noqa: PLC0415 - for those who stay
+        from kubectl_ddp.cluster.job_watch import watch  # noqa: PLC0415 - only for a watch
 
         yield from watch(self._api, self._jobs.named(name), self.namespace)
 
@@ -136,7 +136,7 @@ class ClusterBackend:
 
     def grafana(self) -> GrafanaService:
         """Return Grafana's Service. Raises NotFound, UsageError, Forbidden."""
-        from kubectl_ddp.cluster.grafana import grafana  # noqa: PLC0415 - for ``dashboard`` alone
+        from kubectl_ddp.cluster.grafana import grafana  # noqa: PLC0415 - only for ``dashboard``
 
         return grafana(self._api)
 
@@ -156,7 +156,7 @@ class ClusterBackend:
 
     def metrics_history(self, pod: Object) -> str | None:
         """Return the history of the pod's metrics, from its aggregator or from the end of its log."""
-        from kubectl_ddp.history_log import LAST_LINES, unpacked  # noqa: PLC0415 - a report alone needs it
+        from kubectl_ddp.history_log import LAST_LINES, unpacked  # noqa: PLC0415 - only for reports
 
         if is_running(pod):
             with contextlib.suppress(Unreachable):  # earlier versions do not serve it
@@ -175,7 +175,7 @@ class ClusterBackend:
         since: str | None = None,
     ) -> Iterator[str]:
         """Yield the lines of the pod's container; with ``follow``, until the container ends."""
-        from kubectl_ddp.history_log import without  # noqa: PLC0415 - who looks at no lines does without
+        from kubectl_ddp.history_log import without  # noqa: PLC0415 - only for logs
 
         for entry in without(self._entries(pod, follow=follow, tail=tail, since=since)):
             yield entry if timestamps else entry.partition(" ")[2]
@@ -184,20 +184,20 @@ class ClusterBackend:
         self, pod: Object, *, follow: bool = False, tail: int | None = None, since: str | None = None
     ) -> Iterator[str]:
         """Yield all lines, each prefixed with its time."""
-        from kubectl_ddp.cluster.pod_logs import PodLogs  # noqa: PLC0415 - streams come through urllib3
+        from kubectl_ddp.cluster.pod_logs import PodLogs  # noqa: PLC0415 - imports urllib3
 
         source = PodLogs(self._api, pod_path(pod), pod)
         return source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
         """Return objects related to a job, of the given kinds, read concurrently."""
-        from kubectl_ddp.cluster.related_reader import read  # noqa: PLC0415 - who explains a job pays for it
+        from kubectl_ddp.cluster.related_reader import read  # noqa: PLC0415 - only for why and bundle
 
         return read(self._api, self.namespace, kind_of(job).engine, kinds)
 
     def inspect_cluster(self) -> ClusterFacts:
         """Return the properties of the cluster and the rights of the user there."""
-        from kubectl_ddp.cluster.cluster_info import inspect_cluster  # noqa: PLC0415 - a checkup alone needs it
+        from kubectl_ddp.cluster.cluster_info import inspect_cluster  # noqa: PLC0415 - only for ``doctor``
 
         return inspect_cluster(self._api, self.namespace)
 
@@ -229,7 +229,7 @@ class ClusterBackend:
         Raises:
             NotFound: If the namespace does not exist.
         """
-        from kubectl_ddp.checks.subject import subject_of  # noqa: PLC0415 - for those who submit
+        from kubectl_ddp.checks.subject import subject_of  # noqa: PLC0415 - only for submission
         from kubectl_ddp.cluster.facts import PreflightReader  # noqa: PLC0415
 
         subject = subject_of(spec, objects, spec.namespace or self.namespace)
@@ -237,13 +237,13 @@ class ClusterBackend:
 
     def inventory(self) -> Inventory:
         """Return machines, pods and queues, which determine free capacity, and a note for each that may not be read."""
-        from kubectl_ddp.cluster.capacity_reader import read  # noqa: PLC0415 - for ``capacity`` alone
+        from kubectl_ddp.cluster.capacity_reader import read  # noqa: PLC0415 - only for ``capacity``
 
         return read(self._api, self.namespace)
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
         """Return the error with all missing rights; ``None`` if no right is missing or the rights cannot be read."""
-        from kubectl_ddp.cluster import access_review  # noqa: PLC0415 - for a refusal alone
+        from kubectl_ddp.cluster import access_review  # noqa: PLC0415 - only after a denied request
 
         with contextlib.suppress(DdpError):
             if lacking := access_review.missing_to_submit(self._api, self._discovery, self.namespace, objects):
@@ -254,13 +254,13 @@ class ClusterBackend:
         return None
 
     def _submission(self, objects: Sequence[Object]) -> Submission:
-        from kubectl_ddp.cluster.submission import Submission  # noqa: PLC0415 - for those who submit
+        from kubectl_ddp.cluster.submission import Submission  # noqa: PLC0415 - only for submission
 
         return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
 
     def shared_presets(self) -> SharedPresets:
         """Return the presets that the namespace shares."""
-        from kubectl_ddp.cluster.presets import shared_presets  # noqa: PLC0415 - few have any
+        from kubectl_ddp.cluster.presets import shared_presets  # noqa: PLC0415 - rarely used
 
         return shared_presets(self._api, self.namespace)
 
@@ -270,13 +270,13 @@ class ClusterBackend:
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
         """Replace a finished run by a new one. Claims have no owner, so they are kept."""
-        from kubectl_ddp.cluster.recreate import renew  # noqa: PLC0415 - for a new run alone
+        from kubectl_ddp.cluster.recreate import renew  # noqa: PLC0415 - only for a new run
 
         renew(self._api, self._find_job(name), objects, self._submission(objects), self.namespace)
 
     def cut_off(self, name: str) -> Object | None:
         """Return the record of an unfinished restart; ``None`` if there is none."""
-        from kubectl_ddp.cluster.recreate import cut_off  # noqa: PLC0415 - for a new run alone
+        from kubectl_ddp.cluster.recreate import cut_off  # noqa: PLC0415 - only for a new run
 
         return cut_off(self._api, name, self.namespace, self._find_job(name))
 
@@ -289,7 +289,7 @@ class ClusterBackend:
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
         """Set the number of worker pods; in a dry run, only validate it. Raises UsageError outside the job's bounds."""
-        from kubectl_ddp.cluster.scaling import to_scale  # noqa: PLC0415 - for this verb alone
+        from kubectl_ddp.cluster.scaling import to_scale  # noqa: PLC0415 - only for this method
 
         job = self._jobs.active_job(name)
         patch = to_scale(job, nodes)
@@ -312,7 +312,7 @@ class ClusterBackend:
     def delete(self, name: str) -> None:
         """Delete the job with all objects it owns, or the remains of an interrupted command. Raises NotFound."""
         from kubectl_ddp.cluster.recreate import delete_record  # noqa: PLC0415
-        from kubectl_ddp.cluster.remains import delete_remains  # noqa: PLC0415 - for this verb alone
+        from kubectl_ddp.cluster.remains import delete_remains  # noqa: PLC0415 - only for this method
         from kubectl_ddp.helm_release import helm_deletion_warning  # noqa: PLC0415
 
         try:

@@ -52,7 +52,7 @@ def impersonation_headers(user: Mapping[str, Any]) -> Headers:
     extra, prefix = EXTRA
     if not any(user.get(key) for key in (*IMPERSONATION, extra)):
         return {}
-    from urllib3 import HTTPHeaderDict  # noqa: PLC0415 - knows headers that come more than once; few need it
+    from urllib3 import HTTPHeaderDict  # noqa: PLC0415 - for repeated headers; rarely needed
 
     headers = HTTPHeaderDict()
     for key, header in IMPERSONATION.items():

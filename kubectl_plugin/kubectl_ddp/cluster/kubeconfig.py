@@ -121,7 +121,7 @@ def _named(kind: str, name: str | None, entries: Mapping[str, Entry]) -> Entry |
 
 
 def _unknown(kind: str, name: str, entries: Iterable[str], *, is_current: bool = False) -> Entry:
-    import difflib  # noqa: PLC0415 - needed on this error alone
+    import difflib  # noqa: PLC0415 - only for this error
 
     names = list(entries)
     close = difflib.get_close_matches(name, names, n=1)

@@ -42,7 +42,7 @@ class Kubectl:
         return self._exec_command("port-forward", f"service/{name}", ports, namespace=namespace)
 
     def _exec_command(self, command: str, *words: str, namespace: str | None = None) -> ExecCommand:
-        import shutil  # noqa: PLC0415 - what is only read needs no kubectl
+        import shutil  # noqa: PLC0415 - only for commands that run kubectl
 
         kubectl = shutil.which("kubectl")
         if kubectl is None:

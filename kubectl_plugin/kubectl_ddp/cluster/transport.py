@@ -52,7 +52,7 @@ def _wire(server: str, context: ssl.SSLContext | None, name: str | None) -> Wire
 
 
 def _pool(context: ssl.SSLContext | None, name: str | None, proxy: str = "") -> urllib3.PoolManager:
-    import urllib3  # noqa: PLC0415 - takes 70 ms, and plain reads do without
+    import urllib3  # noqa: PLC0415 - takes 70 ms, and plain reads do not need it
 
     settings: dict[str, Any] = {"maxsize": POOL_SIZE}
     if context is not None:

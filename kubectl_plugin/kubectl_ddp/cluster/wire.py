@@ -1,9 +1,11 @@
 """Minimal HTTP/1.1 client (RFC 9112) for plain reads, over persistent connections.
 
 The import of urllib3 takes 70 ms, and a request through it costs twice as much. Most requests are plain reads, so they
-use this client. In unsupported cases, such as an unreachable server or a response without a length, it raises
-:class:`UnsupportedResponse`, and the caller repeats the request through urllib3, which supports it or raises the error.
-Use this client only for reads, because a request may reach the API server twice.
+use this client.
+
+In unsupported cases, such as an unreachable server or a response without a length, it raises
+:class:`UnsupportedResponse`. The caller then repeats the request through urllib3, which supports it or raises the
+error. Use this client only for reads, because a request may reach the API server twice.
 """
 
 from __future__ import annotations
