@@ -1,9 +1,9 @@
-"""What each kind of network between GPUs needs of a job, as data: values, why, and who says so.
+"""Settings that each kind of network between GPUs needs in a job, as data with reasons and sources.
 
 ::
 
-    nodes, GPUs, machine, devices ─▶ choose ─▶ name ─▶ catalogue ─▶ profiles ─▶ emitted ─▶ entries
+  nodes, GPUs, machine, devices ─▶ choose ─▶ name ─▶ catalogue ─▶ profiles ─▶ emitted ─▶ entries
 
-Pure, and it knows neither jobs nor objects: ``kubectl_ddp.spec`` turns entries into values of a job, and
-``kubectl_ddp.render`` those that no key of a job stands for into fields of the objects.
+The package is pure and depends on neither jobs nor objects. ``kubectl_ddp.spec`` turns entries into values of a job.
+``kubectl_ddp.render`` writes entries without a job key into fields of the objects.
 """

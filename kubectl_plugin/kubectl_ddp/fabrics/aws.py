@@ -21,7 +21,7 @@ ADAPTERS: Final = {
     "p6e-gb200.36xlarge": 4,
     "g6.48xlarge": 1,
 }
-"""Type of machine to its adapters; a job takes them all."""
+"""Number of adapters by machine type; a job requests all of them."""
 
 _OBSOLETE: Final = "the plugin and libfabric do it themselves, and it is harmful or without effect since"
 _ITS_OWN: Final = "the plugin sets what suits the machine, and only where nothing is set"

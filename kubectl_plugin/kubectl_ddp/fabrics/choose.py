@@ -1,4 +1,4 @@
-"""Which fabric a job's other words speak of."""
+"""Choice of a fabric from the other settings of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kubectl_ddp.fabrics.registry import JOINT, NONE
 
 RACKS: Final = "gb200-mnnvl"
 RACK_PRODUCTS: Final = ("GB200", "GB300")
-"""Parts of the names of GPUs that stand in such racks."""
+"""Substrings of the names of GPUs that such racks contain."""
 
 MACHINES: Final[Sequence[tuple[str, str]]] = (
     ("p6e-gb200.*", "gb200-mnnvl+aws-efa"),
@@ -35,7 +35,7 @@ MACHINES: Final[Sequence[tuple[str, str]]] = (
     ("gb200-4x*", "gb200-mnnvl+coreweave-ib"),
     ("gb300-4x*", "gb200-mnnvl+coreweave-roce"),
 )
-"""Types of machines, with ``*``, and the network that their cloud gives them."""
+"""Machine types, with ``*`` as wildcard, and the network that their cloud provides."""
 ACCELERATORS: Final = {
     "nvidia-h100-80gb": "gcp-tcpx",
     "nvidia-h100-mega-80gb": "gcp-tcpxo",
@@ -45,7 +45,7 @@ ACCELERATORS: Final = {
 }
 """GKE's label ``cloud.google.com/gke-accelerator``."""
 WHOLE_MACHINES: Final = frozenset({4, 8})
-"""GPUs of the machines above."""
+"""GPU counts of the whole machines above."""
 DEVICES: Final[Sequence[tuple[str, str]]] = (
     ("vpc.amazonaws.com/efa", "aws-efa"),
     ("nvidia.com/rdma-vf", "oci-roce"),
@@ -57,16 +57,16 @@ DEVICES: Final[Sequence[tuple[str, str]]] = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A fabric, and what it was chosen for."""
+    """A fabric and the reason for its choice."""
 
     name: str
     about: str
-    """The key that spoke of it."""
+    """Key of the job that determined the fabric."""
     reason: str
 
 
 def choose(facts: Facts) -> Choice:
-    """The fabric of nodes such as these; ``none`` where nothing tells."""
+    """Return the fabric for nodes with these facts, or ``none`` if no rule matches."""
     for rule in RULES:
         if choice := rule(facts):
             return choice
@@ -82,7 +82,9 @@ def _one_node(facts: Facts) -> Choice | None:
 
 
 def _machine(facts: Facts) -> Choice | None:
-    """Only for whole machines: the fabric's devices are all of the machine's, and others may run beside this job."""
+    """Match whole machines only. The fabric uses all devices of a machine, and other jobs may share a machine with a
+    smaller job.
+    """
     if facts.gpus not in WHOLE_MACHINES:
         return None
     found = [name for pattern, name in MACHINES if fnmatchcase(facts.machine, pattern)]
@@ -90,7 +92,7 @@ def _machine(facts: Facts) -> Choice | None:
 
 
 def _accelerator(facts: Facts) -> Choice | None:
-    """Only for whole machines, as well: smaller ones have the same GPUs and none of the networks."""
+    """Match whole machines only. Smaller machines have the same GPUs but none of these networks."""
     if facts.accelerator not in ACCELERATORS or facts.gpus not in WHOLE_MACHINES:
         return None
     return Choice(ACCELERATORS[facts.accelerator], "nodeSelector", f"the network of {facts.accelerator}")
@@ -120,4 +122,4 @@ RULES: Final[Sequence[Callable[[Facts], Choice | None]]] = (
     _multi_node_nvlink,
     _devices,
 )
-"""In order: the first that knows decides."""
+"""Rules in order of priority; the first that returns a choice decides."""

@@ -1,4 +1,4 @@
-"""Which values of a fabric a job gets: those of its machines, for its NCCL."""
+"""Selection of the values of a fabric that apply to a job's machines and version of NCCL."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from kubectl_ddp.fabrics.version import Version, version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a job says of its nodes."""
+    """Properties of a job's nodes."""
 
     nodes: int
-    """The most that it may have."""
+    """Maximum number of nodes."""
     gpus: int
-    """Of each."""
+    """GPUs per node."""
     machine: str = ""
     """Type of the machines, as clouds name them."""
     gpu_type: str = ""
     """Product of the GPUs."""
     accelerator: str = ""
-    """GKE's word for the same."""
+    """GKE's label value for the GPU product."""
     devices: str = ""
-    """RDMA resource that each node asks for."""
+    """RDMA resource that each node requests."""
     nccl: Version | None = None
-    """Version of NCCL in the image, where it is known."""
+    """Version of NCCL in the image; None if unknown."""
 
 
 def effective_entries(name: str, facts: Facts) -> list[Entry]:
-    """The values that the fabric ``name`` sets on nodes such as these."""
+    """Return the entries that the fabric ``name`` sets on nodes with these facts."""
     return [entry for entry in _chosen(name, facts) if _fits(entry, facts.nccl)]
 
 
 def too_new(name: str, facts: Facts) -> list[Entry]:
-    """The values that it would set, had the image a newer NCCL."""
+    """Return the entries that the fabric sets only if the image has a newer NCCL."""
     return [entry for entry in _chosen(name, facts) if entry.since and not _fits(entry, facts.nccl)]
 
 

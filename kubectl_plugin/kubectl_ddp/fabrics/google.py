@@ -14,7 +14,7 @@ _GIB: Final = "/usr/local/gib"
 
 
 def _ignored(rules: str) -> Entry:
-    """Rules of the lint that the values of a script would break, where the pod applies them."""
+    """Return the entry that disables lint ``rules`` which the values of Google's script violate."""
     return Entry(
         key="env.DDP_LINT_IGNORE",
         value=rules,

@@ -9,7 +9,7 @@ from kubectl_ddp.fabrics.model import ConflictingVariable, Entry, Need, Profile
 from kubectl_ddp.fabrics.plain import INTERFACES
 
 CLIQUE: Final = "nvidia.com/gpu.clique"
-"""Label that GPU Feature Discovery gives machines of one NVLink partition."""
+"""Label that GPU Feature Discovery sets on machines of one NVLink partition."""
 _SWITCHES_OFF: Final = "it switches off what joins the machines of the rack"
 
 GB200: Final = Profile(

@@ -1,4 +1,4 @@
-"""Profiles: what a fabric adds to a job, what it needs of the cluster, and what stands against it."""
+"""Data model of fabrics: additions to a job, requirements on the cluster, and conflicting variables."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Final
 
 
 class EmitPolicy(StrEnum):
-    """How a value comes to a job."""
+    """Origin of a value, and whether the fabric sets it."""
 
     SYSTEM = "system"
-    """Set: what NCCL's guide counts as configuration of the system, or what Kubernetes needs to know."""
+    """Set: system configuration by NCCL's guide, or a value that Kubernetes requires."""
     VENDOR = "vendor"
-    """Set: the recipe of the machines' vendor, perhaps with variables that NCCL documents as debugging."""
+    """Set: part of the machine vendor's recipe, possibly with variables that NCCL documents as debugging."""
     OFF = "off"
-    """Not set: a value that the site has to know, or that a recipe has and a job does without."""
+    """Not set: a site-specific value, or a value of a recipe that jobs do not need."""
     CONTAINER = "container"
-    """Not set: it depends on the pod, and is found out where the pod runs."""
+    """Not set: depends on the pod, and is determined inside the pod."""
 
 
 SET: Final = frozenset({EmitPolicy.SYSTEM, EmitPolicy.VENDOR})
 
 
 class Target(StrEnum):
-    """Beginnings of the keys that no key of a job file stands for; what follows the dot is a name."""
+    """Prefixes of keys without a counterpart in the job file. The part after the dot is a name."""
 
     RESOURCE = "resource"
     """Amount of a resource, requested and limited."""
     ANNOTATION = "annotation"
-    """Of the pods."""
+    """Annotation of the pods."""
     NODE_LABEL = "nodeLabel"
     """Label that a machine must have, with any value."""
     LOAD = "load"
@@ -39,34 +39,35 @@ class Target(StrEnum):
     LIBRARY_PATH = "libraryPath"
     """Directories put before LD_LIBRARY_PATH by the same shell."""
     CLAIM = "claim"
-    """Device class and count, or all, of a ResourceClaimTemplate; every pod claims what it says."""
+    """Device class and count (or all) of a ResourceClaimTemplate; every pod claims these devices."""
     COMPUTE_DOMAIN = "computeDomain"
-    """Number of nodes of a ComputeDomain; every pod claims a channel of it."""
+    """Number of nodes of a ComputeDomain; every pod claims one of its channels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One value."""
+    """One value that a fabric sets or documents."""
 
     key: str
-    """Dotted key of the job file, as in ``env.NCCL_NET``, or one that begins with a :class:`Target`."""
+    """Dotted key of the job file, such as ``env.NCCL_NET``, or a key that starts with a :class:`Target`."""
     value: str
     reason: str
     source: str
-    """Where it is written."""
+    """Address of the document that specifies the value."""
     emission: EmitPolicy = EmitPolicy.SYSTEM
     since: str = ""
-    """First version of NCCL that has it; set unless the image is known to have an older one."""
+    """First version of NCCL that supports it. The value is set unless the image is known to have an older NCCL."""
     before: str = ""
-    """First version of NCCL that must not have it; set only if the image is known to have an older one."""
+    """First version of NCCL that must not have it. The value is set only if the image is known to have an older NCCL.
+    """
     machines: tuple[str, ...] = ()
-    """Types of machines for which it holds, with ``*``; all when empty."""
+    """Machine types that it applies to, with ``*`` as wildcard; empty for all."""
     alone: bool | None = None
-    """Only when the profile stands alone, only when it stands beside another; ``None`` for both."""
+    """True: only if the profile is the job's only one. False: only in combination with another. None: both."""
 
     @property
     def target(self) -> str:
-        """The key's first word."""
+        """Part of the key before the first dot."""
         return self.key.partition(".")[0]
 
     @property
@@ -82,33 +83,33 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What the cluster or the image must bring along."""
+    """Requirement on the cluster or the image."""
 
     message: str
     source: str
     is_grave: bool = False
-    """Said at every submission: the job ends at its start, or crawls, without it."""
+    """Warn at every submission: without it, the job fails at its start or runs very slowly."""
     unless: str = ""
-    """Variable of the job that says that it is there."""
+    """Variable of the job that declares the requirement as met."""
     packages: tuple[str, ...] = ()
-    """Debian packages that the image must hold; the target ``cuda`` of our Dockerfile does."""
+    """Debian packages that the image must contain; the target ``cuda`` of our Dockerfile contains them."""
     is_vendors: bool = False
-    """The image must hold software that only the machines' vendor distributes; ours does not."""
+    """True if the image needs software that only the machines' vendor distributes; our image does not contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictingVariable:
-    """A variable that stands against the fabric."""
+    """Variable that conflicts with the fabric."""
 
     name: str
-    """With ``*`` for all that begin so."""
+    """Name of the variable, with ``*`` as wildcard."""
     reason: str
     source: str
     value: str = "*"
-    """Only such a value, with ``*``."""
+    """Conflicting value, with ``*`` as wildcard."""
 
     def matches(self, name: str, value: str | None) -> bool:
-        """Whether a variable of a job is meant; ``None`` is a value that is not known.
+        """Return True if a job's variable conflicts; a ``value`` of None means that it is unknown.
 
         >>> ConflictingVariable(name="FI_*", reason="", source="").matches("FI_PROVIDER", None)
         True
@@ -128,11 +129,11 @@ class Profile:
     needs: tuple[Need, ...] = ()
     refusals: tuple[ConflictingVariable, ...] = ()
     devices: tuple[str, ...] = ()
-    """Beginnings of the RDMA resources of which a node must ask for one; a fabric without RDMA devices has none."""
+    """Prefixes of RDMA resources; a node must request at least one. Empty for a fabric without RDMA devices."""
     largest: int | None = None
-    """Most nodes that it joins."""
+    """Maximum number of nodes."""
     has_gpus: bool = True
     is_beside: bool = False
-    """Joins some nodes of a job; another fabric may join the rest."""
+    """True if it joins only some nodes of a job and another fabric may join the rest."""
     hints: Mapping[str, str] = field(default_factory=dict)
-    """How the devices are asked for on each type of machine, for messages."""
+    """Resource request for the devices by machine type, for messages."""

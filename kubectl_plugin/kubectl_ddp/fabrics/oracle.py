@@ -20,7 +20,7 @@ FUNCTIONS: Final = {
     "BM.GPU.B200.8": 8,
     "BM.GPU.B300.8": 16,
 }
-"""Shape to its virtual functions: as many as its list of devices has."""
+"""Number of virtual functions by shape; equals the length of its device list."""
 
 _DEVICES: Final = {
     "BM.GPU4.8": "0,2,6,8,10,12,14,16,1,3,7,9,11,13,15,17",
@@ -31,7 +31,7 @@ _DEVICES: Final = {
     "BM.GPU.B200.8": "0,3,4,5,6,9,10,11",
     "BM.GPU.B300.8": "0,1,7,8,9,10,11,12,13,14,16,17,18,19,20,21",
 }
-"""Shape to its RDMA devices, by number: what a pod in the network of its machine would name."""
+"""RDMA device numbers by shape, for pods on the host network."""
 
 
 def _vendor_entry(name: str, value: str, reason: str, machines: tuple[str, ...] = ()) -> Entry:

@@ -1,4 +1,4 @@
-"""Fabrics of machines that belong to no cloud: CPUs, one machine, TCP, InfiniBand, RoCE."""
+"""Fabrics of machines outside of clouds: CPUs, one machine, TCP, InfiniBand, RoCE."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERFACES: Final = (
         emission=EmitPolicy.CONTAINER,
     ),
 )
-"""What every fabric of several nodes needs, and what only the pod can know."""
+"""Interface settings that every multi-node fabric needs; only the pod can determine the values."""
 
 LOCKED_MEMORY: Final = Need(
     message="The container runtime of the machines must leave locked memory unlimited: RDMA pins what it sends, and "
@@ -137,7 +137,9 @@ DISABLED: Final = ConflictingVariable(
     name="NCCL_IB_DISABLE", reason="it switches off what NCCL_NET asks for", source=sources.env("NCCL_IB_DISABLE")
 )
 DEVICES: Final = ("rdma/", "nvidia.com/hostdev", "nvidia.com/rdma", "openshift.io/", "intel.com/", "mellanox.com/")
-"""Names under which device plugins hand out InfiniBand and RoCE devices; they are chosen by who runs the cluster."""
+"""Prefixes of resource names that device plugins use for InfiniBand and RoCE devices; the cluster's operator chooses
+them.
+"""
 
 IB: Final = Profile(
     name="ib",

@@ -1,4 +1,4 @@
-"""``docs/fabrics.md`` from the profiles: ``python -m kubectl_ddp.fabrics.reference > docs/fabrics.md``."""
+"""Generator of ``docs/fabrics.md`` from the profiles: ``python -m kubectl_ddp.fabrics.reference > docs/fabrics.md``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ preflight` says where they choose wrongly.
 
 
 def lines() -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     yield from HEAD.splitlines()
     yield from _choices()
     for profile in FABRICS.values():

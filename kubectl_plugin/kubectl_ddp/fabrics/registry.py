@@ -1,4 +1,4 @@
-"""All fabrics by name, and what a name of several means."""
+"""Registry of all fabrics by name, with lookup of combined names."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FABRICS: Final[Mapping[str, Profile]] = {
 }
 
 AUTO: Final = "auto"
-"""Whatever the job's other words say about its machines."""
+"""Name for automatic choice from the job's other settings."""
 NONE: Final = "none"
-"""Nothing is added."""
+"""Name for no fabric: nothing is added."""
 JOINT: Final = "+"
-"""Between a fabric of racks and the one between them."""
+"""Separator between the fabric within racks and the fabric between racks."""
 
 
 def profiles(name: str) -> tuple[Profile, ...]:
-    """The profiles that ``name`` stands for, as in ``ib`` or ``gb200-mnnvl+ib``; ``none`` has none.
+    """Return the profiles for a name such as ``ib`` or ``gb200-mnnvl+ib``; an empty tuple for ``none``.
 
     Raises:
-        LookupError: with a sentence, for what names no fabric.
+        LookupError: If a part of the name is unknown, repeated, or cannot be combined with another.
     """
     if name == NONE:
         return ()
@@ -48,7 +48,7 @@ def profiles(name: str) -> tuple[Profile, ...]:
 
 
 def suggest_name(name: str) -> str:
-    """What to write instead of a name that is none."""
+    """Return a sentence that suggests valid names in place of an unknown one."""
     close = difflib.get_close_matches(name, [*FABRICS, AUTO, NONE], n=1)
     return f"Did you mean '{close[0]}'?" if close else f"There are {', '.join([*FABRICS, AUTO, NONE])}."
 

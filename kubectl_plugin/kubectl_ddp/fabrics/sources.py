@@ -1,4 +1,4 @@
-"""Where the values of the fabrics are written."""
+"""Sources of the fabrics' values: addresses of recipes, guides and issues."""
 
 from __future__ import annotations
 

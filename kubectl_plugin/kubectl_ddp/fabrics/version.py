@@ -1,4 +1,4 @@
-"""Versions of NCCL, and the one that an image's name tells."""
+"""Versions of NCCL, and their detection in image names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Version: TypeAlias = tuple[int, ...]
 
 
 def version(text: str) -> Version:
-    """``2.21`` as numbers, to compare."""
+    """Parse a version such as ``2.21`` into comparable numbers."""
     return tuple(int(part) for part in text.split("."))
 
 
 def nccl_of(image: str) -> Version | None:
-    """The version that the name of an image says; most say none.
+    """Return the NCCL version contained in an image name, or None.
 
     >>> nccl_of("example.com/nccl-tests:13.0-nccl2.28.7-1"), nccl_of("example.com/nccl-tests:1.2")
     ((2, 28, 7), None)
