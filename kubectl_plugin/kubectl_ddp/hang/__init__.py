@@ -1,1 +1,1 @@
-"""Whom do the ranks of a job wait for? What their launchers see now, and the rules that name one."""
+"""Detection of hangs: reads the state of ranks from their launchers and names the ranks that block the others."""

@@ -1,8 +1,8 @@
-"""Does it hang, and who is it? From two or more looks; pure.
+"""Verdict on a hang from two or more snapshots; pure functions.
 
-The launcher waits for the limit that it has learned, minutes as a rule, before it names anybody, since it may kill. Who
-asks has a doubt already and kills nobody: here a rank stands still when it has not moved for thrice its longest recent
-stay, and five seconds at least.
+The launcher may kill, so it waits for its learned limit, usually minutes, before it names a rank. ``kubectl ddp hang``
+kills nothing and uses a shorter limit: a rank counts as stalled after three times its longest recent stay, and at least
+5 s.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from kubectl_ddp.hang.collector import HangSnapshot, RankReport
 LEAST_SECONDS: Final = 5.0
 TIMES: Final = 3.0
 UNLEARNED_SECONDS: Final = 10.0
-"""Of a rank whose steps are not known yet: it may compile, connect, or read its data set."""
+"""Limit for a rank whose step times are unknown: it may be compiling, connecting, or reading its data set."""
 LAG_SECONDS: Final = 2.5
-"""So long after a rank has moved a launcher may see it: the rank says so four times a second, on a machine that may be
-loaded, and the launcher looks twice a second."""
+"""Delay until a launcher notices that a rank has moved. A rank reports four times a second, on a possibly loaded
+machine, and the launcher reads twice a second.
+"""
 SILENT_SECONDS: Final = 8.0
-"""So long a pod that shows nothing is asked again."""
+"""Duration of retries for a pod that shows no ranks."""
 MOST_SECONDS: Final = 25.0
-"""Longer nobody is waited for who has a doubt."""
+"""Upper bound of the stall threshold."""
 
 
 class HangState(StrEnum):
-    """What can be said."""
+    """Outcome of the analysis."""
 
     HANGS = "hangs"
-    """And the ranks that are waited for are known."""
+    """Ranks hang, and the blocking ranks are known."""
     STUCK = "stuck"
-    """All wait in one and the same collective: no rank is the cause."""
+    """All ranks wait in the same collective; no rank is the cause."""
     SILENT = "silent"
-    """The ranks that can be seen wait, and others cannot be seen."""
+    """All visible ranks wait, and some ranks are not visible."""
     MOVES = "moves"
     STANDS = "stands"
-    """Ranks stand still, and nothing tells that others wait for them."""
+    """Ranks are stalled, but nothing shows that others wait for them."""
     UNSEEN = "unseen"
-    """No launcher shows any rank."""
+    """No launcher shows a rank."""
 
 
 HANGING: Final = frozenset({HangState.HANGS, HangState.STUCK, HangState.SILENT})
@@ -50,24 +51,24 @@ HANGING: Final = frozenset({HangState.HANGS, HangState.STUCK, HangState.SILENT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer, and who."""
+    """Result of the analysis, with the blocking ranks."""
 
     answer: HangState
     culprits: tuple[BlockingRank, ...] = ()
     message: str = ""
-    """Where there is no culprit to speak for it."""
+    """Explanation if the verdict names no culprits."""
     still: tuple[int, ...] = ()
-    """Ranks that stand still."""
+    """Stalled ranks."""
 
 
 def hang_threshold(rank: RankReport) -> float:
-    """Seconds after which a rank that has not moved counts as standing still."""
+    """Return the seconds without movement after which a rank counts as stalled."""
     usual = UNLEARNED_SECONDS if rank.usual is None else TIMES * rank.usual
     return min(MOST_SECONDS, max(LEAST_SECONDS, usual))
 
 
 def analyze(sight: HangSnapshot) -> Verdict | None:
-    """What one look tells; None where it takes another, later one."""
+    """Return the verdict of one snapshot, or None if another, later snapshot is needed."""
     ranks = sight.ranks
     if not ranks:
         return Verdict(answer=HangState.UNSEEN)
@@ -90,13 +91,13 @@ def analyze(sight: HangSnapshot) -> Verdict | None:
 
 
 def is_final(verdict: Verdict, sight: HangSnapshot, elapsed: float) -> bool:
-    """Whether nothing else can be expected; a pod on a loaded machine may answer when it is asked again."""
+    """Return True if further snapshots would not change the verdict; a pod on a loaded machine may answer a retry."""
     waits_for_pods = verdict.answer in {HangState.UNSEEN, HangState.SILENT} and sight.silent
     return not waits_for_pods or elapsed >= SILENT_SECONDS
 
 
 def have_moved(before: HangSnapshot, now: HangSnapshot, elapsed: float) -> bool:
-    """Whether every rank that was seen has moved since, so many seconds ago, and not only been seen to."""
+    """Return True if every rank of ``before`` has moved since then; allows for the delay of reports."""
     seen = {rank.look.rank: rank.look for rank in now.ranks}
     return bool(before.ranks) and all(
         (look := seen.get(rank.look.rank)) is not None and look.seconds < elapsed - LAG_SECONDS for rank in before.ranks
@@ -104,7 +105,7 @@ def have_moved(before: HangSnapshot, now: HangSnapshot, elapsed: float) -> bool:
 
 
 def timeout_verdict(sight: HangSnapshot) -> Verdict:
-    """When there is no more time to look: some ranks move, so what stands still is slow, or nobody's to wait for."""
+    """Return the verdict at the end of the observation: other ranks move, so a stalled rank is slow or blocks none."""
     still = tuple(rank.look.rank for rank in sight.ranks if rank.look.seconds >= hang_threshold(rank))
     if not still:
         return Verdict(answer=HangState.MOVES)

@@ -1,4 +1,4 @@
-"""What the launchers of a job see of its ranks, read out of what their pods serve."""
+"""Collection of the ranks' states from their launchers, through the pods' endpoints."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ VERSION: Final = "ddp.dev/hang/v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """One rank as its launcher sees it."""
+    """State of one rank as reported by its launcher."""
 
     look: RankStatus
     pod: str
     pid: int | None
-    """None at the metrics port, which shows neither processes nor stacks."""
+    """Process id; None if read from the metrics port, which shows neither processes nor stacks."""
     usual: float | None
-    """Seconds of its longest recent stay where it is; None where its launcher has not learned it yet."""
+    """Seconds of its longest recent stay in this place; None until the launcher has learned it."""
     stack_from: str
-    """``python``, ``py-spy``, or ``/proc`` where there is no stack but what the kernel says; empty for no stack."""
+    """Source of the stack: ``python``, ``py-spy``, or ``/proc`` (kernel stack only); empty without a stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What a launcher has said of a hang by itself."""
+    """A hang that a launcher has reported itself."""
 
     time: float
     generation: int
     ranks: tuple[int, ...]
     killed: tuple[int, ...]
     sentences: tuple[str, ...]
-    """Empty at the metrics port."""
+    """Launcher's messages; empty at the metrics port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReport:
-    """What one launcher shows."""
+    """Report of one launcher."""
 
     pod: str
     generation: int
     on_hang: str
-    """``off``: it watches nobody; ``warn``, ``act``."""
+    """Mode of ``--on-hang``: ``off`` (no watchdog), ``warn`` or ``act``."""
     ranks: tuple[RankReport, ...]
     named: tuple[Named, ...]
     ras: str
@@ -58,33 +58,33 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangSnapshot:
-    """All of a job at one moment."""
+    """Reports of all pods of a job at one moment."""
 
     pods: tuple[PodReport, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)
-    """Pod → why it shows nothing."""
+    """Reason by pod name for each pod that shows nothing."""
 
     @property
     def ranks(self) -> tuple[RankReport, ...]:
-        """Those of the newest generation, in order; a pod that was left behind shows those of the one before."""
+        """Ranks of the newest generation in order. Reports of pods in an older generation are left out."""
         newest = max((pod.generation for pod in self.pods), default=0)
         told = (rank for pod in self.pods if pod.generation == newest for rank in pod.ranks)
         return tuple(sorted(told, key=lambda rank: rank.look.rank))
 
     @property
     def named(self) -> tuple[Named, ...]:
-        """What launchers have named, each hang once, as it was told last; the oldest first."""
+        """Hangs that launchers reported, oldest first; only the last report of each hang."""
         told = {(each.generation, each.ranks): each for pod in self.pods for each in pod.named}
         return tuple(sorted(told.values(), key=lambda named: named.time))
 
     @property
     def ras(self) -> str:
-        """NCCL's own report; it knows of all ranks, so the first is enough."""
+        """Report of NCCL's RAS. It covers all ranks, so the first one found is returned."""
         return next((pod.ras for pod in self.pods if pod.ras), "")
 
 
 def collect_hang_snapshot(backend: Backend, snapshot: Snapshot) -> HangSnapshot:
-    """Ask all pods at once; those that do not answer are told with why."""
+    """Query all pods in parallel; pods that fail to answer are listed with the reason."""
     running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
     answers = each(lambda pod: _fetch_pod_report(backend, pod), running)
     silent = {name: answer for name, answer in answers if isinstance(answer, str)}
@@ -95,12 +95,12 @@ def _fetch_pod_report(backend: Backend, pod: Object) -> tuple[str, PodReport | s
     name = str(pod["metadata"]["name"])
     try:
         return name, read(name, backend.hang(pod))
-    except DdpError as error:  # its launcher is stopped, or a network policy is in the way
+    except DdpError as error:  # its launcher is stopped, or a network policy blocks the port
         return name, error.message
 
 
 def read(pod: str, text: str) -> PodReport | str:
-    """What a pod shows; a sentence where that is nothing that this version understands."""
+    """Parse a pod's report; return an error message if this version cannot parse it."""
     try:
         told = redact_object(json.loads(text))
         if told["version"] != VERSION:

@@ -1,4 +1,4 @@
-"""The report as a person reads it, and as the versioned JSON of ``-o json``."""
+"""Output of the hang report as text and as the versioned JSON of ``-o json``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.present import NOTHING, Cell, Style, Table, duration, state_cell
 
 _MOST_ROWS: Final = 32
-"""Of a thousand ranks most stand in the same place."""
+"""Maximum number of rows; in large jobs most ranks are in the same place."""
 _MOST_STACKS: Final = 3
 
 
 def text(report: HangReport, style: Style) -> str:
-    """Who is waited for, how all ranks stand, and the stack of those."""
+    """Return the report as text: the blocking ranks, a table of all ranks, and the stacks of the blocking ranks."""
     return "\n".join(_lines(report, style))
 
 
@@ -77,7 +77,7 @@ def _named(report: HangReport, style: Style) -> Iterator[str]:
 
 
 def hang_report_to_dict(report: HangReport) -> dict[str, Any]:
-    """The same for programs. Times are Unix times; seconds say so."""
+    """Return the report as a JSON object. Times are Unix times; durations are in seconds."""
     return {
         "apiVersion": API_VERSION,
         "kind": "HangReport",

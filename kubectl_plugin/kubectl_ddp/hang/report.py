@@ -1,4 +1,4 @@
-"""All that ``kubectl ddp hang`` has to tell: the job, the verdict, what was seen, and how a run that is over ended."""
+"""Result of ``kubectl ddp hang``: job state, verdict, snapshot, and the hang that ended a finished run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kubectl_ddp.hang.collector import HangSnapshot, RankReport
 from kubectl_ddp.state import JobState
 
 HANG_CODE: Final = 14
-"""As ``why`` has it for a job that hangs."""
+"""Exit code for a job that hangs, the same as in ``why``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangReport:
-    """One answer of the command."""
+    """Result of one call of the command."""
 
     state: JobState
     sight: HangSnapshot
@@ -25,33 +25,33 @@ class HangReport:
     now: float
     """Unix time."""
     stacks_missing: str = ""
-    """Why stacks are not shown that should be."""
+    """Reason for missing stacks."""
 
     @property
     def ended(self) -> FirstError | None:
-        """The hang that ended the run, or a worker group of it: as its launcher left it, with the stack."""
+        """Hang that ended the run or one of its worker groups, as recorded by its launcher, with the stack."""
         error = self.state.first_error
         return error if error is not None and error.reason == FailureReason.HANG else None
 
     @property
     def is_hung(self) -> bool:
-        """Whether it hangs now, or was ended for it."""
+        """True if the job hangs now or a hang has ended it."""
         return self.verdict.answer in HANGING or (self.state.is_terminal and self.ended is not None)
 
     @property
     def code(self) -> int:
-        """Exit code: 14 where it hangs or has ended by it, else 0."""
+        """Exit code: 14 if the job hangs or a hang has ended it, else 0."""
         return HANG_CODE if self.is_hung else 0
 
     @property
     def culprits(self) -> tuple[tuple[RankReport, str], ...]:
-        """Each rank that is waited for, with the sentence about it."""
+        """Blocking ranks, each with a message about it."""
         seen = {rank.look.rank: rank for rank in self.sight.ranks}
         return tuple((seen[each.look.rank], each.message) for each in self.verdict.culprits)
 
     @property
     def message(self) -> str:
-        """The answer in one sentence."""
+        """Verdict in one sentence."""
         answer = self.verdict.answer
         if answer is HangState.HANGS:
             return f"It hangs: {'; '.join(sentence for _, sentence in self.culprits)}."

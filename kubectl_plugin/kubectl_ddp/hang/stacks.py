@@ -1,4 +1,4 @@
-"""Stacks of ranks, read by exec in their pods: the metrics port does not show them."""
+"""Stacks of ranks, read by exec in their pods because the metrics port does not show them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from kubectl_ddp.parallel import each
 
 MOST_PODS: Final = 4
-"""Pods whose ranks hang are rarely more, and each takes an exec."""
+"""Maximum number of pods to read from; hangs rarely involve more, and each pod needs an exec."""
 SECONDS: Final = 20.0
 LOCAL: Final = "local"
 _MISSING: Final = "Stacks and the launcher's messages are not shown"
@@ -26,16 +26,16 @@ own=$(tr '\\0' '\\n' </proc/1/cmdline 2>/dev/null | head -n 1)
 case "$own" in *python*) ;; *) own=python3 ;; esac
 exec "$own" "$@"
 """
-"""The launcher's own interpreter can import what the launcher can."""
+"""Runs the launcher's own interpreter, so that the same modules can be imported."""
 
 
 def with_stacks(
     backend: Backend, snapshot: Snapshot, sight: HangSnapshot, verdict: Verdict
 ) -> tuple[HangSnapshot, Verdict, str]:
-    """Add stacks to the ranks that a verdict names, or that stand still where it names none.
+    """Add stacks to the ranks named by a verdict, or to the stalled ranks if it names none.
 
     Returns:
-        The sight with what could be read, the verdict of it, and a sentence about what could not be read.
+        The snapshot with the stacks that were read, its verdict, and a message about stacks that could not be read.
     """
     names = _pods(sight, verdict)[:MOST_PODS]
     pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
@@ -43,12 +43,12 @@ def with_stacks(
     fuller = {shown.pod: shown for shown in found if isinstance(shown, PodReport)}
     missing = next((shown for shown in found if isinstance(shown, str)), "")
     whole = replace(sight, pods=tuple(_merge_pod_reports(pod, fuller.get(pod.pod)) for pod in sight.pods))
-    again = analyze(whole)  # the sentences name lines of code now
+    again = analyze(whole)  # the messages now name lines of code
     return whole, again if again is not None and _verdict_key(again) == _verdict_key(verdict) else verdict, missing
 
 
 def _pods(sight: HangSnapshot, verdict: Verdict) -> list[str]:
-    """Pods of the ranks that a verdict is about; else one whose launcher has written of a hang before."""
+    """Return the pods of the verdict's ranks; without such ranks, one pod whose launcher has reported a hang."""
     wanted = {culprit.look.rank for culprit in verdict.culprits} or set(verdict.still)
     if verdict.answer in {HangState.MOVES, HangState.UNSEEN} or not wanted:
         return [pod.pod for pod in sight.pods if pod.named][:1]
@@ -56,7 +56,7 @@ def _pods(sight: HangSnapshot, verdict: Verdict) -> list[str]:
 
 
 def _merge_pod_reports(outline: PodReport, shown: PodReport | None) -> PodReport:
-    """The later look; of a pod that has gone on to other ranks meanwhile only what its launcher has said."""
+    """Return the later report; if the pod has moved on to other ranks, return the earlier one with the new messages."""
     if shown is None:
         return outline
     is_same = (shown.generation, _ranks(shown)) == (outline.generation, _ranks(outline))
@@ -72,7 +72,7 @@ def _verdict_key(verdict: Verdict) -> tuple[HangState, Sequence[int]]:
 
 
 def _read(backend: Backend, pod: Object) -> PodReport | str:
-    """What a pod shows, or a sentence."""
+    """Return a pod's report with stacks, or an error message."""
     name = str(pod["metadata"]["name"])
     try:
         done = _run(backend, pod)
@@ -89,7 +89,7 @@ def _read(backend: Backend, pod: Object) -> PodReport | str:
 
 
 def _run(backend: Backend, pod: Object) -> subprocess.CompletedProcess[str]:
-    # A pod of this machine runs what the job was submitted with, as a rule this very interpreter.
+    # A local pod runs in the environment of the submission, usually this same interpreter.
     here = os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable
     words = (here, *_WORDS) if backend.where == LOCAL else ("sh", "-c", _RUN, "hang", *_WORDS)
     handover = backend.enter(pod, Entry(words=words, variables={}))
