@@ -1,10 +1,10 @@
-"""What is doubtful in the pods of a training job, whoever wrote them: rules as data, with reason and source.
+"""Lint rules for the pods of a training job from any source, as data with reasons and sources.
 
 ::
 
-    file ─▶ manifests ─▶ Workload, Pods ─▶ catalogue.check ─▶ findings
-                                               └─ RULES: memory, devices, network, security, launch, placement
+  file ─▶ manifests ─▶ Workload, Pods ─▶ catalogue.check ─▶ findings
+                       └─ RULES: memory, devices, network, security, launch, placement
 
-Pure: what is looked at is the objects of one file, as rendered or as somebody else wrote them. The variables of their
-containers go through the rules of :mod:`ddp_trainer.common.lint` as well.
+The package is pure. Its input is the objects of one file, rendered by this program or written by hand. The variables of
+the containers are also checked by the rules of :mod:`ddp_trainer.common.lint`.
 """

@@ -1,4 +1,4 @@
-"""Reading objects that anybody may have written: what is of another type than it should be counts as not there."""
+"""Accessors for untrusted objects: a value of an unexpected type counts as missing."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from kubectl_ddp.spec.quantity import BadValue, Memory
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """A map, or an empty one."""
+    """Return ``value`` if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def mappings(value: object) -> list[Mapping[str, Any]]:
-    """The maps of a list."""
+    """Return the mappings in a list."""
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
 def scalar_list(value: object) -> list[str]:
-    """The scalars of a list, as text."""
+    """Return the strings and integers of a list as strings."""
     return [str(each) for each in value if isinstance(each, str | int)] if isinstance(value, list) else []
 
 
 def string_mapping(value: object) -> dict[str, str]:
-    """Labels and the like."""
+    """Return a flat mapping, such as labels, with keys and values as strings."""
     return {str(key): str(item) for key, item in mapping(value).items() if not isinstance(item, Mapping | list)}
 
 
 def number(value: object, default: int = 0) -> int:
-    """A whole number, which a manifest may also write as text.
+    """Return an integer, which a manifest may also write as a string.
 
     >>> number(3), number("8"), number("many", 1), number(None, 1)
     (3, 8, 1, 1)
@@ -40,7 +40,7 @@ def number(value: object, default: int = 0) -> int:
 
 
 def size_bytes(value: object) -> int | None:
-    """An amount of memory; None for none.
+    """Return an amount of memory in bytes, or None if it is missing or invalid.
 
     >>> size_bytes("2Gi"), size_bytes(None)
     (2147483648, None)

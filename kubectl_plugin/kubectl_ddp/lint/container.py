@@ -1,4 +1,4 @@
-"""A container as the rules see it."""
+"""Container model of the lint rules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from kubectl_ddp.lint.accessors import mapping, mappings, number, scalar_list, s
 
 _GPU: Final = re.compile(r"(nvidia|amd)\.com/(gpu|mig-.+)")
 _RDMA: Final = re.compile(r"rdma/.+|.+/(efa|roce.*|hostdev|(shared_)?ib|(.*[-_])?rdma([-_].*)?|(.*[-_])?hca([-_].*)?)")
-"""Names of device plugins' resources: ``rdma/ib``, ``vpc.amazonaws.com/efa``, ``nvidia.com/rdma-vf`` and others."""
+"""Pattern of device plugins' resource names for RDMA: ``rdma/ib``, ``vpc.amazonaws.com/efa``, ``nvidia.com/rdma-vf``
+and others.
+"""
 
 
 def is_rdma(resource: str) -> bool:
-    """Whether a resource is a device for RDMA.
+    """Return True if a resource is an RDMA device.
 
     >>> [is_rdma(name) for name in ("rdma/ib", "nvidia.com/rdma-vf", "vpc.amazonaws.com/efa", "nvidia.com/gpu", "cpu")]
     [True, True, True, False, False]
@@ -31,27 +33,27 @@ class Container:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the container; ``?`` if missing."""
         return str(self.document.get("name", "?"))
 
     @property
     def limits(self) -> dict[str, str]:
-        """Amounts of resources that it cannot exceed."""
+        """Resource limits by resource name."""
         return string_mapping(mapping(self.document.get("resources")).get("limits"))
 
     @property
     def requests(self) -> dict[str, str]:
-        """Amounts of resources that it is sure of."""
+        """Resource requests by resource name."""
         return string_mapping(mapping(self.document.get("resources")).get("requests"))
 
     @property
     def gpus(self) -> int:
-        """GPUs, or slices of them."""
+        """Number of GPUs or MIG slices."""
         return sum(number(count) for name, count in self._devices.items() if _GPU.fullmatch(name))
 
     @property
     def rdma(self) -> dict[str, int]:
-        """RDMA devices by the name of the resource."""
+        """Number of RDMA devices by resource name."""
         return {name: number(count) for name, count in self._devices.items() if is_rdma(name) and number(count)}
 
     @property
@@ -60,12 +62,12 @@ class Container:
 
     @property
     def security(self) -> Mapping[str, object]:
-        """What it says of its own."""
+        """Security context of the container itself."""
         return mapping(self.document.get("securityContext"))
 
     @property
     def capabilities(self) -> set[str]:
-        """Those it adds, without the beginning CAP_."""
+        """Added capabilities, without the prefix CAP_."""
         return {
             word.upper().removeprefix("CAP_")
             for word in scalar_list(mapping(self.security.get("capabilities")).get("add"))
@@ -73,12 +75,12 @@ class Container:
 
     @property
     def is_privileged(self) -> bool:
-        """Whether it may do everything."""
+        """True if the container is privileged."""
         return self.security.get("privileged") is True
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables whose values stand in the file; of two of one name the last, as in the container."""
+        """Variables with literal values. The last of several with the same name applies, as in the container."""
         return {
             str(each["name"]): str(each.get("value", ""))
             for each in mappings(self.document.get("env"))
@@ -87,7 +89,7 @@ class Container:
 
     @property
     def unresolved_env(self) -> list[str]:
-        """Variables whose values only the cluster knows."""
+        """Names of variables whose values are known only to the cluster."""
         named = [str(each.get("name")) for each in mappings(self.document.get("env")) if "valueFrom" in each]
         kept = [each for each in named if not _is_downward_api(self.document, each)]
         sources = mappings(self.document.get("envFrom"))
@@ -95,11 +97,11 @@ class Container:
 
     @property
     def command_line(self) -> list[str]:
-        """Command and arguments; empty where the image says them."""
+        """Command and arguments; empty if the image defines them."""
         return [*scalar_list(self.document.get("command")), *scalar_list(self.document.get("args"))]
 
     def mount_at(self, path: str) -> Mapping[str, object]:
-        """The mount at a path; empty where there is none."""
+        """Return the mount at a path, or an empty mapping."""
         return next(
             (
                 each
@@ -111,7 +113,7 @@ class Container:
 
 
 def _is_downward_api(document: Mapping[str, object], name: str) -> bool:
-    """Whether a variable is a field of the pod, such as its name: nothing that a rule is about."""
+    """Return True if a variable is set from a field of the pod, such as its name; rules ignore these."""
     for each in mappings(document.get("env")):
         if each.get("name") == name:
             return "fieldRef" in mapping(each.get("valueFrom")) or "resourceFieldRef" in mapping(each.get("valueFrom"))

@@ -1,4 +1,4 @@
-"""From the text of a file to the objects in it that make pods."""
+"""Parser of manifest files: finds the objects that create pods."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from kubectl_ddp.spec.serialization import API_VERSION, KIND
 
 _TEMPLATE_KINDS: Final = ("Job", "StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
 _REPLICAS: Final = "ReplicaSpecs"
-"""Ending of the key under which Kubeflow's operators keep templates by role: pytorchReplicaSpecs and others."""
+"""Suffix of the keys under which Kubeflow's operators list templates by role, such as pytorchReplicaSpecs."""
 _TRAINER: Final = "node"
-"""The Job of a runtime whose pods are the nodes; the others fetch data and models before."""
+"""Name of the job in a runtime whose pods are the nodes; the other jobs fetch data and models before it."""
 _RUNTIMES: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 
 def parse_manifest(name: str, text: str) -> list[Object]:
-    """The objects of a file, of Lists too. Raises UsageError for what is no YAML, and for what are no objects."""
+    """Return the objects of a file, including the items of Lists.
+
+    Raises:
+        UsageError: If the text is not YAML or contains no Kubernetes objects.
+    """
     try:
         found = [each for each in yaml.safe_load_all(text) if each is not None]
     except yaml.YAMLError as error:
@@ -32,7 +36,7 @@ def parse_manifest(name: str, text: str) -> list[Object]:
         raise UsageError(f"{name}{where} is no YAML: {problem}.", hint="Mend the line.") from None
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply to be a manifest.", hint="Name another file.") from None
-    except ValueError as error:  # a date that is none
+    except ValueError as error:  # an invalid date
         raise UsageError(f"{name} is no YAML: {error}.", hint="Put the value into quotes.") from None
     objects = [item for each in found for item in _unpacked(each)]
     if not objects or not all(
@@ -53,12 +57,12 @@ def _unpacked(document: Any) -> list[Any]:
 
 
 def is_job_file(objects: Sequence[Object]) -> bool:
-    """Whether it is one of ours, for submit."""
+    """Return True if the objects contain a job file of this program."""
     return any((each.get("apiVersion"), each.get("kind")) == (API_VERSION, KIND) for each in objects)
 
 
 def find_workloads(objects: Sequence[Object]) -> list[Workload]:
-    """The objects that make pods, each with the others beside it."""
+    """Return the objects that create pods, each with the other objects of the file."""
     found = [(each, tuple(_pods(each, objects))) for each in objects]
     return [
         Workload(document=document, pods=pods, beside=tuple(each for each in objects if each is not document))
@@ -68,7 +72,9 @@ def find_workloads(objects: Sequence[Object]) -> list[Workload]:
 
 
 def without_pods(objects: Sequence[Object]) -> list[str]:
-    """TrainJobs whose runtime, which has their pods, is not in the file; as in ``TrainJob/train``."""
+    """Return the TrainJobs, such as ``TrainJob/train``, whose runtime is not in the file; the runtime defines their
+    pods.
+    """
     runtimes = {mapping(each.get("metadata")).get("name") for each in objects if each.get("kind") in _RUNTIMES}
     return [
         f"TrainJob/{mapping(each.get('metadata')).get('name', '?')}"
@@ -111,7 +117,7 @@ def _of_job_set(spec: Mapping[str, Any], nodes: int | None = None) -> Iterator[P
 
 
 def _nodes_of(runtime: Object, objects: Sequence[Object]) -> int | None:
-    """How many nodes a TrainJob of the file, or else the runtime, has."""
+    """Return the number of nodes set by a TrainJob of the file, else by the runtime."""
     policy = mapping(mapping(runtime.get("spec")).get("mlPolicy"))
     name = mapping(runtime.get("metadata")).get("name")
     trainers = [

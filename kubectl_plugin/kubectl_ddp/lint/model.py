@@ -1,4 +1,4 @@
-"""Pods as the rules see them, and the rules."""
+"""Data model of the lint: pods, workloads, rules and findings."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ from kubectl_ddp.lint.container import Container
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pods:
-    """A pod template, and how many pods are made of it. Whatever is missing or of another type counts as not said."""
+    """A pod template and the number of its pods. A field that is missing or of the wrong type counts as unset."""
 
     role: str
-    """What the object calls them, such as Worker; empty where it has one kind of pods."""
+    """Name of the role in the object, such as Worker; empty if there is only one kind of pods."""
     count: int
-    """How many; of an elastic job the most."""
+    """Number of pods; the maximum for an elastic job."""
     metadata: Mapping[str, object]
     spec: Mapping[str, object]
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of each pod."""
+        """Labels of each pod."""
         return string_mapping(self.metadata.get("labels"))
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of each pod."""
+        """Annotations of each pod."""
         return string_mapping(self.metadata.get("annotations"))
 
     @property
     def containers(self) -> list[Container]:
-        """All that run beside one another: sidecars, too."""
+        """Containers that run at the same time, including sidecars."""
         sidecars = [each for each in mappings(self.spec.get("initContainers")) if each.get("restartPolicy") == "Always"]
         return [Container(each) for each in (*mappings(self.spec.get("containers")), *sidecars)]
 
     @property
     def training_containers(self) -> list[Container]:
-        """Those that train: the ones with devices, or else the first."""
+        """Containers with GPUs or RDMA devices; the first container if there are none."""
         return [each for each in self.containers if each.gpus or each.rdma] or self.containers[:1]
 
     @property
     def gpus(self) -> int:
-        """Of each pod."""
+        """GPUs per pod."""
         return sum(each.gpus for each in self.containers)
 
     @property
     def rdma(self) -> dict[str, int]:
-        """RDMA devices of each pod, by the name of the resource."""
+        """RDMA devices per pod, by resource name."""
         return {name: count for each in self.containers for name, count in each.rdma.items()}
 
     @property
     def node_selector(self) -> dict[str, str]:
-        """Labels of the machines."""
+        """Node selector: required labels of the node."""
         return string_mapping(self.spec.get("nodeSelector"))
 
     @property
     def is_on_host_network(self) -> bool:
-        """Whether a pod has its machine's addresses."""
+        """True if the pods use the host network."""
         return self.spec.get("hostNetwork") is True
 
     @property
     def security(self) -> Mapping[str, object]:
-        """What holds for all containers that say nothing else."""
+        """Security context of the pod, the default for its containers."""
         return mapping(self.spec.get("securityContext"))
 
     def volume(self, name: object) -> Mapping[str, object]:
-        """One of its volumes; empty where there is none."""
+        """Return the volume with a name, or an empty mapping."""
         return next((each for each in mappings(self.spec.get("volumes")) if each.get("name") == name), {})
 
     def may_be_root(self, container: Container) -> bool:
-        """Whether a container runs as root unless its image says otherwise."""
+        """Return True if a container runs as root unless its image sets another user."""
         security = {**self.security, **container.security}
         return security.get("runAsUser") in {None, 0} and security.get("runAsNonRoot") is not True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """An object that makes pods, and the objects that stand beside it in the file."""
+    """An object that creates pods, and the other objects of its file."""
 
     document: Object
     pods: tuple[Pods, ...]
@@ -88,36 +88,36 @@ class Workload:
 
     @property
     def kind(self) -> str:
-        """As in ``PyTorchJob``."""
+        """Kind of the object, such as ``PyTorchJob``."""
         return str(self.document.get("kind", ""))
 
     @property
     def metadata(self) -> Mapping[str, object]:
-        """Of the object itself."""
+        """Metadata of the object itself."""
         return mapping(self.document.get("metadata"))
 
     @property
     def namespace(self) -> str:
-        """Empty where the command line says it."""
+        """Namespace; empty if the command line sets it."""
         return str(self.metadata.get("namespace") or "")
 
     @property
     def where(self) -> str:
-        """As in ``PyTorchJob/train``."""
+        """Kind and name, such as ``PyTorchJob/train``."""
         return f"{self.kind}/{self.metadata.get('name') or self.metadata.get('generateName') or '?'}"
 
     @property
     def count(self) -> int:
-        """All its pods."""
+        """Total number of pods."""
         return sum(each.count for each in self.pods)
 
     @property
     def training(self) -> tuple[Pods, ...]:
-        """The pods that ranks run in: those with devices; where none has, all that an operator makes by roles."""
+        """Pods that run ranks: pods with devices; if there are none, all pods."""
         return tuple(each for each in self.pods if each.gpus or each.rdma) or self.pods
 
     def labels_of(self, pods: Pods) -> dict[str, str]:
-        """Labels of each pod, those that controllers add included."""
+        """Return the labels of each pod, including labels that controllers add."""
         name, role = str(self.metadata.get("name", "")), pods.role
         added = {
             "PyTorchJob": {"training.kubeflow.org/job-name": name, "training.kubeflow.org/replica-type": role.lower()},
@@ -127,7 +127,7 @@ class Workload:
         return added.get(self.kind, {}) | pods.labels
 
     def objects_of_kind(self, kind: str) -> list[Object]:
-        """Objects beside it of one kind, in its namespace as far as that is said."""
+        """Return the other objects of one kind; objects with a different namespace are left out."""
         return [
             each
             for each in self.beside
@@ -136,7 +136,7 @@ class Workload:
         ]
 
     def namespace_labels(self) -> dict[str, str]:
-        """Labels of its namespace, where the file has that too."""
+        """Return the labels of the job's namespace if the file contains it, else an empty mapping."""
         for each in self.beside:
             metadata = mapping(each.get("metadata"))
             if each.get("kind") == "Namespace" and self.namespace in {"", metadata.get("name")}:
@@ -146,17 +146,17 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRule(RuleMetadata):
-    """One thing to look for in pods."""
+    """A rule that checks pods."""
 
     when: Callable[[Pods, Workload], Iterable[Found]]
 
 
 @dataclass(frozen=True, slots=True)
 class PodFinding:
-    """A finding, and the pods that it is about."""
+    """A finding and the pods that it refers to."""
 
     where: str
-    """As in ``PyTorchJob/train Worker``; empty for a variable of a job that is no object yet."""
+    """Object and role, such as ``PyTorchJob/train Worker``; empty for a variable of a job that has no object yet."""
     finding: Finding
 
     def __str__(self) -> str:

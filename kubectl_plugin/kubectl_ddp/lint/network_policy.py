@@ -1,4 +1,4 @@
-"""What NetworkPolicies let pass between the pods of one job."""
+"""Evaluation of NetworkPolicies between the pods of one job."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kubectl_ddp.backend import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, number, scalar_list, string_mapping
 
 _MANY: Final = 1000
-"""Ports of a range that somebody chose for NCCL's ephemeral ones."""
+"""Number of ports from which a range counts as wide enough for NCCL's ephemeral ports."""
 
 Labels = Mapping[str, str]
 
 
 def selects(selector: object, labels: Labels) -> bool:
-    """Whether a label selector means pods with these labels; an empty one means all.
+    """Return True if a label selector matches pods with these labels; an empty selector matches all.
 
     >>> selects({"matchLabels": {"app": "a"}}, {"app": "a", "x": "y"}), selects({}, {}), selects(None, {})
     (True, True, False)
@@ -42,7 +42,9 @@ def _holds(expression: Mapping[str, Any], labels: Labels) -> bool:
 
 
 def blocking_policies(policies: Sequence[Object], own: Labels, peers: Sequence[Labels]) -> Iterator[tuple[str, str]]:
-    """Policies that keep pods with the labels ``own`` from one of ``peers``: direction, and the policy's name."""
+    """Yield the policies that block traffic between pods with the labels ``own`` and one of ``peers``, as (direction,
+    name).
+    """
     for direction, side in (("Ingress", "from"), ("Egress", "to")):
         isolating = [each for each in policies if _applies_to(mapping(each.get("spec")), direction, own)]
         rules = [rule for each in isolating for rule in mappings(mapping(each.get("spec")).get(direction.lower()))]
@@ -63,7 +65,7 @@ def _allows_peer(rule: Mapping[str, Any], side: str, peer: Labels) -> bool:
 
 
 def _matches_peer(end: Mapping[str, Any], peer: Labels) -> bool:
-    """An address or another namespace may be the job's; then nothing is claimed."""
+    """Return True if a rule's peer may match; addresses and other namespaces always count as a match."""
     if "ipBlock" in end or "podSelector" not in end:
         return True
     return selects(end["podSelector"], peer)

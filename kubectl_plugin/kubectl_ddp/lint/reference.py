@@ -1,4 +1,4 @@
-"""``docs/lint-pods.md`` from the rules: ``python -m kubectl_ddp.lint.reference > docs/lint-pods.md``."""
+"""Generator of ``docs/lint-pods.md``: ``python -m kubectl_ddp.lint.reference > docs/lint-pods.md``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ too. `--ignore K10,N03` leaves rules out. No cluster is asked, so nothing is cla
 
 
 def lines() -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     yield from HEAD.splitlines()
     yield from map(_row, RULES)
 

@@ -1,4 +1,4 @@
-"""All rules about pods, and what they and those about variables come to for one object."""
+"""Registry of all rules about pods, and the check of one object by them and by the rules about variables."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _ORDER: Final = list(Severity)
 
 
 def check(workload: Workload, ignored: str = "", *, with_variables: bool = True) -> list[PodFinding]:
-    """What is doubtful in the pods of one object, the worst first.
+    """Return the findings for the pods of one object, the most severe first.
 
     Args:
-        workload: the object.
-        ignored: ids of rules to leave out, with commas, or ``all``.
-        with_variables: whether the variables of its containers are looked at, too.
+        workload: Object to check.
+        ignored: Ids of rules to leave out, separated by commas, or ``all``.
+        with_variables: True to check the variables of its containers as well.
     """
     found = [each for pods in workload.pods for each in _of_pods(pods, workload, ignored, with_variables)]
     return sorted(dict.fromkeys(found), key=lambda placed: _ORDER.index(placed.finding.severity))
@@ -52,7 +52,7 @@ def _of_pods(pods: Pods, workload: Workload, ignored: str, with_variables: bool)
 
 
 def _facts(container: Container, pods: Pods, workload: Workload) -> Facts:
-    """What a manifest says of the nodes; the number of workers is the command's to say."""
+    """Return the facts about the nodes that a manifest contains; only the command knows the number of workers."""
     nodes = sum(each.count for each in workload.training) or pods.count
     return Facts(nodes=nodes, gpus=container.gpus or None, cpus=_cores(container))
 
@@ -65,6 +65,6 @@ def _cores(container: Container) -> float | None:
 
 
 def unknown_ids(ignored: str) -> list[str]:
-    """Of ``ignored``, what is no rule, neither of pods nor of variables."""
+    """Return the words of ``ignored`` that are not the id of a rule, about pods or variables."""
     known = {rule.id for rule in RULES}
     return [word for word in variables.unknown_ids(ignored) if word.upper() not in known]

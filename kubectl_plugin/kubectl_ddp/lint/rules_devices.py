@@ -1,4 +1,4 @@
-"""Devices: GPUs, RDMA, and what a pod needs to use them."""
+"""Rules about devices: GPUs, RDMA, and the settings that a pod needs to use them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HUGE: Final = "hugepages-"
 _OF_COREWEAVE: Final = ("gpu.nvidia.com/", "node.coreweave.cloud/", "backend.coreweave.cloud/")
 _OF_AZURE: Final = ("kubernetes.azure.com/", "agentpool")
 _WHOLE: Final = 8
-"""GPUs of most machines with RDMA."""
+"""GPUs per machine in most clusters with RDMA."""
 
 
 def _cannot_lock(pods: Pods, *, efa: bool) -> Iterator[Found]:
-    """What runs as root can be given the capability; it has no effect for anybody else."""
+    """Yield root containers with RDMA devices but without IPC_LOCK; the capability has no effect for other users."""
     for container in pods.training_containers:
         has = container.is_privileged or _LOCK in container.capabilities
         for resource in container.rdma:
@@ -108,7 +108,7 @@ def _part_of_a_machine(pods: Pods, _: Workload) -> Iterator[Found]:
 
 
 def _claims_channel(pods: Pods) -> bool:
-    """Whether a pod claims a channel of a ComputeDomain: by its template's name there is no other way to tell."""
+    """Return True if a pod claims a channel of a ComputeDomain; only its template's name shows it."""
     return any("channel" in str(each).lower() or "domain" in str(each).lower() for each in _claims(pods))
 
 

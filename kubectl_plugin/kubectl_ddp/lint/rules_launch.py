@@ -1,4 +1,4 @@
-"""How the ranks are started: numbers that several pods share, and what the operator says as well."""
+"""Rules about the start of ranks: values shared by several pods, and values that the operator sets as well."""
 
 from __future__ import annotations
 

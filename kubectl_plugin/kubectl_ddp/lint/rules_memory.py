@@ -1,4 +1,4 @@
-"""Shared memory: /dev/shm is 64 MiB unless a volume is there."""
+"""Rules about shared memory: /dev/shm is limited to 64 MiB without a volume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHM: Final = str(Path.SHARED_MEMORY)
 
 
 def _volumes(pods: Pods) -> Iterator[tuple[Container, Mapping[str, Any]]]:
-    """The containers that train, and the volume that each has at /dev/shm; empty for none."""
+    """Yield the training containers, each with its volume at /dev/shm or an empty mapping."""
     for container in pods.training_containers:
         mount = container.mount_at(_SHM)
         yield container, pods.volume(mount.get("name")) if mount else {}

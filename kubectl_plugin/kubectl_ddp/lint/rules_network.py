@@ -1,4 +1,4 @@
-"""The network between pods: meshes, policies, the machine's own addresses, the Service that gives names."""
+"""Rules about the network between pods: service meshes, policies, the host network, and headless Services."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_PODS: Final = (
     *(_INJECT, "linkerd.io/inject", "k8s.v1.cni.cncf.io/networks"),
     *("networking.gke.io/interfaces", "networking.gke.io/default-interface"),
 )
-"""Labels and annotations that only pods are read for."""
+"""Labels and annotations that take effect only on pods."""
 _WITH_HOST_NAMES: Final = "ClusterFirstWithHostNet"
 
 

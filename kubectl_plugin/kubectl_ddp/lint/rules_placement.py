@@ -1,4 +1,4 @@
-"""Where and when the pods of a job come up, as a whole and near each other."""
+"""Rules about the placement and start of a job's pods: gang scheduling, topology, order of daemons."""
 
 from __future__ import annotations
 

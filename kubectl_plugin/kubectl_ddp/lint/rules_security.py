@@ -1,4 +1,4 @@
-"""Privileges: more than training needs, or more than the namespace allows."""
+"""Rules about privileges beyond what training needs or the namespace allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BASELINE: Final = frozenset(
         *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
     )
 )
-"""Capabilities that the level baseline allows to add."""
+"""Capabilities that Pod Security level baseline allows a pod to add."""
 _RESTRICTED: Final = frozenset({"NET_BIND_SERVICE"})
 
 

@@ -1,4 +1,4 @@
-"""Where the rules about pods are written."""
+"""Sources of the rules about pods: addresses of documents and issues."""
 
 from __future__ import annotations
 
