@@ -1,5 +1,5 @@
-"""What one must be allowed to do for which command: one table, and what is made of it.
+"""Permissions required by each command: one table, and the Roles and documents generated from it.
 
-``model`` says what a right is, ``table`` lists what each command does to the API server, ``granting`` makes the Role to
-ask for, ``reference`` the page of the documentation. Pure; ``cluster`` asks the API server what is granted.
+``model`` defines a right, ``table`` lists the API requests of each command, ``granting`` builds the Role to request,
+and ``reference`` generates the documentation page. The package is pure; ``cluster`` checks which rights are granted.
 """

@@ -1,4 +1,4 @@
-"""A right, in the words of Kubernetes' access rules, and what needs it."""
+"""Data model of rights, in the terms of Kubernetes RBAC."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 OWN: Final = ""
-"""In the namespace of the job."""
+"""Scope: the job's namespace."""
 EVERYWHERE: Final = "*"
-"""In all namespaces, or of what stands in none."""
+"""Scope: all namespaces, and cluster-scoped objects."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,17 +18,17 @@ class Right:
 
     verb: str
     group: str
-    """API group; empty for the core."""
+    """API group; empty for the core group."""
     resource: str
-    """Plural, with its subresource, as in ``pods/log``."""
+    """Plural name with its subresource, such as ``pods/log``."""
     where: str = OWN
-    """:data:`OWN`, :data:`EVERYWHERE`, or the one namespace that is meant."""
+    """:data:`OWN`, :data:`EVERYWHERE`, or the name of a namespace."""
     names: tuple[str, ...] = ()
-    """The objects that are meant; of a resource all when empty."""
+    """Names of objects; empty for all objects of the resource."""
 
     @classmethod
     def of(cls, verb: str, resource: str, where: str = OWN, names: tuple[str, ...] = ()) -> Self:
-        """With the resource as kubectl writes it.
+        """Return the right for a resource in kubectl's notation.
 
         >>> Right.of("get", "localqueues.visibility.kueue.x-k8s.io/pendingworkloads").resource
         'localqueues/pendingworkloads'
@@ -39,11 +39,11 @@ class Right:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """API group and plural, which a cluster serves or does not."""
+        """API group and plural name; a cluster may or may not serve this kind."""
         return self.group, self.resource.partition("/")[0]
 
     def __str__(self) -> str:
-        """For a sentence.
+        """Return the right as words for a sentence.
 
         >>> str(Right.of("list", "pods", EVERYWHERE)), str(Right.of("create", "jobs.batch"))
         ('list pods in all namespaces', 'create jobs.batch')
@@ -52,20 +52,20 @@ class Right:
 
     @property
     def group_resource(self) -> str:
-        """The resource as kubectl writes it."""
+        """Resource in kubectl's notation."""
         plural, slash, subresource = self.resource.partition("/")
         return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{subresource}"
 
     @property
     def place(self) -> str:
-        """Words that say where, with a space in front; empty where that goes without saying."""
+        """Description of the scope with a leading space; empty for the job's namespace and for cluster-scoped kinds."""
         if self.where == OWN or self.kind in OF_NO_NAMESPACE:
             return ""
         return " in all namespaces" if self.where == EVERYWHERE else f" in namespace '{self.where}'"
 
 
 def summarize_permissions(rights: Iterable[Right]) -> str:
-    """Many rights in short: those with the same verbs share them.
+    """Return a short description of rights; resources with the same verbs are grouped.
 
     >>> summarize_permissions([Right.of(verb, kind) for kind in ("pods", "events") for verb in ("list", "get")])
     'get and list pods, events'
@@ -84,31 +84,31 @@ OF_NO_NAMESPACE: Final = frozenset(
     {("", "nodes"), ("scheduling.k8s.io", "priorityclasses")}
     | {("kueue.x-k8s.io", "clusterqueues"), ("kueue.x-k8s.io", "workloadpriorityclasses")}
 )
-"""Kinds whose objects stand in no namespace."""
+"""Cluster-scoped kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """A row of the table: what some commands do to some resources."""
+    """Row of the table: requests of some commands on some resources."""
 
     commands: tuple[str, ...]
     verbs: tuple[str, ...]
     resources: tuple[str, ...]
-    """As kubectl writes them, as in ``jobs.batch`` and ``pods/log``."""
+    """Resources in kubectl's notation, such as ``jobs.batch`` and ``pods/log``."""
     where: str = OWN
     names: tuple[str, ...] = ()
     without: str = ""
-    """What these commands cannot do without it, as words that follow *without*; empty where they fail."""
+    """Features that these commands lose without it, as words that follow *without*; empty if they fail."""
     is_broad: bool = False
-    """It opens far more than the command is about, so no Role to ask for grants it along with the rest."""
+    """True if it permits far more than the command needs, so no requested Role includes it."""
 
     @property
     def is_required(self) -> bool:
-        """Whether the commands fail without it; else their answers are shorter."""
+        """True if the commands fail without it; otherwise their output is reduced."""
         return not self.without
 
     def permissions(self) -> Iterator[Right]:
-        """One by one."""
+        """Yield each right of the row."""
         for resource in self.resources:
             for verb in self.verbs:
                 yield Right.of(verb, resource, self.where, self.names)

@@ -1,4 +1,4 @@
-"""``docs/rights.md`` from the table: ``python -m kubectl_ddp.rights.reference > docs/rights.md``."""
+"""Generator of ``docs/rights.md``: ``python -m kubectl_ddp.rights.reference > docs/rights.md``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ in any pod of the namespace, its Secrets, pods of one's own; `preflight` uses th
 
 
 def lines() -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     yield from HEAD.splitlines()
     yield from map(_row, NEEDS)
 

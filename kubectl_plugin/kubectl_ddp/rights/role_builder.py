@@ -1,7 +1,7 @@
-"""The Roles and bindings that grant rights, as objects and as text for who may create them.
+"""Roles and bindings that grant rights, as objects and as text for a cluster administrator.
 
-A Role holds all that the commands need where it stands, not only what is missing: applying it again must not take away
-what an earlier one of the same name has granted.
+A Role contains everything that the commands need in its namespace, not only what is missing. Applying it again must not
+remove rights granted by an earlier Role of the same name.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from kubectl_ddp.rights.table import Kind, needs
 
 NAME: Final = "kubectl-ddp"
 OUTSIDE: Final = "kubectl-ddp-outside"
-"""Of the Role in a namespace that holds what all jobs read there; jobs of its own have the other."""
+"""Name of the Role in a namespace that holds objects read by all jobs; a job's own namespace uses :data:`NAME`."""
 GROUP: Final = "rbac.authorization.k8s.io"
 
 
 def required_roles(missing: Collection[Right], served: Collection[Kind], *, namespace: str, user: str) -> list[Object]:
-    """The Roles, each with its binding, with which nothing is missing where something is; empty when nothing is.
+    """Return the Roles and bindings that grant all rights in each namespace with a missing right; empty if none is
+    missing.
 
     Args:
-        missing: what is not granted.
-        served: the kinds that the cluster has.
-        namespace: of the jobs.
-        user: as the API server knows the person; a placeholder when empty.
+        missing: Rights that are not granted.
+        served: Kinds that the cluster serves.
+        namespace: Namespace of the jobs.
+        user: Name of the person for the API server; empty for a placeholder.
     """
     places = {right.where for right in missing}
     whole = [right for need, right in needs(served) if right.where in places and not need.is_broad]
@@ -35,7 +36,7 @@ def required_roles(missing: Collection[Right], served: Collection[Kind], *, name
 
 
 def build_roles(rights: Iterable[Right], *, namespace: str, user: str) -> list[Object]:
-    """A Role for each namespace and a ClusterRole, as far as there are rights, each with its binding to a person."""
+    """Return a Role for each namespace and a ClusterRole, where there are rights, each with its binding to a user."""
     by_place: dict[str, list[Right]] = {}
     for right in rights:
         by_place.setdefault(right.where, []).append(right)
@@ -52,7 +53,7 @@ def build_roles(rights: Iterable[Right], *, namespace: str, user: str) -> list[O
 def _role_and_binding(about: Mapping[str, str], rights: Sequence[Right], user: str) -> list[Object]:
     kind = "Role" if "namespace" in about else "ClusterRole"
     who = user or "YOU"
-    name = f"{about['name']}:{who}".replace("/", "-").replace("%", "-")  # else it would take another person's away
+    name = f"{about['name']}:{who}".replace("/", "-").replace("%", "-")  # each person needs a binding of their own
     return [
         {
             "apiVersion": f"{GROUP}/v1",
@@ -71,7 +72,7 @@ def _role_and_binding(about: Mapping[str, str], rights: Sequence[Right], user: s
 
 
 def rules(rights: Iterable[Right]) -> list[Object]:
-    """The rules of a Role: resources of a group that have the same verbs share one."""
+    """Return the rules of a Role; resources of a group with the same verbs share a rule."""
     verbs: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
     for right in rights:
         verbs.setdefault((right.group, right.resource, right.names), set()).add(right.verb)
@@ -87,7 +88,7 @@ def rules(rights: Iterable[Right]) -> list[Object]:
 
 
 def subject(user: str) -> Object:
-    """Whom a RoleBinding names."""
+    """Return the subject of a RoleBinding for a user or a service account."""
     parts = user.split(":")
     if user.startswith("system:serviceaccount:") and len(parts) == 4:
         return {"kind": "ServiceAccount", "namespace": parts[2], "name": parts[3]}
@@ -95,7 +96,7 @@ def subject(user: str) -> Object:
 
 
 def text(objects: Sequence[Object]) -> str:
-    """Objects as YAML that is short: a line for each rule."""
+    """Return objects as compact YAML with one line per rule."""
     return "---\n".join("".join(_lines(item)) for item in objects)
 
 

@@ -1,4 +1,4 @@
-"""``docs/rbac.md`` from the roles: ``python -m kubectl_ddp.rights.role_reference > docs/rbac.md``."""
+"""Generator of ``docs/rbac.md``: ``python -m kubectl_ddp.rights.role_reference > docs/rbac.md``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COLUMNS: Final = ("ddp-view", "ddp-submit")
 
 
 def lines() -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     yield from HEAD.splitlines()
     yield "| Role | Its holder may |"
     yield "| --- | --- |"

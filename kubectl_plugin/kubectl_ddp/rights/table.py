@@ -1,10 +1,12 @@
-"""What each command does to the API server: the one table, from which all else about rights comes.
+"""Table of the API requests of each command, the only source of all data about rights.
 
-- what ``doctor`` and ``preflight`` ask about, and the Role that they ask for (``granting``),
+It is the source of
+
+- the rights that ``doctor`` and ``preflight`` check, and the Role that they request (``granting``),
 - the table of the documentation (``reference``).
 
-``tests/unit`` runs the commands against a server that writes down what it is asked, and holds the table to it. What
-every authenticated user may do anyway (``/version``, discovery, questions about oneself) is not in it.
+``tests/unit`` runs the commands against a server that records their requests, and compares them with the table. The
+table leaves out what every authenticated user may do (``/version``, discovery, self subject reviews).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from kubectl_ddp import roots
 from kubectl_ddp.rights.model import EVERYWHERE, Need, Right
 
 JOBS: Final = tuple(f"{root.plural}.{root.group}" for root in roots.ROOTS.values())
-"""The objects that a job can be."""
+"""Kinds of the job objects, one per engine."""
 
 COMPANIONS: Final = (
     "services",
@@ -30,22 +32,22 @@ COMPANIONS: Final = (
     "computedomains.resource.nvidia.com",
     "resourceclaimtemplates.resource.k8s.io",
 )
-"""What comes with one; which of them, the job and the cluster decide."""
+"""Objects that may be created with a job; the job and the cluster determine which."""
 
 SUBMITTING: Final = ("submit", "preflight", "clone")
 SHOWING: Final = ("render", "presets", "lint")
-"""They look at what would be submitted, and need no cluster."""
+"""Commands that show what would be submitted and need no cluster."""
 MAKING: Final = ("submit", "clone", "restart")
-"""``restart`` of a job that is over submits it again."""
+"""Commands that create jobs. ``restart`` of a finished job submits it again."""
 CHANGING: Final = ("scale", "suspend", "resume", "restart")
 REACHING: Final = ("exec", "profile", "port-forward")
 LOOKING: Final = ("status", "why", "hang", "bundle", "logs", "events", "top", "report", "wait")
-"""They look at one job."""
+"""Commands that show one job."""
 COUNTING: Final = ("list", "prune")
-"""They look at all jobs."""
+"""Commands that read all jobs."""
 EXPLAINING: Final = ("why", "bundle")
 WATCHING: Final = ("logs", "events", "wait", *CHANGING, "submit", "clone")
-"""They follow a job, or wait for it."""
+"""Commands that follow a job or wait for it."""
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (*SUBMITTING, "capacity", *SHOWING),
@@ -53,10 +55,10 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "reach": REACHING,
     "change": (*CHANGING, "delete", "prune"),
 }
-"""The sections of ``kubectl ddp --help`` → their commands, of those that ask a cluster."""
+"""Sections of ``kubectl ddp --help`` → their commands that access a cluster."""
 
 OF_ONE: Final = ("submit", "clone", *LOOKING, *REACHING, "scale", "suspend", "restart")
-"""They begin with one job and its pods."""
+"""Commands that first read one job and its pods."""
 
 NEEDS: Final[tuple[Need, ...]] = (
     # -- jobs and their pods
@@ -344,25 +346,25 @@ NEEDS: Final[tuple[Need, ...]] = (
 )
 
 Kind = tuple[str, str]
-"""API group and plural."""
+"""Type of a kind: API group and plural."""
 
 KINDS: Final = frozenset(right.kind for need in NEEDS for right in need.permissions())
-"""All that the table speaks of."""
+"""All kinds in the table."""
 
 
 def needs(served: Collection[Kind] = KINDS, commands: Collection[str] = ()) -> Iterator[tuple[Need, Right]]:
-    """Every right beside the row that it comes from, of kinds that a cluster serves; of all commands by default."""
+    """Yield each right with its row, for the kinds that a cluster serves; ``commands`` is empty for all commands."""
     for need in NEEDS:
         if not commands or set(commands) & set(need.commands):
             yield from ((need, right) for right in need.permissions() if right.kind in served)
 
 
 def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
-    """What submitting fails without.
+    """Return the rights without which submitting fails.
 
     Args:
-        engine: of the job; its kind is the root's.
-        made: kinds of the objects that are created, of those that the cluster serves.
+        engine: Engine of the job; it determines the kind of the job object.
+        made: Kinds of the objects to create, restricted to kinds that the cluster serves.
     """
     root = {(roots.ROOTS[engine].group, roots.ROOTS[engine].plural)}
     mine = {*made} | root
@@ -377,6 +379,6 @@ def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
 
 
 def permissions_to_check(served: Collection[Kind]) -> list[Right]:
-    """What a checkup asks about: all but what opens far more than an answer that is a little longer is worth."""
+    """Return the rights that a checkup tests; broad rights of optional features are left out."""
     found = (right for need, right in needs(served) if need.is_required or not need.is_broad)
     return list(dict.fromkeys(found))
