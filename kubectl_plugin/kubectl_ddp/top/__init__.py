@@ -1,4 +1,4 @@
-"""What ``top`` shows: a job, its ranks and how they got there, as lines that fit a terminal.
+"""View of ``kubectl ddp top``: a job, its ranks and their recent history, as lines that fit a terminal.
 
-Every room but ``screen`` and ``watch`` is pure: numbers in, text out.
+All modules but ``screen`` and ``watch`` are pure functions from numbers to text.
 """

@@ -1,4 +1,4 @@
-"""Lines that hold colours, cut to the width of a terminal."""
+"""Truncation of lines that contain colour codes to the width of a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _END_OF_COLOR: Final = "\033[0m"
 
 
 def cut(line: str, width: int) -> str:
-    r"""The first ``width`` letters, colours not counted.
+    r"""Return the first ``width`` characters of a line; colour codes do not count.
 
     >>> cut("\033[31mdown\033[0m now", 2), cut("short", 10)
     ('\x1b[31mdo\x1b[0m', 'short')

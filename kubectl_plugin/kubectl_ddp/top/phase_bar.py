@@ -1,4 +1,4 @@
-"""The parts of a step as a bar of letters, which can be read without colour."""
+"""Bar of letters for the time breakdown of a step, readable without colour."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LETTERS: Final[Mapping[str, tuple[str, str]]] = {
     Phase.CHECKPOINT: ("s", "on magenta"),
     Phase.OTHER: (".", ""),
 }
-"""Phase, in the order of a step → its letter and its colour."""
+"""Letter and colour by phase, in the order of a step."""
 
 LEGEND: Final = "phases: d data, h to device, f forward, b backward, c communication, o optimizer, s checkpoint"
 
 
 def phase_bar(shares: Mapping[str, float], width: int) -> Cell:
-    """The shares of a step, which add up to 1 at most, as so many letters.
+    """Return a bar of at most ``width`` letters for the shares of a step, which add up to at most 1.
 
     >>> phase_bar({"forward": 0.25, "backward": 0.5, "comm_exposed": 0.25}, 8).text
     'ffbbbbcc'
@@ -40,7 +40,7 @@ def phase_bar(shares: Mapping[str, float], width: int) -> Cell:
 
 
 def mean(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The shares of several ranks as one.
+    """Return the mean shares over several ranks.
 
     >>> mean([{"forward": 1.0}, {"forward": 0.5, "backward": 0.5}])
     {'forward': 0.75, 'backward': 0.25}

@@ -1,4 +1,4 @@
-"""How a job got where it is: the last frames of samples for rates, and a number of each frame for sparklines."""
+"""Recent history of a job: samples for rates, and one value per frame for sparklines."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kubectl_ddp.state import JobState, job_state
 from kubectl_ddp.stragglers import slowdown_by_rank
 
 RATE_SECONDS: Final = 5.0
-"""Rates are over so much time."""
+"""Window of rates, in seconds."""
 JUDGED_SECONDS: Final = 60.0
-"""Stragglers are judged over up to so much: a single step trembles."""
+"""Maximum window for straggler detection, in seconds; single steps vary too much."""
 KEPT: Final = 512
-"""Numbers for sparklines: no terminal shows more."""
+"""Number of values kept for sparklines; no terminal is wider."""
 
 Told = Mapping[str, Samples]
 
 
 class RateWindow:
-    """Told of every frame."""
+    """Collects every frame and computes rates."""
 
     def __init__(self) -> None:
         self.throughput: deque[float | None] = deque(maxlen=KEPT)
@@ -32,13 +32,13 @@ class RateWindow:
         self._sparse: deque[tuple[float, Told]] = deque()
 
     def frame(self, snapshot: Snapshot, samples: Told, where: str, now: float) -> tuple[JobState, Mapping[int, float]]:
-        """The job now, with rates over the last seconds, and how slow each rank is.
+        """Add a frame and return the job's state with recent rates, and the slowdown of each rank.
 
         Args:
-            snapshot: the job and its pods.
-            samples: what the pods say.
-            where: the place it runs at.
-            now: of a clock that only grows.
+            snapshot: Job and its pods.
+            samples: Metric samples by pod.
+            where: Place where the job runs.
+            now: Time of a monotonic clock, in seconds.
         """
         _discard_before(self._recent, now - RATE_SECONDS)
         _discard_before(self._sparse, now - JUDGED_SECONDS)
@@ -56,12 +56,12 @@ class RateWindow:
 
 
 def step_seconds(ranks: tuple[RankState, ...]) -> float | None:
-    """Mean time of a step over the ranks, which wait for one another."""
+    """Return the mean step time over the ranks; they wait for one another."""
     told = [one.seconds_per_step for one in ranks if one.seconds_per_step is not None]
     return sum(told) / len(told) if told else None
 
 
 def _discard_before(frames: deque[tuple[float, Told]], since: float) -> None:
-    """Keep the newest that is as old as that, and what came after."""
+    """Keep the newest frame that is at least as old as ``since``, and all later ones."""
     while len(frames) > 1 and frames[1][0] <= since:
         frames.popleft()

@@ -1,4 +1,4 @@
-"""The ranks of a job as rows: one each where they fit, one per pod where they do not, and the worst ones first."""
+"""Rows of the table of ranks: one per rank if they fit, else one per pod with the worst first."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from kubectl_ddp.top.phase_bar import mean, phase_bar
 HEADER: Final = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "BUSY", "STEP TIME", "LAST STEP")
 BAR_WIDTH: Final = 24
 NARROW: Final = 96
-"""Below so many columns the bars are half as long."""
+"""Number of columns below which the bars are half as long."""
 
 _WORST: Final = (RankActivity.DOWN, RankActivity.STOPPED, RankActivity.AWAITED, RankActivity.UP)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rank, or all ranks of a pod that are told of together."""
+    """One rank, or all ranks of a pod in one row."""
 
     ranks: tuple[RankState, ...]
     slow: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long as the median each rank is busy."""
+    """Busy time of each rank relative to the median."""
 
     @property
     def state(self) -> RankActivity:
-        """The worst of them."""
+        """Worst state of the ranks."""
         return min((one.state for one in self.ranks), key=_WORST.index)
 
     @property
     def max_slowdown(self) -> float:
-        """Of the slowest one; 1 where nobody can tell."""
+        """Slowdown of the slowest rank; 1 if unknown."""
         return max((self.slow.get(one.rank, 1.0) for one in self.ranks), default=1.0)
 
     @property
     def last_step(self) -> float | None:
-        """Of the one that has not stepped for longest."""
+        """Time of the last step of the rank that has been without a step for longest."""
         return min((one.last_step for one in self.ranks if one.last_step is not None), default=None)
 
     @property
     def sort_key(self) -> tuple[int, float, float]:
-        """The smaller, the more it deserves a look: what does not run, what is slow, what is silent."""
+        """Sort key by urgency, most urgent first: ranks that do not run, slow ranks, ranks without recent steps."""
         slowness = self.max_slowdown if self.max_slowdown > RATIO else 1.0
         return _WORST.index(self.state), -slowness, self.last_step or 0.0
 
     def cells(self, now: float, bar_width: int) -> list[Cell]:
-        """The fields under :data:`HEADER`."""
+        """Return the cells of the row under :data:`HEADER`."""
         ranks, last = self.ranks, self.last_step
         seconds = _max_value(ranks, lambda one: one.seconds_per_step)
         rates = [one.samples_per_second for one in ranks if one.samples_per_second is not None]
@@ -75,7 +75,7 @@ class Row:
 
 
 def format_rank_ranges(ranks: Sequence[int]) -> str:
-    """Ranks in few letters.
+    """Return ranks as compact ranges.
 
     >>> format_rank_ranges([0, 1, 2, 5, 7, 8]), format_rank_ranges([3])
     ('0-2,5,7-8', '3')
@@ -87,10 +87,10 @@ def format_rank_ranges(ranks: Sequence[int]) -> str:
 
 
 def rows_of(ranks: Sequence[RankState], slow: Mapping[int, float], room: int | None) -> tuple[list[Row], int]:
-    """Rows for at most ``room`` lines, and how many that would have come after them are left out.
+    """Return rows for at most ``room`` lines, and the number of rows left out.
 
-    Each rank has one as long as all fit. Else each pod has one; and where pods do not fit either, or there is but one,
-    the worst come first.
+    Each rank has its own row if all fit. Otherwise each pod has one row. If pods do not fit either, or there is only
+    one pod, the worst rows come first.
     """
     single = [Row((one,), slow) for one in ranks]
     if room is None or len(single) <= room:
@@ -105,7 +105,7 @@ def rows_of(ranks: Sequence[RankState], slow: Mapping[int, float], room: int | N
 
 
 def table(rows: Sequence[Row], now: float, style: Style) -> list[str]:
-    """Header and rows as lines."""
+    """Return header and rows as lines."""
     bar_width = BAR_WIDTH if style.width is None or style.width >= NARROW else BAR_WIDTH // 2
     return Table(HEADER, [row.cells(now, bar_width) for row in rows]).render(style).splitlines()
 

@@ -1,4 +1,4 @@
-"""A few numbers as a line of little bars."""
+"""Sparkline: a short series of numbers as a line of bars."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 PLAIN: Final = "_.-~=+*#"
-"""For terminals that have no blocks."""
+"""Bars for terminals without Unicode blocks."""
 
 
 def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True) -> str:
-    """The last ``width`` numbers; a gap where there was none.
+    """Return the last ``width`` values as bars, with a gap for each missing value.
 
-    The foot is zero, so that a line which trembles by a percent looks flat, as it should.
+    The scale starts at zero, so variations of a percent look flat.
 
     >>> sparkline([1.0, 2.0, None, 8.0], 8), sparkline([0.0, 4.0, 8.0], 2, unicode=False)
     ('▁▂ █', '~#')

@@ -1,7 +1,7 @@
-"""A terminal that is taken over for a while: another screen, keys as they are typed, and its size as it changes.
+"""Full-screen terminal session: alternate screen, single keys, and the current window size.
 
-However it ends, by a key, Ctrl-C, SIGTERM or an error, the terminal is the person's again as it was: the shell's lines
-come back, with the cursor and the echo. Ctrl-Z gives it back, too, until ``fg``.
+The terminal is restored on every exit: key, Ctrl-C, SIGTERM or error. The shell's lines, cursor and echo come back.
+Ctrl-Z also restores it until ``fg``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, Final, Self
 from kubectl_ddp.terminal import escape_text, raw
 
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l\033[2J"
-"""The other screen, no cursor, no wrapping of lines."""
+"""Alternate screen, hidden cursor, no line wrapping."""
 _LEAVE: Final = "\033[?7h\033[?25h\033[?1049l"
 _HOME, _TO_LINE_END, _TO_SCREEN_END = "\033[H", "\033[K", "\033[J"
 _FALLBACK: Final = (80, 24)
 
 
 class Terminal:
-    """The terminal of stdout and stdin, while a ``with`` lasts."""
+    """Terminal of stdout and stdin, as a context manager."""
 
     def __init__(self) -> None:
         self._stdin = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
@@ -58,7 +58,7 @@ class Terminal:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows, as they are now."""
+        """Current number of columns and rows."""
         try:
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
         except OSError:
@@ -66,18 +66,18 @@ class Terminal:
         return columns or _FALLBACK[0], rows or _FALLBACK[1]
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines and nothing else."""
+        """Replace the screen's content with these lines."""
         text = _HOME + "\n".join(f"{escape_text(line)}{_TO_LINE_END}" for line in lines) + _TO_SCREEN_END
         _write(text)
 
     def interrupt_wait(self) -> None:
-        """End a wait, from any thread."""
-        with contextlib.suppress(OSError):  # full: it is awake already; closed: nobody waits any more
+        """Interrupt :meth:`wait`; may be called from any thread."""
+        with contextlib.suppress(OSError):  # full: already awake; closed: no wait is running
             os.write(self._waker, b"\0")
 
     def wait(self, seconds: float | None) -> str:
-        """Until a key is typed, the size changes, somebody wakes us, or the time is over; the keys, empty for none."""
-        # A signal that came just before would not end the wait: its byte does.
+        """Wait for a key, a resize, an interrupt or the timeout, and return the typed keys (empty for none)."""
+        # A signal just before select would not interrupt it; its byte in the pipe does.
         sources = [self._woken] if self._stdin is None else [self._woken, self._stdin]
         ready = select.select(sources, [], [], seconds)[0]
         if self._woken in ready:
@@ -88,7 +88,7 @@ class Terminal:
         if self._stdin is None or self._stdin not in ready:
             return ""
         typed = os.read(self._stdin, 1024)
-        if not typed:  # the terminal is gone, and would be ready for ever
+        if not typed:  # the terminal is gone, and select would always report it as ready
             self._stdin = None
         return typed.decode(errors="replace")
 
@@ -116,7 +116,7 @@ class Terminal:
 
 
 def _write(text: str) -> None:
-    """A pod's name may have letters that this terminal has not; that must not end the picture."""
+    """Write text to stdout and replace characters that its encoding lacks, such as letters of a pod's name."""
     stdout = raw(sys.stdout)
     encoding = stdout.encoding or "ascii"
     stdout.write(text.encode(encoding, "replace").decode(encoding))
@@ -124,7 +124,7 @@ def _write(text: str) -> None:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """The signal's byte is all that is needed."""
+    """Ignore the signal; its byte in the wake-up pipe is enough."""
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""One picture of a job: what it does, who is slow, and its ranks. Pure: the same numbers make the same lines."""
+"""View of a job at one moment: progress, stragglers and ranks. Pure: equal input gives equal lines."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from kubectl_ddp.top.rows import rows_of, table
 
 SPARK_WIDTH: Final = 16
 _NAMED: Final = 8
-"""So many stragglers are named, and so many silent pods."""
+"""Maximum number of stragglers, and of silent pods, listed by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopView:
-    """All that is shown at one moment."""
+    """All data shown at one moment."""
 
     state: JobState
     now: float
     """Unix time."""
     slow: Mapping[int, float] = field(default_factory=dict)
-    """Rank → how many times as long as the median it is busy."""
+    """Rank → its busy time relative to the median."""
     throughput: str = ""
     """A sparkline."""
     step_time: str = ""
     """A sparkline."""
     notes: Sequence[str] = ()
-    """What the person is told at the foot: keys, or what went wrong."""
+    """Notes at the foot: keys, or errors."""
 
     def lines(self, style: Style, height: int | None = None) -> list[str]:
-        """The lines, in so many columns and rows at most; none is left out where ``height`` is None."""
+        """Return the lines, cut to the style's width and to ``height`` rows; None for all rows."""
         above = [*self._head(style), ""]
         below = [style.apply_color(LEGEND, "dim"), *(style.apply_color(note, "dim") for note in self.notes)]
         if not self.state.ranks:

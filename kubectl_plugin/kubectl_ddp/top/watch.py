@@ -1,6 +1,6 @@
-"""Watches a job on a screen until a key, the job's end, or Ctrl-C.
+"""Live view of a job, until a key, the job's end, or Ctrl-C.
 
-The pods are asked by a thread of its own, so that a key is answered at once, also while a pod is silent for seconds.
+A separate thread queries the pods, so that keys work immediately even if a pod does not answer for seconds.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from kubectl_ddp.top.top_view import SPARK_WIDTH, TopView
 
 FRAME_SECONDS: Final = 1.0
 SHARE: Final = 0.25
-"""Of the time, that we let the API server work for us at most."""
+"""Maximum share of time that the API server spends on our requests."""
 LEAVE: Final = frozenset("qQ")
 KEYS: Final = "q leaves"
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What one round of questions came to."""
+    """Result of one round of queries."""
 
     picture: TopView | None = None
     error: DdpError | None = None
 
 
 class _Poller:
-    """Asks the pods again and again, until told to stop; each answer wakes the screen."""
+    """Thread that queries the pods repeatedly until stopped; each result wakes the screen."""
 
     def __init__(self, backend: Backend, name: str, looks: Style, wake: Callable[[], None]) -> None:
         self._backend, self._name, self._looks, self._wake = backend, name, looks, wake
         self._course = RateWindow()
         self._ended = threading.Event()
         self.latest: _Frame | Exception = _Frame()
-        # A daemon: a pod that does not answer must not hold up the end of the command.
+        # A daemon thread: a pod that does not answer must not delay the end of the command.
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop querying."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -57,7 +57,7 @@ class _Poller:
                 self.latest = _Frame(self._build_view())
             except NotFound as error:
                 self.latest = error
-            except DdpError as error:  # the API server, perhaps; it may answer again
+            except DdpError as error:  # possibly the API server; later queries may succeed
                 self.latest = _Frame(error=error)
             except Exception as error:  # noqa: BLE001 - raised where a person is told of it
                 self.latest = error
@@ -80,11 +80,11 @@ class _Poller:
 
 
 def watch(backend: Backend, name: str, looks: Style) -> TopView | None:
-    """Show the job until a person leaves or it has ended; the last picture then.
+    """Show the job until the user quits (return None) or the job has ended (return the last view).
 
     Raises:
-        NotFound: there is no such job, or it was deleted.
-        DdpError: it could not be asked even once.
+        NotFound: If the job does not exist or was deleted.
+        DdpError: If the first query fails.
     """
     shown: TopView | None = None
     with Terminal() as screen:
