@@ -1,5 +1,5 @@
-"""The embedded engine: runs a rendered job on this machine, operator and kubelet in one small process per job.
+"""Embedded engine that runs a rendered job on this machine, with operator and kubelet in one small process per job.
 
-``backend`` is what commands talk to; it edits a job's desired state in files, as one edits objects of an API server.
-``engine`` is the detached process that makes the files true, and writes what became of them.
+Commands use ``backend``, which edits a job's desired state in files, as a client edits objects of an API server.
+``engine`` is the detached process that applies the desired state and writes the job's status.
 """

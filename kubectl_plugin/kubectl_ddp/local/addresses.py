@@ -1,8 +1,8 @@
 """Addresses for the pods of one job, from the loopback network 127.0.0.0/8.
 
-Each job leases a block 127.x.y.0/24. The lease is the name of an abstract Unix socket that the engine holds: the kernel
-keeps it unique over all users of the network namespace, just as the addresses are, and takes it back when the engine
-dies, whatever it dies of.
+Each job leases a block 127.x.y.0/24. The lease is the name of an abstract Unix socket that the engine holds. The kernel
+keeps this name unique over all users of the network namespace, like the addresses, and releases it when the engine ends
+for any reason.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 from kubectl_ddp.errors import PreflightFailed
 
 WORKERS: Final = 253
-"""Most workers of a local job: a block, less the network itself, its broadcast and the store."""
+"""Maximum number of workers of a local job: a block without its network, broadcast and store addresses."""
 
-# 127.0.x.y is used by others: localhost, a Debian host's own name (127.0.1.1), systemd-resolved (127.0.0.53).
+# Other programs use 127.0.x.y: localhost, a Debian host's own name (127.0.1.1), systemd-resolved (127.0.0.53).
 _FIRST, _LAST = 16, 254
 
 
 class Network:
-    """The block of one job, held until :meth:`close`."""
+    """Address block of one job, leased until :meth:`close`."""
 
     def __init__(self, prefix: str, lease: socket.socket) -> None:
         self.prefix = prefix
@@ -31,7 +31,7 @@ class Network:
 
     @classmethod
     def lease(cls, job: str) -> Network:
-        """Take a free block; the same job finds the same one again while nobody else has it."""
+        """Lease a free block; a job gets the same block as before if it is still free."""
         for prefix in _blocks(job):
             lease = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
@@ -50,11 +50,11 @@ class Network:
         return f"{self.prefix}.1"
 
     def worker(self, index: int) -> str:
-        """Address of a worker; it keeps it over all its lives."""
+        """Return the address of a worker; it stays the same over restarts."""
         return f"{self.prefix}.{index + 2}"
 
     def close(self) -> None:
-        """Give the block back."""
+        """Release the block."""
         self._lease.close()
 
 

@@ -1,4 +1,4 @@
-"""Jobs of this machine, as the commands see them: files to read and edit, and a signal to the engine after an edit."""
+"""Backend for jobs of this machine: reads and edits their files, and signals the engine after an edit."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from kubectl_ddp.local.submission import Machine
 
 HANG_SECONDS: Final = 5.0
-"""A launcher asks its ranks first, and waits a while for those that cannot answer."""
+"""Timeout of a hang report; a launcher queries its ranks first and waits for those that do not answer."""
 METRICS_SECONDS: Final = 1.0
-"""How long a pod may take to answer with its metrics."""
+"""Timeout of a pod's metrics, in seconds."""
 
 
 class LocalBackend:
-    """This machine, as a place where jobs run. Implements :class:`kubectl_ddp.backend.Backend`."""
+    """Backend that runs jobs on this machine. Implements :class:`kubectl_ddp.backend.Backend`."""
 
     where = "local"
     namespace = ""
@@ -52,13 +52,13 @@ class LocalBackend:
         directory: Path | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Jobs below a directory.
+        """Use the jobs below a directory.
 
         Args:
-            root: holds one directory per job; that of the user by default.
-            python: interpreter of the pods; ``$KUBECTL_DDP_PYTHON``, else the one that runs this, by default.
-            directory: working directory of the pods; the current one by default.
-            environ: environment that the pods inherit.
+            root: Directory that contains one directory per job; the user's own by default.
+            python: Interpreter of the pods; by default ``$KUBECTL_DDP_PYTHON``, else the current interpreter.
+            directory: Working directory of the pods; the current directory by default.
+            environ: Environment that the pods inherit.
         """
         self._root = root or local_jobs_directory(environ)
         self._python = python or environ.get("KUBECTL_DDP_PYTHON") or sys.executable
@@ -73,11 +73,11 @@ class LocalBackend:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Names of all jobs, oldest first."""
+        """Return the names of all jobs, oldest first."""
         return [str(found.job["metadata"]["name"]) for found in self.jobs()]
 
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
-        """Every job of this user on this machine, oldest first; there are no namespaces here."""
+        """Return every job of this user on this machine, oldest first; ``all_namespaces`` has no effect."""
         del all_namespaces
         try:
             names = [path.name for path in self._root.iterdir() if not path.name.startswith(".")]
@@ -91,19 +91,23 @@ class LocalBackend:
                 found.append(self.job(name))
             except NotFound:
                 continue
-            except Forbidden as error:  # another user's, left by sudo perhaps: it does not hide ours
+            except Forbidden as error:  # another user's job, possibly created with sudo: still list our own
                 errors.append(error)
         if errors and not found:
             raise errors[0]
         return sorted(found, key=lambda one: str(one.job["metadata"].get("creationTimestamp", "")))
 
     def job(self, name: str, *, events: bool = True) -> Snapshot:
-        """One job; its events are read in any case. Raises NotFound."""
+        """Return one job, always with its events.
+
+        Raises:
+            NotFound: If the job does not exist.
+        """
         del events
         return snapshot(self._directory(name))
 
     def watch(self, name: str) -> Iterator[Snapshot]:
-        """The job now, and again whenever it changes; ends when it is deleted."""
+        """Yield the job now and after every change, until it is deleted."""
         from kubectl_ddp.local.inotify import Watch  # noqa: PLC0415 - loads libc, which a list does not need
 
         directory = self._directory(name)
@@ -134,7 +138,7 @@ class LocalBackend:
         timestamps: bool = False,
         since: str | None = None,
     ) -> Iterator[str]:
-        """Lines of the pod, over all its lives; with ``follow`` until its present container is gone."""
+        """Yield the lines of all containers of the pod; with ``follow``, until its current container has ended."""
         from kubectl_ddp.local.tail import entries  # noqa: PLC0415 - loads libc, which a list does not need
 
         directory = self._directory(str(pod["metadata"]["labels"][Label.JOB]))
@@ -142,40 +146,60 @@ class LocalBackend:
             yield f"{moment} {text}" if timestamps else text
 
     def events(self, name: str) -> list[Object]:
-        """What the engine noted of the job, oldest first. Raises NotFound."""
+        """Return the events of the job, oldest first.
+
+        Raises:
+            NotFound: If the job does not exist.
+        """
         return list(self.job(name).events)
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
-        """In the environment and the directory of the pod's first process. Raises NotFound when there is none."""
+        """Return a command that runs in the environment and directory of the pod's first process.
+
+        Raises:
+            NotFound: If the pod has no running process.
+        """
         from kubectl_ddp.local.enter import build_exec_command  # noqa: PLC0415 - exec alone needs it
 
         return build_exec_command(pod, entry)
 
     def forward(self, pod: Object, ports: Sequence[str]) -> None:
-        """Every pod has an address of this machine."""
+        """Do nothing: every pod has an address on this machine."""
 
     def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
-        """The pod's ``/metrics``, of these families. Raises Unreachable."""
+        """Return the pod's ``/metrics`` for these families.
+
+        Raises:
+            Unreachable: If the pod does not answer.
+        """
         return self._served(pod, metrics_path(families))
 
     def hang(self, pod: Object) -> str:
-        """How the pod's launcher sees its ranks now. Raises Unreachable."""
+        """Return the hang report of the pod's launcher.
+
+        Raises:
+            Unreachable: If the pod does not answer.
+        """
         return self._served(pod, HANG_PATH, seconds=HANG_SECONDS)
 
     def metrics_history(self, pod: Object) -> str | None:
-        """What the pod's metrics have been: from its aggregator, or from the end of its log."""
+        """Return the history of the pod's metrics, from its aggregator or from the end of its log."""
         from kubectl_ddp.history_log import unpacked  # noqa: PLC0415 - a report alone needs it
         from kubectl_ddp.local.tail import raw_lines  # noqa: PLC0415 - loads libc, which a list does not need
 
         if is_running(pod):
-            with contextlib.suppress(Unreachable):  # of an earlier version, perhaps
+            with contextlib.suppress(Unreachable):  # possibly an earlier version without the path
                 return self._served(pod, HISTORY_PATH)
         return unpacked(raw_lines(self._directory(str(pod["metadata"]["labels"][Label.JOB])), pod))
 
     def _served(self, pod: Object, path: str, *, seconds: float = METRICS_SECONDS) -> str:
-        """What the pod serves at a path of its metrics port. Raises Unreachable."""
+        """Return the response of the pod's metrics port for a path.
+
+        Raises:
+            Unreachable: If the pod does not answer.
+        """
         name, address, port = pod["metadata"]["name"], pod["status"].get("podIP", ""), _metrics_port(pod)
-        # HTTP/1.0 by hand: one answer, then the end of the connection. http.client takes 20 ms to import.
+        # HTTP/1.0 by hand: one response, then the connection ends. Importing http.client takes 20 ms.
         request = f"GET {path} HTTP/1.0\r\nHost: {address}:{port}\r\nAccept: */*\r\n\r\n"
         try:
             with socket.create_connection((address, port), timeout=seconds) as connection:
@@ -189,55 +213,59 @@ class LocalBackend:
         return body.decode(errors="replace")
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
-        """Nothing: a job of this machine is all that it depends on."""
+        """Return no objects: a job of this machine depends on no others."""
         del job, kinds
         return RelatedObjects()
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def facts(self) -> None:
-        """There is nothing to choose: every job is run in the same way."""
+        """Return nothing: all local jobs run in the same way."""
 
     def api_servers(self) -> tuple[str, ...]:
-        """There are none: pods are asked without a proxy."""
+        """Return no addresses: pods are queried without a proxy."""
         return ()
 
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> None:
-        """There is nothing to ask: this machine takes what it is given."""
+        """Do nothing: this machine applies no admission checks."""
 
     def inventory(self) -> Inventory:
-        """What this machine has, and what programs have taken of it."""
+        """Return the capacity of this machine and the part in use."""
         from kubectl_ddp.local.capacity_reader import read  # noqa: PLC0415 - for ``capacity`` alone
 
         return read()
 
     def submit(self, objects: Sequence[Object]) -> None:
-        """Create a job and start its engine; returns once its first pods are started.
+        """Create a job and start its engine; returns after its first pods have started.
 
         Raises:
-            AlreadyExists: there is a job of that name.
-            PreflightFailed: it cannot run on this machine.
+            AlreadyExists: If there is a job with this name.
+            PreflightFailed: If the job cannot run on this machine.
         """
         from kubectl_ddp.local.submission import create, prepare, start_engine  # noqa: PLC0415 - submit alone needs it
 
         machine = self._machine()
         wanted = prepare(objects, machine)
         directory = self._directory(str(root_of(wanted)["metadata"]["name"]))
-        with defer_interrupt():  # a job without an engine would look lost
+        with defer_interrupt():  # a job without an engine would be shown as lost
             create(directory, wanted, machine)
             try:
                 start_engine(directory, self._environ)
-            except (DdpError, OSError):  # nothing ran: a name that is taken by nothing helps nobody
+            except (DdpError, OSError):  # nothing has run, so the name must not stay taken
                 remove(directory)
                 raise
 
     def code(self, name: str) -> Object | None:
-        """The ConfigMap with the code that travels with a job; ``None`` when none does. Raises NotFound."""
+        """Return the ConfigMap with the job's code, or None if it has none.
+
+        Raises:
+            NotFound: If the job does not exist.
+        """
         objects = self._directory(name).objects()
         return next((item for item in objects if item.get("kind") == "ConfigMap"), None)
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
-        """Put a new run in the place of one that is over; its claims stay, and its checkpoints in them."""
+        """Replace a finished run by a new one; its volume claims, and the checkpoints in them, are kept."""
         from kubectl_ddp.local.submission import create, prepare, start_engine  # noqa: PLC0415 - rarely needed
 
         directory, machine = self._directory(name), self._machine()
@@ -249,7 +277,7 @@ class LocalBackend:
             start_engine(directory, self._environ)
 
     def cut_off(self, name: str) -> Object | None:
-        """Nothing: a job's directory stays while its run is replaced."""
+        """Return None: a job's directory stays while its run is replaced."""
         del name
         return None
 
@@ -259,14 +287,18 @@ class LocalBackend:
         return machine_of(self._python, self._working_directory, self._environ)
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
-        """Set annotations of this very job, and leave its others."""
+        """Set annotations of exactly this job (same uid) and keep its others."""
         with self._directory(str(job["metadata"]["name"])).edit() as objects:
             about = root_of(objects)["metadata"]
             if about.get("uid") == job["metadata"].get("uid"):
                 about.setdefault("annotations", {}).update(annotations)
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
-        """Set the number of worker pods. Raises UsageError outside of the job's bounds, in a dry run too."""
+        """Set the number of worker pods.
+
+        Raises:
+            UsageError: If the number is outside of the job's bounds, in a dry run as well.
+        """
         directory = self._active_job_directory(name)
         if dry_run:
             validate_node_count(elastic_bounds(root_of(directory.objects())), name, nodes)
@@ -278,7 +310,7 @@ class LocalBackend:
         self._notify_engine(directory)
 
     def suspend(self, name: str, *, suspended: bool) -> None:
-        """Stop the pods and keep the job, or let it run again; a job whose engine was lost gets a new one."""
+        """Stop the pods and keep the job, or resume it; a job whose engine was lost gets a new one."""
         directory = self._directory(name) if not suspended else self._active_job_directory(name)
         if is_finished(directory.status().get("job") or {}) and directory.objects():
             raise _over(name)
@@ -305,17 +337,21 @@ class LocalBackend:
             start_engine(directory, self._environ)
 
     def delete(self, name: str) -> None:
-        """Delete the job, its processes and its directory; returns when they are gone. Raises NotFound."""
+        """Delete the job, its processes and its directory; returns after they are gone.
+
+        Raises:
+            NotFound: If the job does not exist.
+        """
         directory = self._directory(name)
         directory.objects()
         self._check_machine(directory)
-        with contextlib.suppress(NotFound, FileNotFoundError):  # it may be gone by itself meanwhile
+        with contextlib.suppress(NotFound, FileNotFoundError):  # it may end and be removed meanwhile
             with directory.edit() as objects:
                 moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 root_of(objects)["metadata"].setdefault("deletionTimestamp", moment)
             while (engine := engine_of(directory)) is not None and not engine.is_gone:
                 self._notify_engine(directory)
-                if engine.is_starting:  # it becomes the engine's in a moment
+                if engine.is_starting:  # it will be the engine's process in a moment
                     time.sleep(0.01)
                 else:
                     wait_until_gone(engine.identity)
@@ -323,7 +359,12 @@ class LocalBackend:
         remove(directory)
 
     def _active_job_directory(self, name: str) -> JobDirectory:
-        """Directory of a job that can still be changed. Raises NotFound, UsageError."""
+        """Return the directory of a job that can still be changed.
+
+        Raises:
+            NotFound: If the job does not exist.
+            UsageError: If the job has ended or has lost its engine.
+        """
         found = self.job(name)
         directory = self._directory(name)
         self._check_machine(directory)
@@ -343,7 +384,7 @@ class LocalBackend:
             raise DdpError(f"Job '{directory.name}' runs on the machine '{host}'.", hint=f"Run the command on {host}.")
 
     def _notify_engine(self, directory: JobDirectory) -> None:
-        """Tell the engine that the desired state was edited; one that is only starting reads it anyway."""
+        """Signal the engine that the desired state has changed; a starting engine reads it anyway."""
         engine = engine_of(directory)
         if engine is not None and not engine.is_starting:
             engine.identity.signal(signal.SIGUSR1)

@@ -1,7 +1,7 @@
-"""The Job controller's part, for a Job of one pod: the rendezvous store. A pure decision.
+"""Job controller for a Job of one pod, the rendezvous store, as a pure decision.
 
-The store outlives any of its pods and not the run: a pod that failed is made anew, up to ``backoffLimit``; once the run
-is over the pod is stopped, as its owner's end would on a cluster.
+The store outlives its pods but not the run. A failed pod is replaced up to ``backoffLimit`` times. When the run ends
+the pod is stopped, as the garbage collector of a cluster would do.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ DEFAULT_BACKOFF_LIMIT: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What the Job controller wants done."""
+    """Actions that the Job controller requests."""
 
     create: bool = False
     delete: tuple[str, ...] = ()
     event: tuple[str, str] | None = None
-    """Reason and message, of what is worth telling."""
+    """Reason and message of an event."""
 
 
 def reconcile(batch_job: Object, pods: Sequence[Object], *, failures: int, is_run_over: bool) -> BatchPlan:
-    """Decide what to do about a batch Job.
+    """Return the actions for a batch Job.
 
     Args:
-        batch_job: the Job.
-        pods: its pods that are not removed yet.
-        failures: how many of its pods have failed so far.
-        is_run_over: whether the job that it serves has ended or is to go.
+        batch_job: The Job.
+        pods: Its pods that have not been removed yet.
+        failures: Number of its pods that have failed so far.
+        is_run_over: True if the job that it belongs to has ended or is being deleted.
     """
     over = tuple(pod["metadata"]["name"] for pod in pods if pod_states.is_over(pod))
     live = [pod for pod in pods if not pod_states.is_over(pod)]

@@ -1,4 +1,4 @@
-"""This machine as a cluster would show it: a node with what it has, and a pod with what programs have taken of it."""
+"""Capacity of this machine in the form of cluster objects: a node, and a pod that requests what programs use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kubectl_ddp.spec.node_requirements import GPU_PRODUCT
 MEMORY: Final = Path("/proc/meminfo")
 PODS: Final = "110"
 SECONDS: Final = 10.0
-"""How long nvidia-smi may take; where a GPU is in trouble it may not answer at all."""
+"""Timeout of nvidia-smi, which may not answer at all if a GPU is faulty."""
 
 
 def read() -> Inventory:
-    """What there is. GPUs on which something computes are taken; cores are shared by whoever runs."""
+    """Return the inventory of this machine. GPUs with compute processes count as used; CPU cores are shared."""
     name = socket.gethostname()
     whole, available = _memory()
     gpus, busy = _gpus()
@@ -42,14 +42,14 @@ def read() -> Inventory:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes that the machine has, and that programs could still have."""
+    """Return the total and the available memory in bytes."""
     told = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
     whole, available = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     return whole, available
 
 
 def _gpus() -> tuple[dict[str, str], int]:
-    """Id of each GPU → its name, and how many of them a program computes on; none where nvidia-smi has none."""
+    """Return the GPU names by id, and the number of GPUs with compute processes; empty without nvidia-smi."""
     lines = _query_nvidia_smi("--query-gpu=uuid,name")
     gpus = {uuid.strip(): name.strip() for uuid, _, name in (line.partition(",") for line in lines)}
     busy = {line.strip() for line in _query_nvidia_smi("--query-compute-apps=gpu_uuid")} if gpus else set()

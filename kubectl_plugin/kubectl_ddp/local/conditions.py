@@ -1,4 +1,4 @@
-"""Conditions of a job, set and replaced as the operator does (``pkg/util/status.go``)."""
+"""Conditions of a job, set and replaced by the operator's rules (``pkg/util/status.go``)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Final
 FINAL: Final = frozenset({"Succeeded", "Failed"})
 
 _DISPLACES: Final = {"Running": {"Restarting"}, "Restarting": {"Running"}}
-"""A condition → those that leave the list when it comes."""
+"""Condition → the conditions that it replaces."""
 
 
 def is_true(status: Mapping[str, Any], condition: str) -> bool:
-    """Whether the job has the condition."""
+    """Return True if the job has the condition with status True."""
     return any(item["type"] == condition and item["status"] == "True" for item in status.get("conditions") or ())
 
 
 def is_finished(status: Mapping[str, Any]) -> bool:
-    """Whether the job is over."""
+    """Return True if the job has succeeded or failed."""
     return any(is_true(status, condition) for condition in FINAL)
 
 
 def set_condition(status: dict[str, Any], condition: str, value: str, *, reason: str, message: str, now: str) -> bool:
-    """Set a condition; False when it was so already. A finished job stays as it finished."""
+    """Set a condition and return True if it changed. The conditions of a finished job do not change."""
     present = {item["type"]: item for item in status.get("conditions") or ()}
     before = present.get(condition)
     if is_finished(status) or (before is not None and (before["status"], before["reason"]) == (value, reason)):

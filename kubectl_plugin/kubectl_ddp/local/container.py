@@ -1,7 +1,7 @@
-"""One run of a container: a process, everything it starts, and what comes out of it.
+"""One run of a container: a process with its descendants and their output.
 
-The process dies with the engine (``PR_SET_PDEATHSIG``), leads a session of its own and carries a mark in its
-environment, by which what it leaves behind is found and killed when it ends, as a container's end kills all in it.
+The process dies with the engine (``PR_SET_PDEATHSIG``) and leads its own session. Its environment contains a mark. When
+the container ends, the engine finds the remaining processes by this mark and kills them, as a container runtime does.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kubectl_ddp.local.prctl import set_parent_death_signal
 from kubectl_ddp.local.process import MARK, kill, members
 
 NOT_STARTED: Final = 127
-"""Exit code of a container whose program cannot be started: a shell's, and permanent for every controller."""
+"""Exit code of a container whose program cannot be started: the shell's code, which controllers treat as permanent."""
 
 _STUBBORN_SECONDS: Final = 10.0
-"""After which a process that SIGKILL did not end (uninterruptible sleep) is left to the kernel."""
+"""Seconds until a process that survives SIGKILL (uninterruptible sleep) is left to the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run."""
+    """Program to run, with environment and directory."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -38,11 +38,11 @@ class Command:
 
 
 class StartError(Exception):
-    """The program cannot be started; the message says why, in the words of a container runtime."""
+    """Raised if the program cannot be started; the message has the form of a container runtime's."""
 
 
 class Container:
-    """A running container. :meth:`exited` is to be called with the wait status of :attr:`pid`."""
+    """A running container. Call :meth:`exited` with the wait status of :attr:`pid`."""
 
     def __init__(self, mark: str, pid: int, output: int, log: LogWriter) -> None:
         self.mark = mark
@@ -53,7 +53,11 @@ class Container:
 
     @classmethod
     def start(cls, mark: str, command: Command, log: LogWriter) -> Container:
-        """Start the process. Raises StartError."""
+        """Start the process.
+
+        Raises:
+            StartError: If the program cannot be started.
+        """
         environment = {**command.environment, MARK: mark}
         program = shutil.which(command.argv[0], path=environment.get("PATH"))
         if program is None:
@@ -69,7 +73,7 @@ class Container:
                 stdout=writing,
                 stderr=writing,
                 start_new_session=True,
-                # Safe here: the engine has one thread, and libc is loaded already.
+                # Safe here: the engine has one thread, and libc is already loaded.
                 preexec_fn=functools.partial(set_parent_death_signal, os.getpid()),  # noqa: PLW1509 - see above
             )
         except (OSError, subprocess.SubprocessError) as error:
@@ -77,7 +81,7 @@ class Container:
             raise StartError(f'exec: "{command.argv[0]}": {error}') from error
         finally:
             os.close(writing)
-        process.returncode = 0  # the engine reaps it by its number, with all other children
+        process.returncode = 0  # the engine reaps it by its pid, with all other children
         container = cls(mark, process.pid, reading, log)
         os.set_blocking(reading, False)
         asyncio.get_running_loop().add_reader(reading, container._drain)
@@ -92,21 +96,21 @@ class Container:
         asyncio.get_running_loop().remove_reader(self._output)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process that was started, as the kubelet does to process 1."""
+        """Send a signal to the first process, as the kubelet does to process 1."""
         if not self._is_over:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL to all of it; what it leaves is cleared away by :meth:`finish`."""
+        """Send SIGKILL to all processes; :meth:`finish` cleans up the rest."""
         if not self._is_over:
             kill(members(self.mark, self.pid))
 
     async def finish(self, reaped: Callable[[], asyncio.Future[None]]) -> None:
-        """Its process has ended: kill what it left, and read what is still in the pipe.
+        """Clean up after the end of the process: kill its remaining descendants and read the rest of the output.
 
         Args:
-            reaped: gives a future that is done when the next child of the engine was reaped.
+            reaped: Returns a future that is done when the next child of the engine has been reaped.
         """
         self._is_over = True
         loop = asyncio.get_running_loop()
@@ -122,6 +126,6 @@ class Container:
 
 
 def exit_of(wait_status: int) -> tuple[int, int | None]:
-    """Exit code as a container runtime gives it (128 + n for signal n), and the signal."""
+    """Return the exit code as a container runtime reports it (128 + n for signal n), and the signal."""
     code = os.waitstatus_to_exitcode(wait_status)
     return (code, None) if code >= 0 else (128 - code, -code)

@@ -1,18 +1,18 @@
-"""The directory of one job: what is wanted of it, what it came to, and where its pods keep their things.
+"""Directory of one job: desired state, status, and the files of its pods.
 
 ::
 
-    $XDG_STATE_HOME/kubectl-ddp/jobs/<name>/
-        objects.json    the rendered objects, without the Secret of the run; commands edit them, under a lock
-        status.json     what the engine made of them; only the engine writes it
-        engine.json     which process the engine is
-        machine.json    interpreter and working directory of the pods
-        engine.log      what the engine itself had to say, normally nothing
-        summary.json    what the run came to
-        pods/<pod>/log  what the pod wrote, each line with its time
-        volumes/        one directory per volume, and secrets/ with a file that only its owner can read
+  $XDG_STATE_HOME/kubectl-ddp/jobs/<name>/
+    objects.json    the rendered objects, without the Secret of the run; commands edit them, under a lock
+    status.json     the status; only the engine writes it
+    engine.json     identity of the engine's process
+    machine.json    interpreter and working directory of the pods
+    engine.log      output of the engine itself, normally empty
+    summary.json    summary of the run
+    pods/<pod>/log  output of the pod, each line with its time
+    volumes/        one directory per volume, and secrets/ with files that only the owner can read
 
-Every file is replaced as a whole, so a reader never sees half of one.
+Every file is replaced as a whole, so readers never see a partial file.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kubectl_ddp.invocation import program
 ROOT_KIND: Final = "PyTorchJob"
 
 TEMPORARY: Final = f"{GROUP}/temporary"
-"""Annotation of a pod: a JSON list of its directories outside of the job's, to be removed after the engine's death."""
+"""Annotation of a pod: JSON list of its directories outside of the job's, removed after the engine has died."""
 
 
 def not_writable_error(directory: Path, error: OSError) -> DdpError:
-    """The sentence about a state directory that cannot be written."""
+    """Return the error for a state directory that cannot be written."""
     return PreflightFailed(
         f"Jobs of this machine are kept in '{directory}', which cannot be written: {error.strerror or error}.",
         hint="Set XDG_STATE_HOME to a directory that can.",
@@ -45,12 +45,12 @@ def not_writable_error(directory: Path, error: OSError) -> DdpError:
 
 
 def no_such_job(name: str) -> NoSuchJob:
-    """The sentence about a job that is not there."""
+    """Return the error for a job that does not exist."""
     return NoSuchJob(name, f"There is no job '{name}' on this machine.", hint=f"'{program()} list' names them all.")
 
 
 def unreadable(path: Path, error: OSError) -> Forbidden:
-    """The sentence about files of jobs that cannot be read, as those of another user."""
+    """Return the error for job files that cannot be read, such as another user's."""
     return Forbidden(
         f"'{path}' cannot be read: {error.strerror or error}.",
         hint="Ask as the user whose job it is, or set XDG_STATE_HOME to a directory of yours.",
@@ -58,17 +58,17 @@ def unreadable(path: Path, error: OSError) -> Forbidden:
 
 
 def write_json(file: Path, document: object) -> None:
-    """Replace a file by a JSON document, in one step."""
+    """Replace a file by a JSON document atomically."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
     draft.replace(file)
 
 
 def read_json(file: Path) -> Any:
-    """A JSON file, or nothing when it is not there; a torn one (power loss) counts as not there.
+    """Return the content of a JSON file, or None if it is missing or truncated (by a power loss).
 
     Raises:
-        Forbidden: it may not be read.
+        Forbidden: If the file may not be read.
     """
     try:
         return json.loads(file.read_bytes())
@@ -79,7 +79,7 @@ def read_json(file: Path) -> Any:
 
 
 def root_of(objects: list[Object]) -> Object:
-    """The object that owns the others."""
+    """Return the object that owns the others."""
     return next(item for item in objects if item.get("kind") == ROOT_KIND)
 
 
@@ -102,28 +102,32 @@ class JobDirectory:
         return self.path.name
 
     def pod(self, pod: str) -> Path:
-        """Directory of a pod's own files: its log and its termination message."""
+        """Return the directory of a pod's own files: its log and its termination message."""
         return self.path / "pods" / pod
 
     def log(self, pod: str) -> Path:
-        """What the pod wrote, over all its containers."""
+        """Return the path of a pod's log, which covers all its containers."""
         return self.pod(pod) / "log"
 
     def objects(self) -> list[Object]:
-        """The desired state. Raises NotFound when there is no such job."""
+        """Return the desired state.
+
+        Raises:
+            NotFound: If the job does not exist.
+        """
         found = read_json(self.objects_file)
         if not isinstance(found, list) or not found:
             raise no_such_job(self.name)
         return found
 
     def status(self) -> dict[str, Any]:
-        """What the engine last wrote; empty before it first did."""
+        """Return the status last written by the engine; empty before the first time."""
         found = read_json(self.status_file)
         return found if isinstance(found, dict) else {}
 
     @contextlib.contextmanager
     def edit(self) -> Iterator[list[Object]]:
-        """The desired state, to be changed in place; written back when the block ends without an error."""
+        """Yield the desired state to edit in place; it is written back if the block ends without an error."""
         with self.locked():
             objects = self.objects()
             yield objects
@@ -131,7 +135,7 @@ class JobDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else edits meanwhile."""
+        """Hold the lock for edits."""
         try:
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:

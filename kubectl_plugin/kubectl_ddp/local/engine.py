@@ -1,11 +1,11 @@
-"""The engine of one job: a small process that makes the job's desired state true until the job is over.
+"""Engine of one job: a small process that applies the job's desired state until the job has ended.
 
-Started by ``submit --local`` in a session of its own, it needs neither the terminal nor the command that started it::
+``submit --local`` starts it in a separate session, so it depends on neither the terminal nor that command::
 
-    python -P -m kubectl_ddp.local.engine DIRECTORY --python INTERPRETER --directory DIR --ready FD
+  python -P -m kubectl_ddp.local.engine DIRECTORY --python INTERPRETER --directory DIR --ready FD
 
-It sleeps until something happens: SIGUSR1 says that the desired state was edited, SIGCHLD that a process ended, a pipe
-that a pod wrote something. One byte on ``--ready`` says that the first pods were started.
+It sleeps until an event: SIGUSR1 for an edited desired state, SIGCHLD for the end of a process, or output in a pod's
+pipe. It writes one byte to ``--ready`` when the first pods have started.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kubectl_ddp.local.prctl import set_child_subreaper
 from kubectl_ddp.local.process import descendants, kill
 
 _EVENTS: Final = 200
-"""Events that are kept."""
+"""Maximum number of events kept."""
 
 _RETRY_SECONDS: Final = 1.0
 _WARNINGS: Final = frozenset({"ExitedWithCode", "PyTorchJobFailed", "BackoffLimitExceeded"})
@@ -71,13 +71,13 @@ class Engine:
         return [item for item in self._objects if item["kind"] == "Job"]
 
     async def run(self, ready: int | None) -> None:
-        """Work until the job is over; ``ready`` is a descriptor that is told of the first pods."""
+        """Work until the job has ended; write one byte to the descriptor ``ready`` when the first pods have started."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, self._reload_desired_state)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
         loop.add_signal_handler(signal.SIGINT, self._on_sigterm)
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the terminal closed; not our business
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the terminal closed, which does not concern the engine
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         self._dirty.set()
         while not self._is_done:
@@ -88,7 +88,7 @@ class Engine:
             self._reconcile()
             self._write()
             if ready is not None:
-                with contextlib.suppress(BrokenPipeError):  # who submitted the job was killed meanwhile
+                with contextlib.suppress(BrokenPipeError):  # the submitting command was killed meanwhile
                     os.write(ready, b"1")
                 os.close(ready)
                 ready = None
@@ -109,7 +109,7 @@ class Engine:
         self._dirty.set()
 
     def _reload_desired_state(self) -> None:
-        """Take over the desired state; a directory that is gone counts as a deletion."""
+        """Read the desired state; a missing directory counts as a deletion."""
         try:
             self._objects = self.directory.objects()
         except NotFound:
@@ -117,7 +117,7 @@ class Engine:
         self._changed()
 
     def _on_sigterm(self) -> None:
-        """The machine goes down, or somebody ended this process: stop the pods in good order."""
+        """Handle a shutdown of the machine or a kill of this process: stop the pods in order."""
         text = "The local engine was told to stop (SIGTERM)."
         set_condition(self._status, "Failed", "True", reason="EngineStopped", message=text, now=pod_states.now())
         self._changed()
@@ -151,7 +151,7 @@ class Engine:
     def _reconcile(self) -> None:
         self._remove_stopped()
         was_over = self._is_over
-        for batch_job in self._batch_jobs:  # before the workers, which look for the store as soon as they start
+        for batch_job in self._batch_jobs:  # before the workers, which look up the store at their start
             self._reconcile_batch(batch_job)
         self._reconcile_workers()
         self._set_deadline()
@@ -159,10 +159,10 @@ class Engine:
             self._changed()
 
     def _set_deadline(self) -> None:
-        """Wake up when ``activeDeadlineSeconds`` may be over."""
+        """Schedule a wake-up for the end of ``activeDeadlineSeconds``."""
         seconds = operator.deadline_seconds(self._root)
         if seconds is not None and self._status.get("startTime") and self._deadline is None:
-            # One second more: times of a status have no fractions.
+            # One second more, because times in a status have no fractions.
             self._deadline = asyncio.get_running_loop().call_later(seconds + 1, self._on_deadline)
 
     def _on_deadline(self) -> None:
@@ -170,7 +170,7 @@ class Engine:
         self._changed()
 
     def _remove_stopped(self) -> None:
-        """Pods that were stopped and have ended are gone; those of a finished job stay, as evidence."""
+        """Remove pods that were stopped and have ended; pods of a finished job are kept as evidence."""
         if self._is_over:
             return
         for name, runner in list(self._runners.items()):
@@ -210,9 +210,9 @@ class Engine:
     def _start(self, pod: Object, key: str, owner: Object, *, is_worker: bool) -> None:
         pod["metadata"]["labels"][JOB_UID] = self._root["metadata"]["uid"]
         backoff = self._backoffs.setdefault(key, Backoff())
-        # A cluster forgets how the pod before this one ended; here that evidence costs nothing.
+        # A cluster loses the last state of the previous pod; here it is kept, since that costs nothing.
         pod_states.container_status(pod)["lastState"] = self._last_states.pop(key, {})
-        # The store has nothing to do with the user's files; a json.py among them would break it.
+        # The store does not use the user's files; a json.py among them would break it.
         place = self._working_directory if is_worker else str(self.directory.path)
         runner = PodRunner(pod, self._node(place), of_operator(self._root) if is_worker else [], backoff)
         self._runners[runner.name] = runner
@@ -244,14 +244,14 @@ class Engine:
         )
 
     def _addresses(self) -> dict[str, str]:
-        """What DNS would know: Services, and the pods of the most workers that there can be."""
+        """Return the addresses that DNS would return: Services, and pods up to the maximum number of workers."""
         name = self._root["metadata"]["name"]
         most = max(elastic_bounds(self._root)[1], worker_replicas(self._root))
         workers = {pod_states.worker_name(name, index): self._network.worker(index) for index in range(most)}
         services = [item["metadata"]["name"] for item in self._objects if item["kind"] == "Service"]
         return {**dict.fromkeys(services, self._network.store), **workers}
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- events and status ---------------------------------------------------------------------------------------------
 
     def _emit_event(self, reason: str, message: str, about: Object) -> None:
         moment = pod_states.now()
@@ -280,12 +280,12 @@ class Engine:
         try:
             write_json(self.directory.status_file, document)
         except FileNotFoundError:
-            return  # the directory was removed from under us: nobody reads it
-        except OSError:  # disk full: the job goes on, and its status is written once there is room
+            return  # the directory was removed, so there are no readers
+        except OSError:  # disk full: the job continues, and its status is written later
             asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._changed)
 
     def close(self) -> None:
-        """Leave nothing behind: no process, no directory of a deleted job."""
+        """Clean up all processes, and the directory of a deleted job."""
         while left := descendants(os.getpid()):
             kill(left)
             with contextlib.suppress(ChildProcessError):
@@ -299,7 +299,7 @@ class Engine:
             liveness.remove(self.directory)
 
     def failed(self, error: BaseException) -> None:
-        """The engine itself cannot go on: say so where people look."""
+        """Record a failure of the engine itself in the job's status."""
         text = f"The local engine failed: {type(error).__name__}: {error}"
         set_condition(self._status, "Failed", "True", reason="EngineFailed", message=text, now=pod_states.now())
         with contextlib.suppress(OSError, RuntimeError):
@@ -315,7 +315,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--ready", type=int)
     flags = parser.parse_args(arguments)
     directory = JobDirectory(Path(flags.job))
-    # Whoever edits may signal as soon as the file names us: held back until there is a handler.
+    # An edit may signal this process as soon as the file names it, so block the signal until there is a handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     liveness.claim(directory, is_starting=False)
     set_child_subreaper()

@@ -1,6 +1,6 @@
-"""Runs something where a pod runs: on this machine that is an environment and a directory.
+"""Execution of a command in a pod's context, which on this machine is an environment and a directory.
 
-What is run so carries the container's mark, as all of its processes do, and ends with it.
+The command inherits the container's mark, so it ends with the container.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from kubectl_ddp.local.process import leader
 
 
 def build_exec_command(pod: Object, entry: Entry) -> ExecCommand:
-    """The program in the pod's surroundings; the terminal is ours to hand on. Raises NotFound when the pod is over."""
+    """Return the command with the pod's environment and directory; it inherits the terminal.
+
+    Raises:
+        NotFound: If the pod is not running.
+    """
     status = container_status(pod)
     mark = str(status.get("containerID", "")).removeprefix("local://")
     first = leader(mark) if mark and "running" in status["state"] else None

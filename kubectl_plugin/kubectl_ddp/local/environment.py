@@ -1,7 +1,7 @@
-"""The environment of a container: what its template says, what the Kubeflow operator adds, what the kubelet fills in.
+"""Environment of a container: variables of its template, of the Kubeflow operator, and of the kubelet.
 
-Pure functions from JSON to JSON. The operator's part is that of training-operator 1.9 for a PyTorchJob of workers
-(``pkg/controller.v1/pytorch/{envvar,elastic}.go``): appended after the user's, so that it wins.
+Pure functions from JSON to JSON. The operator's variables are those of training-operator 1.9 for a PyTorchJob of
+workers (``pkg/controller.v1/pytorch/{envvar,elastic}.go``). They follow the user's and therefore take precedence.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ _OUTER_JOB: Final = re.compile(
 
 
 def of_shell(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a pod inherits of the caller's environment: all but what an outer job or launcher said about itself."""
+    """Return the part of the caller's environment that a pod inherits: everything but variables of an outer job or
+    launcher.
+    """
     return {name: value for name, value in environ.items() if not _OUTER_JOB.match(name)}
 
 
 def of_operator(job: Object) -> list[Variable]:
-    """What the operator gives every container of every worker."""
+    """Return the variables that the operator adds to every container of every worker."""
     spec = job["spec"]
     nproc = spec.get("nprocPerNode", "auto")
     variables = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": str(nproc)}
@@ -56,17 +58,17 @@ def _elastic(job: Object, policy: Mapping[str, Any]) -> dict[str, str]:
         "PET_RDZV_CONF": ",".join(f"{item['key']}={item['value']}" for item in policy.get("rdzvConf") or ()) or None,
     }
     variables |= {name: str(value) for name, value in optional.items() if value is not None}
-    # The real operator sets it to nothing too, and torchrun then dies in argparse: better to see that here.
+    # The real operator also sets it to an empty value, and torchrun then fails in argparse: better to see it here.
     return variables | ({"PET_STANDALONE": ""} if policy.get("standalone") else {})
 
 
 def worker_replicas(job: Object) -> int:
-    """Worker pods that the job wants."""
+    """Return the desired number of worker pods."""
     return int(job["spec"]["pytorchReplicaSpecs"]["Worker"].get("replicas", 1))
 
 
 def elastic_bounds(job: Object) -> tuple[int, int]:
-    """Fewest and most workers; of a job that is not elastic, what it has."""
+    """Return the minimum and maximum number of workers; both are the current number if the job is not elastic."""
     policy = job["spec"].get("elasticPolicy") or {}
     low, high = policy.get("minReplicas"), policy.get("maxReplicas")
     if low is None and high is None:
@@ -86,13 +88,14 @@ def _operator_port(job: Object) -> int:
 def resolve(
     variables: Iterable[Variable], pod: Object, *, inherited: Mapping[str, str], adapt: Callable[[str], str]
 ) -> dict[str, str]:
-    """Values of a container's ``env`` list, as the kubelet works them out; the last entry of a name wins.
+    """Return the values of a container's ``env`` list by the kubelet's rules; the last entry of a name takes
+    precedence.
 
     Args:
-        variables: entries with ``value`` or ``valueFrom``.
-        pod: the pod, for the downward API.
-        inherited: stands in for Secrets and ConfigMaps, which this machine has not.
-        adapt: applied to what was written by hand, so that it holds on this machine (addresses, directories).
+        variables: Entries with ``value`` or ``valueFrom``.
+        pod: Pod, for the downward API.
+        inherited: Values used in place of Secrets and ConfigMaps, which this machine lacks.
+        adapt: Function that translates addresses and directories in literal values to this machine.
     """
     known: dict[str, str] = {}
     for variable in variables:
@@ -107,7 +110,7 @@ def resolve(
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` as the kubelet does: unknown names stay as they are, ``$$`` is one dollar.
+    """Replace ``$(NAME)`` as the kubelet does: unknown names are kept, and ``$$`` becomes ``$``.
 
     >>> expand("$(HOST):$(PORT) $$(HOST)", {"HOST": "a"})
     'a:$(PORT) $(HOST)'
@@ -133,7 +136,11 @@ def _from_source(name: str, source: Mapping[str, Any], pod: Object, inherited: M
 
 
 def field(pod: Object, path: str) -> str:
-    """A field of a pod, by its downward API path. Raises PreflightFailed for one that does not exist."""
+    """Return a field of a pod by its downward API path.
+
+    Raises:
+        PreflightFailed: If the field does not exist.
+    """
     bracketed = _BRACKETED.match(path)
     if bracketed:
         return str((pod["metadata"].get(bracketed[1]) or {}).get(bracketed[2], ""))
@@ -157,7 +164,7 @@ def field(pod: Object, path: str) -> str:
 
 
 def _resource(resource: str) -> str:
-    """What the machine has stands for a limit: the engine sets none."""
+    """Return the machine's total amount as the limit, since the engine sets no limits."""
     quantity = resource.split(".", 1)[-1]
     amounts = {
         "cpu": lambda: os.cpu_count() or 1,

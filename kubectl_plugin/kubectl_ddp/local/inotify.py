@@ -1,7 +1,7 @@
-"""Wait until a file or directory changes, or a process ends, without looking again and again.
+"""Waiting for changes of files and directories, and for the end of processes, without polling.
 
-inotify has no home in the standard library, so it is called in libc. Where the user's instances are used up, waiting
-falls back to looking ten times a second.
+The standard library does not support inotify, so libc is called directly. If the user's inotify instances are used up,
+it polls ten times a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """Watches paths, and descriptors that become readable (a pidfd, for one). Close it, or use it as a context."""
+    """Watcher of paths and of descriptors that become readable, such as a pidfd. Close it, or use it as a context
+    manager.
+    """
 
     def __init__(self, paths: Iterable[Path], descriptors: Iterable[int] = ()) -> None:
         self._poll = select.poll()
@@ -44,7 +46,7 @@ class Watch:
             self._is_blind = True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until something changed (True) or the time is over (False); may also wake for nothing."""
+        """Sleep until a change (True) or the timeout (False); spurious wake-ups are possible."""
         limit = min(_FALLBACK_SECONDS, timeout or _FALLBACK_SECONDS) if self._is_blind else timeout
         ready = self._poll.poll(None if limit is None else max(0.0, limit) * 1000)
         for descriptor, _ in ready:
@@ -52,11 +54,11 @@ class Watch:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._inotify, 1 << 16)
             else:
-                self._poll.unregister(descriptor)  # it stays readable: once is enough
+                self._poll.unregister(descriptor)  # it stays readable: report it only once
         return bool(ready) or self._is_blind
 
     def close(self) -> None:
-        """Give the descriptor back; those that were handed in stay open."""
+        """Close the inotify descriptor; descriptors passed in stay open."""
         if self._inotify >= 0:
             os.close(self._inotify)
             self._inotify = -1

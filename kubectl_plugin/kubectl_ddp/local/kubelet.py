@@ -1,4 +1,4 @@
-"""The kubelet's part: runs the container of one pod, restarts and stops it, and keeps the pod's status true."""
+"""Kubelet: runs, restarts and stops the container of one pod, and updates the pod's status."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from kubectl_ddp.local.translate import translation
 
 FALLBACK_LINES: Final = 80
 FALLBACK_BYTES: Final = 2048
-"""What the kubelet takes of the log for ``FallbackToLogsOnError``."""
+"""Limits on the part of the log used for ``FallbackToLogsOnError``, as in the kubelet."""
 _FALLBACK_LOG_BYTES: Final = 1 << 16
-"""What is read of a log for it: a log grows as long as its job runs, and the memory of the engine must not."""
+"""Bytes read from the log for it; logs grow without bound, and the engine's memory must not."""
 
 JOB_UID: Final = "ddp.dev/job-uid"
-"""Label of every local pod: uid of the job, with which the marks of its processes begin."""
+"""Label of every local pod: uid of the job, the prefix of the marks of its processes."""
 
 _BACKOFF_CAP_SECONDS: Final = 30.0
 _STEADY_SECONDS: Final = 10.0
-"""A container that ran this long starts its back-off anew."""
+"""Run time in seconds after which a container's back-off is reset."""
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Delay before the next start: none at first, then doubling up to a cap, as the kubelet's crash loop."""
+    """Delay before the next start: none at first, then doubling up to a cap, as in the kubelet's crash loop."""
 
     crashes: int = 0
 
     def next(self, ran_seconds: float) -> float:
-        """Seconds to wait after a run of that length."""
+        """Return the delay in seconds after a run of that length."""
         self.crashes = 0 if ran_seconds >= _STEADY_SECONDS else self.crashes
         self.crashes += 1
         return 0.0 if self.crashes == 1 else min(_BACKOFF_CAP_SECONDS, 0.5 * 2.0 ** (self.crashes - 2))
@@ -53,12 +53,12 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the pods of a job find on this machine."""
+    """Properties of this machine that pods depend on."""
 
     directory: JobDirectory
     working_directory: str
     python: str
-    """Interpreter whose programs come first on the pods' PATH."""
+    """Interpreter; its directory comes first on the pods' PATH."""
     namespace: str
     config_maps: volumes.ConfigMaps
     addresses: Mapping[str, str]
@@ -67,26 +67,26 @@ class Node:
     changed: Callable[[], None]
     """Called after every change of a pod's status."""
     reaped: Callable[[], asyncio.Future[None]]
-    """A future that is done when the next child of the engine was reaped."""
+    """Returns a future that is done when the next child of the engine has been reaped."""
 
 
 @dataclass(slots=True)
 class PodRunner:
-    """One pod: :meth:`start` it, tell it of its process's end (:meth:`exited`), or :meth:`stop` it."""
+    """One pod. Call :meth:`start` and :meth:`stop`, and report the end of its process with :meth:`exited`."""
 
     pod: Object
     node: Node
     extra: list[Variable] = field(default_factory=list)
-    """What the operator adds to the container's ``env``."""
+    """Variables that the operator adds to the container's ``env``."""
     backoff: Backoff = field(default_factory=Backoff)
     _mounts: volumes.Mounts = field(default_factory=volumes.Mounts)
     _container: Container | None = None
     _log: LogWriter | None = None
     _started: float = 0.0
     _stage: int = 0
-    """How many of the containers that run before the pod's own have ended well."""
+    """Number of init containers that have succeeded."""
     ran_seconds: float = 0.0
-    """How long its last container ran."""
+    """Run time of its last container, in seconds."""
     _timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
@@ -96,16 +96,16 @@ class PodRunner:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process that runs, if one does."""
+        """Process id, or None if no process runs."""
         return self._container.pid if self._container is not None else None
 
     @property
     def is_active(self) -> bool:
-        """Whether a process of it runs, or will be started by a timer."""
+        """True if a process runs or a timer will start one."""
         return self._container is not None or bool(self._timers)
 
     def start(self, delay: float = 0.0) -> None:
-        """Make its directories and run its container, after a delay."""
+        """Create the pod's directories and run its container after a delay."""
         directory = self.node.directory.pod(self.name)
         directory.mkdir(parents=True, exist_ok=True)
         self._log = LogWriter(self.node.directory.log(self.name))
@@ -143,7 +143,7 @@ class PodRunner:
 
     @property
     def _templates(self) -> list[Object]:
-        """Its containers in the order in which they run."""
+        """Containers of the pod in the order in which they run."""
         return [*(self.pod["spec"].get("initContainers") or ()), self.pod["spec"]["containers"][0]]
 
     @property
@@ -161,7 +161,7 @@ class PodRunner:
     def _command(self, template: Object) -> Command:
         adapt = translation(self.node.addresses, self._mounts.directories, self.node.namespace)
         shell = of_shell(self.node.environ)
-        # What the operator adds holds names of pods too, so it is translated like the user's.
+        # Values of the operator contain pod names, so they are translated like the user's.
         variables = [*(template.get("env") or ()), *self.extra]
         given = resolve(variables, self.pod, inherited=self.node.environ, adapt=adapt)
         address = self.pod["status"]["podIP"]
@@ -183,7 +183,7 @@ class PodRunner:
         return Command(argv, environment, adapt(directory) if directory else self.node.working_directory)
 
     async def on_process_exit(self, wait_status: int) -> None:
-        """Its process ended with that status."""
+        """Handle the end of the process with this wait status."""
         container = self._container
         if container is None:
             return
@@ -224,9 +224,9 @@ class PodRunner:
         return "\n".join([text for _, text in log.lines()][-FALLBACK_LINES:])[-FALLBACK_BYTES:]
 
     def _keep_summary(self) -> None:
-        """Copy what the run came to out of the pod, which goes, into the job's directory, which stays.
+        """Copy the summary of the run from the pod, which is removed, to the job's directory, which is kept.
 
-        Every pod has a summary, and that of rank 0 knows most.
+        Every pod has a summary; the one of rank 0 is the most complete.
         """
         run_directory = self._mounts.directories.get(ContractPath.RUN_DIR)
         if run_directory is None:
@@ -237,7 +237,7 @@ class PodRunner:
                 write_json(self.node.directory.summary_file, summary)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL after the pod's grace period."""
+        """Send SIGTERM, and SIGKILL after the pod's grace period."""
         if pod_states.is_terminating(self.pod):
             return
         self.pod["metadata"]["deletionTimestamp"] = pod_states.now()
@@ -253,13 +253,13 @@ class PodRunner:
         self.node.changed()
 
     def close(self) -> None:
-        """Its container will not run again."""
+        """Release resources; the container will not run again."""
         if self._log is not None:
             self._log.close()
             self._log = None
         volumes.drop_temporary(self._mounts)
 
     def remove(self) -> None:
-        """The pod object goes, and with it the volumes that were its own."""
+        """Remove the pod and its own volumes."""
         self.close()
         volumes.unmount(self.pod, self._mounts, self.node.directory.volumes)

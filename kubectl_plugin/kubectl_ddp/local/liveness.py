@@ -1,4 +1,4 @@
-"""Whether a job's engine still runs, and what a job looks like whose engine does not."""
+"""Liveness of a job's engine, and the state of a job without one."""
 
 from __future__ import annotations
 
@@ -21,34 +21,38 @@ _LOST_EXIT_CODE: Final = 137
 
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
-    """The process that runs a job, or is about to start the one that will."""
+    """Process that runs a job, or that is about to start the engine."""
 
     identity: Identity
     is_starting: bool
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody runs the job any more. Of another machine's engine we cannot know, and say no."""
+        """True if the engine has ended. An engine on another machine cannot be checked and counts as running."""
         return self.identity.is_here() and not self.identity.is_alive()
 
 
 def claim(directory: JobDirectory, *, is_starting: bool) -> None:
-    """Write that this process runs the job, or is starting the engine that will."""
+    """Record that this process runs the job, or is starting its engine."""
     identity = Identity.of(os.getpid()).to_json()
     write_json(directory.engine_file, {**identity, "starting": is_starting})
 
 
 def engine_of(directory: JobDirectory) -> EngineProcess | None:
-    """The job's engine, alive or not; None when none ever was."""
+    """Return the job's engine, running or not; None if there never was one."""
     document = read_json(directory.engine_file)
     identity = Identity.from_json(document)
     return EngineProcess(identity, bool(document.get("starting"))) if identity is not None else None
 
 
 def snapshot(directory: JobDirectory) -> Snapshot:
-    """The job as its files tell it. Raises NotFound."""
-    # In this order: an engine that is gone has written its last before we read it, and has taken the directory of a
-    # deleted job away as a whole.
+    """Return the job from its files.
+
+    Raises:
+        NotFound: If the job does not exist.
+    """
+    # The order matters: an engine that has ended wrote its last status before this read, and removed the directory of a
+    # deleted job completely.
     engine = engine_of(directory)
     is_lost = engine is None or engine.is_gone
     objects = directory.objects()
@@ -64,7 +68,7 @@ def _mark_lost(job: Object, pods: list[Object], engine: EngineProcess | None) ->
     which = f" (process {engine.identity.pid})" if engine is not None else ""
     text = f"The local engine{which} ended without a word: it was killed, or the machine was restarted."
     job["status"] = copy.deepcopy(job["status"])
-    # Nobody wrote down when; the last word of the engine is the closest.
+    # The time of the loss is not recorded; the engine's last update is the closest.
     moment = _last_update_time(job)
     set_condition(job["status"], "Failed", "True", reason=ENGINE_LOST, message=text, now=moment)
     for pod in pods:
@@ -81,7 +85,7 @@ def _last_update_time(job: Object) -> str:
 
 
 def wait_until_gone(identity: Identity) -> None:
-    """Sleep until a process has ended."""
+    """Block until a process has ended."""
     pidfd = identity.open()
     if pidfd is None:
         return
@@ -94,7 +98,7 @@ def wait_until_gone(identity: Identity) -> None:
 
 
 def remove_orphans(directory: JobDirectory) -> None:
-    """Remove what a dead engine left of its job outside of the job's directory: processes, scratch directories."""
+    """Remove what a dead engine left outside of the job's directory: processes and scratch directories."""
     uid = root_of(directory.objects())["metadata"].get("uid")
     while uid and (left := marked(f"{uid}/")):
         identities = [_identity(pid) for pid in left]
@@ -115,7 +119,7 @@ def _identity(pid: int) -> Identity | None:
 
 
 def remove(directory: JobDirectory) -> None:
-    """Make the directory of a job disappear at once, then take its parts away."""
+    """Remove the directory of a job: rename it atomically, then delete its files."""
     grave = directory.path.with_name(f".{directory.name}.deleted.{os.getpid()}")
     try:
         directory.path.rename(grave)

@@ -1,6 +1,6 @@
-"""Log files as the kubelet keeps them: ``<RFC 3339 time> <stream> <F|P> <text>`` a line.
+"""Log files in the kubelet's format: one line is ``<RFC 3339 time> <stream> <F|P> <text>``.
 
-Times of one file strictly increase, so that a reader can go on from the last time it saw.
+Times in one file strictly increase, so a reader can resume from the last time it read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 _LONGEST: Final = 16 * 1024
-"""Bytes after which a line without an end is written in parts, as container runtimes do."""
+"""Bytes after which an unterminated line is written in parts, as container runtimes do."""
 
 
 def rfc3339(nanoseconds: int) -> str:
-    """A point in time with nanoseconds, UTC.
+    """Format a time in nanoseconds as UTC.
 
     >>> rfc3339(1_700_000_000_000_000_001)
     '2023-11-14T22:13:20.000000001Z'
@@ -27,7 +27,7 @@ def rfc3339(nanoseconds: int) -> str:
 
 
 class LogWriter:
-    """Appends what comes out of a container, line by line, to the log of its pod."""
+    """Appends the output of a container to its pod's log, line by line."""
 
     def __init__(self, file: Path, clock: Callable[[], int] = time.time_ns) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class LogWriter:
         self._fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes; whole lines are written at once."""
+        """Process the next bytes; complete lines are written immediately."""
         *lines, rest = (self._open + data).split(b"\n")
         entries = [self._entry(line, b"F") for line in lines]
         while len(rest) >= _LONGEST:
@@ -46,13 +46,13 @@ class LogWriter:
         self._write(b"".join(entries))
 
     def finish(self) -> None:
-        """The container is gone: a last line without an end is a line too."""
+        """Write an unterminated last line after the end of the container."""
         if self._open:
             self._write(self._entry(self._open, b"F"))
             self._open = b""
 
     def close(self) -> None:
-        """Write no more."""
+        """Write the last line and close the file."""
         self.finish()
         os.close(self._fd)
 
@@ -61,13 +61,13 @@ class LogWriter:
         return b"%s stdout %s %s\n" % (rfc3339(self._last).encode(), tag, text)
 
     def _write(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # disk full: training is worth more than its log
+        with contextlib.suppress(OSError):  # disk full: training matters more than its log
             while data:
                 data = data[os.write(self._fd, data) :]
 
 
 class LogReader:
-    """Reads a log file from its beginning, or from a point in time, and again as it grows."""
+    """Reads a log file from the beginning or from a point in time, and again as it grows."""
 
     def __init__(self, file: Path, *, since: str | None = None) -> None:
         self._file = file
@@ -77,7 +77,7 @@ class LogReader:
         self._part = ""
 
     def skip_to_last(self, size: int) -> None:
-        """Begin with the first line that starts in the last ``size`` bytes."""
+        """Start with the first line that begins in the last ``size`` bytes."""
         try:
             with self._file.open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - size))
@@ -88,7 +88,7 @@ class LogReader:
             return
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Time and text of every line that was added since the last call."""
+        """Yield time and text of every line added since the last call."""
         for entry in self._entries():
             moment, _, tag, text = [*entry.split(" ", 3), "", "", ""][:4]
             if tag == "P":

@@ -1,9 +1,10 @@
-"""The operator's part, as a pure decision: a job, its pods and its last status → what to do, and the new status.
+"""Training operator as a pure decision: from a job, its pods and its last status to actions and the new status.
 
-Follows training-operator 1.9 for a PyTorchJob of workers (``pkg/controller.v1/{common/job.go,common/pod.go,
-pytorch/pytorchjob_controller.go}``): one success makes an elastic job a success; ``ExitCode`` makes a new pod for exit
-codes from 128 on and fails the job for those below; ``backoffLimit`` counts in-place restarts of running pods, and
-nothing under ``ExitCode``, where the restart budget is the launcher's.
+Follows training-operator 1.9 for a PyTorchJob of workers
+(``pkg/controller.v1/{common/job.go,common/pod.go,pytorch/pytorchjob_controller.go}``). One successful worker makes an
+elastic job succeed. ``ExitCode`` replaces the pod for exit codes from 128 on and fails the job for lower ones.
+``backoffLimit`` counts in-place restarts of running pods. It has no effect under ``ExitCode``, where the launcher keeps
+the restart budget.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the operator wants done."""
+    """Actions that the operator requests."""
 
     status: Status
     create: tuple[int, ...] = ()
-    """Indices of workers to make."""
+    """Indices of workers to create."""
     delete: tuple[str, ...] = ()
     """Names of pods to stop."""
     events: tuple[tuple[str, str], ...] = ()
-    """Reason and message, of what is worth telling."""
+    """Reason and message of each event."""
 
 
 @dataclass(slots=True)
@@ -49,20 +50,20 @@ class _Draft:
         return str(self.job["metadata"]["name"])
 
     def update_condition(self, condition: str, text: str, *, reason: str | None = None, value: str = "True") -> None:
-        """Set a condition, and tell of it when it is news."""
+        """Set a condition, and emit an event if it changed."""
         reason = reason or f"PyTorchJob{condition}"
         if set_condition(self.status, condition, value, reason=reason, message=text, now=self.now):
             self.events.append((reason, text))
 
 
 def reconcile(job: Object, pods: Sequence[Object], status: Status, *, now: str) -> Plan:
-    """Decide what to do about a job.
+    """Return the actions and the new status for a job.
 
     Args:
-        job: the PyTorchJob as it is wanted.
-        pods: its worker pods as they are, those on their way out included.
-        status: its status as of the last decision; not changed.
-        now: the time, as Kubernetes writes it.
+        job: The desired PyTorchJob.
+        pods: Its current worker pods, including terminating ones.
+        status: Its status after the last decision; not modified.
+        now: Current time in Kubernetes' format.
     """
     draft = _Draft(job, list(pods), copy.deepcopy(status), now)
     draft.update_condition("Created", f"PyTorchJob {draft.name} is created.")
@@ -109,7 +110,7 @@ def _run(draft: _Draft) -> None:
 
 
 def _replace_failed(draft: _Draft, present: Sequence[Object]) -> list[Object]:
-    """Stop pods that another try may help, to be made anew; return those that none can help."""
+    """Delete failed pods that should be retried, and return the pods whose failure is final."""
     policy = draft.job["spec"]["pytorchReplicaSpecs"]["Worker"].get("restartPolicy", "OnFailure")
     final = []
     for pod in present:
@@ -170,7 +171,7 @@ def _exceeds_backoff_limit(job: Object, present: Sequence[Object]) -> bool:
 
 
 def deadline_seconds(job: Object) -> float | None:
-    """``activeDeadlineSeconds``, if the job has one."""
+    """Return ``activeDeadlineSeconds``, or None if the job has none."""
     seconds = job["spec"].get("runPolicy", {}).get("activeDeadlineSeconds")
     return float(seconds) if seconds is not None else None
 

@@ -1,6 +1,6 @@
-"""Pod objects: made from a template, and the states that they and their containers pass through, as JSON.
+"""Pod objects as JSON: creation from a template, and changes of their status.
 
-Nothing here starts a process; see :mod:`kubectl_ddp.local.kubelet`.
+No processes are started here; see :mod:`kubectl_ddp.local.kubelet`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from kubectl_ddp.backend import Object
 
 REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
 RETRYABLE: Final = 128
-"""Exit codes from here on make the operator try again, those below it do not (``restartPolicy: ExitCode``)."""
+"""Lowest exit code that the operator retries under ``restartPolicy: ExitCode``."""
 
 DEFAULT_GRACE_SECONDS: Final = 30
 
 
 def now() -> str:
-    """The time as Kubernetes writes it."""
+    """Return the current time in Kubernetes' format."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def worker_name(job: str, index: int) -> str:
-    """What the operator calls a worker pod."""
+    """Return the operator's name for a worker pod."""
     return f"{job}-worker-{index}"
 
 
 def worker_pod(job: Object, index: int, address: str) -> Object:
-    """A worker of a PyTorchJob, as the operator makes it."""
+    """Return a worker pod of a PyTorchJob, as the operator creates it."""
     replica = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     name = job["metadata"]["name"]
     labels = {
@@ -45,13 +45,13 @@ def worker_pod(job: Object, index: int, address: str) -> Object:
         Label.ROLE.value: Role.WORKER.value,
     } | ({"training.kubeflow.org/job-role": "master"} if index == 0 else {})
     policy = replica.get("restartPolicy", "OnFailure")
-    # The operator does the restarts of ExitCode itself, by new pods.
+    # The operator restarts pods under ExitCode itself, by creating new ones.
     in_place = "Never" if policy == "ExitCode" else policy
     return _pod(worker_name(name, index), replica["template"], labels, job, address, in_place)
 
 
 def batch_pod(job: Object, batch_job: Object, address: str) -> Object:
-    """The pod of a batch Job, as the Job controller makes it."""
+    """Return the pod of a batch Job, as the Job controller creates it."""
     name = batch_job["metadata"]["name"]
     template = batch_job["spec"]["template"]
     labels = {"batch.kubernetes.io/job-name": name, Label.JOB.value: job["metadata"]["name"]}
@@ -104,40 +104,40 @@ def _pod(
 
 
 def container_status(pod: Object) -> dict[str, Any]:
-    """Status of the pod's container."""
+    """Return the status of the pod's container."""
     status: dict[str, Any] = pod["status"]["containerStatuses"][0]
     return status
 
 
 def index(pod: Object) -> int | None:
-    """Which worker it is; None for a pod that is none."""
+    """Return the index of a worker pod; None for other pods."""
     number = pod["metadata"].get("labels", {}).get(REPLICA_INDEX)
     return int(number) if number is not None else None
 
 
 def exit_code(pod: Object) -> int | None:
-    """What the container ended with; None while it has not."""
+    """Return the container's exit code; None until it has ended."""
     code = container_status(pod)["state"].get("terminated", {}).get("exitCode")
     return int(code) if code is not None else None
 
 
 def grace_seconds(pod: Object) -> float:
-    """Seconds between SIGTERM and SIGKILL."""
+    """Return the seconds between SIGTERM and SIGKILL."""
     return float(pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
 
 
 def is_over(pod: Object) -> bool:
-    """Whether its container has ended and will not be started again."""
+    """Return True if the container has ended and will not restart."""
     return pod["status"]["phase"] in {"Succeeded", "Failed"}
 
 
 def is_terminating(pod: Object) -> bool:
-    """Whether it was told to go."""
+    """Return True if the pod is being deleted."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def mark_running(pod: Object, container_id: str) -> None:
-    """Its container runs."""
+    """Set the status of a running container."""
     pod["status"].setdefault("startTime", now())
     pod["status"]["phase"] = "Running"
     container_status(pod).update(
@@ -147,7 +147,7 @@ def mark_running(pod: Object, container_id: str) -> None:
 
 
 def mark_terminated(pod: Object, code: int, *, reason: str, message: str, signal: int | None) -> None:
-    """Its container ended; whether that ends the pod is its restart policy's to say."""
+    """Set the status of an ended container; the restart policy decides whether the pod has ended."""
     status = container_status(pod)
     running = status["state"].get("running", {})
     ended = {
@@ -166,7 +166,7 @@ def mark_terminated(pod: Object, code: int, *, reason: str, message: str, signal
 
 
 def mark_waiting(pod: Object, delay: float) -> None:
-    """Its container will be started again, in place."""
+    """Set the status of a container that waits for an in-place restart."""
     status = container_status(pod)
     waiting = {"reason": "CrashLoopBackOff", "message": f"back-off {delay:g}s restarting failed container"}
     status.update({"lastState": status["state"], "state": {"waiting": waiting}})

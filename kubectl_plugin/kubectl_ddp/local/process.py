@@ -1,8 +1,8 @@
-"""Processes of this machine: who one is, beyond its reusable number, and which belong to a container.
+"""Processes of this machine: identity beyond the reusable pid, and membership in a container.
 
-Linux only, for ``/proc``. A container here is a process with everything it started. Its members are found by
-three signs, any of which will do: they descend from it, they are of its session, or they carry its mark in their
-environment. Whatever its members leave behind becomes the engine's child, since the engine is a child subreaper.
+Linux only, because of ``/proc``. A container here is a process with all its descendants. A process belongs to it if it
+descends from it, is in its session, or has its mark in the environment. Orphaned members become children of the engine,
+which is a child subreaper.
 """
 
 from __future__ import annotations
@@ -16,44 +16,48 @@ from pathlib import Path
 from typing import Any, Final
 
 MARK: Final = "KUBECTL_DDP_CONTAINER"
-"""Environment variable that every process of a container inherits; its value is the container's id."""
+"""Environment variable inherited by every process of a container; its value is the container's id."""
 
 _PROC: Final = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process, told from a later one with the same number."""
+    """Identity of one process, distinct from later processes with the same pid."""
 
     pid: int
     started: int
-    """Clock ticks between boot and its start."""
+    """Clock ticks between boot and the start of the process."""
     boot: str
     host: str
 
     @classmethod
     def of(cls, pid: int) -> Identity:
-        """Identity of a live process. Raises ProcessLookupError."""
+        """Return the identity of a live process.
+
+        Raises:
+            ProcessLookupError: If the process does not exist.
+        """
         return cls(pid, _stat(pid).started, boot_id(), os.uname().nodename)
 
     @classmethod
     def from_json(cls, document: Any) -> Identity | None:
-        """What :meth:`to_json` made, or None when it is something else."""
+        """Parse the result of :meth:`to_json`; return None for anything else."""
         try:
             return cls(int(document["pid"]), int(document["started"]), str(document["boot"]), str(document["host"]))
         except (KeyError, TypeError, ValueError):
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the identity as plain JSON."""
         return asdict(self)
 
     def is_here(self) -> bool:
-        """Whether this machine is the one it runs on: home directories may be shared between machines."""
+        """Return True if the process runs on this machine; home directories may be shared between machines."""
         return self.host == os.uname().nodename
 
     def is_alive(self) -> bool:
-        """Whether it still runs; a zombie does not."""
+        """Return True if the process still runs; a zombie does not count."""
         if self.boot != boot_id():
             return False
         try:
@@ -63,7 +67,7 @@ class Identity:
         return stat.started == self.started and stat.state not in "ZX"
 
     def open(self) -> int | None:
-        """A pidfd of it, readable once it has ended; None when it is gone."""
+        """Return a pidfd, readable once the process has ended; None if it has ended."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -74,7 +78,7 @@ class Identity:
         return None
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send it a signal, and none to a successor of its number; False when it is gone."""
+        """Send a signal to this process only; return False if it has ended."""
         pidfd = self.open()
         if pidfd is None:
             return False
@@ -88,7 +92,7 @@ class Identity:
 
 
 def boot_id() -> str:
-    """Changes with every boot."""
+    """Return the id of the current boot."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -108,7 +112,7 @@ def _stat(pid: int) -> _Stat:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError as error:
         raise ProcessLookupError(pid) from error
-    # The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
+    # The name in parentheses may contain parentheses too: the fields begin after the last one.
     fields = text[text.rindex(")") + 2 :].split()
     return _Stat(parent=int(fields[1]), session=int(fields[3]), state=fields[0], started=int(fields[19]))
 
@@ -135,7 +139,7 @@ def _mark(pid: int) -> str | None:
 
 
 def members(container: str, leader: int) -> list[int]:
-    """Live processes of a container, by its mark and by the process it was started as; zombies are left out."""
+    """Return the live processes of a container, found by its mark and its first process; zombies are left out."""
     processes = _processes()
     family = _descendants(leader, processes)
     return [
@@ -146,21 +150,21 @@ def members(container: str, leader: int) -> list[int]:
 
 
 def marked(prefix: str) -> list[int]:
-    """Live processes whose mark begins so: what a dead engine left of its job."""
+    """Return the live processes whose mark has this prefix, such as remains of a job with a dead engine."""
     return [
         pid for pid, stat in _processes().items() if stat.state not in "ZX" and (_mark(pid) or "").startswith(prefix)
     ]
 
 
 def leader(container: str) -> int | None:
-    """The first process of a container: the one that no other process of it has started; None when none lives."""
+    """Return the first process of a container, whose parent is outside of it; None if none is alive."""
     processes = _processes()
     mine = {pid for pid, stat in processes.items() if stat.state not in "ZX" and _mark(pid) == container}
     return min((pid for pid in mine if processes[pid].parent not in mine), default=None)
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Live processes below one, itself not included."""
+    """Return the live descendants of a process, without itself."""
     processes = _processes()
     family = _descendants(ancestor, processes) - {ancestor}
     return [pid for pid in family if processes[pid].state not in "ZX"]
@@ -180,7 +184,7 @@ def _descendants(ancestor: int, processes: Mapping[int, _Stat]) -> set[int]:
 
 
 def kill(pids: list[int]) -> None:
-    """SIGKILL to each that is still there."""
+    """Send SIGKILL to each process that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Ctrl-C, held back while something is half done."""
+"""Deferred handling of Ctrl-C during critical sections."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextlib.contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Let the block finish when Ctrl-C comes, and raise KeyboardInterrupt after it; a second Ctrl-C is not held."""
+    """Delay Ctrl-C to the end of the block, then raise KeyboardInterrupt; a second Ctrl-C interrupts immediately."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python interrupts the main thread alone
+        yield  # Python raises KeyboardInterrupt only in the main thread
         return
     came = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What happens between ``submit --local`` and a running engine: checks, the job's directory, the detached process."""
+"""Steps from ``submit --local`` to a running engine: checks, the job's directory, the detached process."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from kubectl_ddp.local.liveness import claim, remove
 from kubectl_ddp.local.volumes import CLAIMS
 
 _NEEDS: Final = ("torch", "ddp_trainer")
-"""What the interpreter of the pods must be able to import, for a job of ours."""
+"""Modules that the pods' interpreter must be able to import if the job uses our launcher."""
 
 _OURS: Final = frozenset({"ddp-launch", "ddp_trainer"})
-"""Words of a command that say that a container runs our trainer."""
+"""Words of a command that identify our trainer."""
 
 _PROBE: Final = "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a local job takes from the place where it was submitted."""
+    """Settings that a local job takes from the place of its submission."""
 
     python: str
     """Interpreter of the pods."""
@@ -46,11 +46,11 @@ class Machine:
 
 
 def prepare(objects: Sequence[Object], machine: Machine) -> list[Object]:
-    """The objects as they will be kept, once it is sure that this machine can run them.
+    """Check that this machine can run the job, and return its objects with uid and creation time.
 
     Raises:
-        UsageError: they are no job that the local engine knows.
-        PreflightFailed: something is missing on this machine.
+        UsageError: If the local engine does not support such a job.
+        PreflightFailed: If something is missing on this machine.
     """
     if not sys.platform.startswith("linux"):
         raise PreflightFailed(f"Local jobs need Linux, and this is {sys.platform}.", hint="Submit to a cluster.")
@@ -108,7 +108,7 @@ def _uses_launcher(template: Object) -> bool:
 def _missing(python: str) -> list[str]:
     if python == sys.executable:
         return [module for module in _NEEDS if importlib.util.find_spec(module) is None]
-    # -P: a torch.py in the working directory is not what is meant.
+    # -P: ignore a torch.py in the working directory.
     probe = subprocess.run(
         [python, "-P", "-c", _PROBE, *_NEEDS], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
@@ -122,13 +122,16 @@ def _missing(python: str) -> list[str]:
 
 
 def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine, *, instead: bool = False) -> None:
-    """Make the directory of a job appear complete, or not at all. Raises AlreadyExists.
+    """Create the directory of a job atomically.
 
     Args:
-        directory: of the job.
-        objects: the job.
-        machine: what its pods take from here.
-        instead: whether one of that name goes, and leaves its claims to this one.
+        directory: Directory to create.
+        objects: Objects of the job.
+        machine: Settings of the pods.
+        instead: True to replace a job of the same name and keep its volume claims.
+
+    Raises:
+        AlreadyExists: If there is a job with this name.
     """
     draft = JobDirectory(directory.path.with_name(f".{directory.name}.{os.getpid()}"))
     try:
@@ -150,7 +153,7 @@ def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine,
 
 
 def _inherit(heir: JobDirectory, directory: JobDirectory) -> None:
-    """Take the claims of a job that is over, and remove the rest of it."""
+    """Move the volume claims of a finished job to its successor, and remove the rest of it."""
     claims = directory.volumes / CLAIMS
     if claims.is_dir():
         heir.volumes.mkdir(exist_ok=True)
@@ -162,7 +165,7 @@ def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:
     """Start the detached engine of a job, and wait until it has started the first pods.
 
     Raises:
-        DdpError: it could not; what it said is in the message.
+        DdpError: If the engine fails to start; the message contains its last output.
     """
     machine = read_json(directory.machine_file)
     reading, writing = os.pipe()
@@ -171,7 +174,7 @@ def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:
             process = subprocess.Popen(
                 [
                     sys.executable,
-                    "-P",  # the working directory may hold a json.py
+                    "-P",  # the working directory may contain a json.py
                     "-m",
                     "kubectl_ddp.local.engine",
                     str(directory.path),
@@ -191,7 +194,7 @@ def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:
     with os.fdopen(reading, "rb") as ready:
         is_ready = bool(ready.read(1))
     if is_ready:
-        process.returncode = 0  # it outlives us; nobody here waits for it
+        process.returncode = 0  # the engine outlives this process, which does not wait for it
         return
     code = process.wait()
     said = directory.engine_log.read_text(errors="replace").strip().splitlines() or [f"it exited with {code}"]
@@ -199,6 +202,6 @@ def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:
 
 
 def machine_of(python: str, directory: Path | None, environ: Mapping[str, str]) -> Machine:
-    """The machine as this command sees it."""
+    """Return the settings of this command for the pods."""
     found = shutil.which(python) or python
     return Machine(os.path.abspath(found), str(directory or Path.cwd()), environ)  # noqa: PTH100 - keeps a venv's link

@@ -1,4 +1,4 @@
-"""Reading a pod's log as it grows, woken by the file system."""
+"""Reader of a pod's log as it grows, woken by the file system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kubectl_ddp.local.log_file import LogReader
 def entries(
     directory: JobDirectory, pod: Object, *, follow: bool, tail: int | None, since: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Time and text of a pod's lines; with ``follow`` until the container that ``pod`` shows is gone."""
+    """Yield time and text of a pod's lines; with ``follow``, until the pod's current container has ended."""
     reader = _FilteredLogReader(directory.log(pod["metadata"]["name"]), since=since)
     if not follow:
         lines = list(reader.lines())
@@ -37,15 +37,15 @@ def entries(
 
 
 def raw_lines(directory: JobDirectory, pod: Object) -> Iterator[str]:
-    """Texts of all the pod's lines, those too that nobody is shown."""
+    """Yield the text of all lines of the pod, including hidden ones."""
     return (text for _, text in LogReader(directory.log(pod["metadata"]["name"])).lines())
 
 
 class _FilteredLogReader(LogReader):
-    """The lines that people are shown."""
+    """Reader of the lines that are shown to users."""
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Without those that hold the history of the pod's metrics."""
+        """Yield the lines without the history of the pod's metrics."""
         return ((moment, text) for moment, text in super().lines() if not is_part(text))
 
 
@@ -57,7 +57,7 @@ def _follow(
     written = None
     while True:
         stamp = _status_mtime(directory)
-        # Whether it is gone is asked before the last read, so that its last line is read.
+        # Check for the end before the last read, so that the last line is read.
         is_gone = stamp != written and _is_gone(directory, pod)
         written = stamp
         yield from reader.lines()
@@ -69,7 +69,7 @@ def _follow(
 
 
 def is_alive(directory: JobDirectory) -> bool:
-    """Whether somebody still runs the job."""
+    """Return True if an engine still runs the job."""
     engine = engine_of(directory)
     return engine is not None and not engine.is_gone
 

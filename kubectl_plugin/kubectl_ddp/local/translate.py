@@ -1,8 +1,9 @@
-"""Cluster words in arguments and variables, made true on this machine.
+"""Translation of cluster names in arguments and variables to this machine.
 
-There is no DNS and there are no mounts here, so a Service's or a pod's name becomes its address, and a mount path the
-directory behind it. Only whole names and whole path components count: ``digits-store:29400`` is the Service,
-``my-digits-store`` is not; ``/checkpoints/a`` is below the mount, ``/checkpoints2`` and ``/data/checkpoints`` are not.
+This machine has neither DNS nor mounts for a job. The name of a Service or pod becomes its address, and a mount path
+becomes the directory behind it. Only whole names and whole path components match: ``digits-store:29400`` is the
+Service, ``my-digits-store`` is not; ``/checkpoints/a`` is below the mount, ``/checkpoints2`` and ``/data/checkpoints``
+are not.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ Translation = Callable[[str], str]
 
 
 def translation(addresses: Mapping[str, str], directories: Mapping[str, str], namespace: str) -> Translation:
-    """A function that translates one argument or value.
+    """Return a function that translates one argument or value.
 
     Args:
-        addresses: name of a Service or pod → its address.
-        directories: mount path → directory of this machine.
-        namespace: the job's; ``<service>.<namespace>.svc`` names the Service too.
+        addresses: Name of a Service or pod → its address.
+        directories: Mount path → directory on this machine.
+        namespace: Namespace of the job; ``<service>.<namespace>.svc`` matches the Service too.
     """
     by_name = _names(addresses, namespace)
     by_path = _paths(directories)
@@ -30,7 +31,7 @@ def _names(addresses: Mapping[str, str], namespace: str) -> Translation:
     if not addresses:
         return str
     name = rf"({_any_of(addresses)})(?:\.{re.escape(namespace)}(?:\.svc(?:\.cluster\.local)?)?)?"
-    # In a URL a path may follow; elsewhere a slash says that this is a path, not a name.
+    # In a URL, a path may follow the name; elsewhere a slash means that the word is a path.
     pattern = re.compile(rf"(?<=//){name}(?![\w\-]|\.\w)|(?<![\w.\-/]){name}(?![\w\-/]|\.\w)")
     return lambda text: pattern.sub(lambda found: addresses[found[1] or found[2]], text)
 
@@ -43,5 +44,5 @@ def _paths(directories: Mapping[str, str]) -> Translation:
 
 
 def _any_of(words: Mapping[str, str]) -> str:
-    """Alternatives, the longest first: ``/data/a`` must win over ``/data``."""
+    """Return a regex of alternatives, longest first, so that ``/data/a`` matches before ``/data``."""
     return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))

@@ -1,9 +1,9 @@
-"""Volumes as directories: what a pod mounts, and what becomes of it.
+"""Volumes as directories of this machine: creation for a pod's mounts, and removal.
 
-An emptyDir belongs to one pod and goes with it; one of medium Memory lies in memory here too. A claim belongs to the
-job: every pod that mounts it sees the same directory. A mount below another mount is a link in it. /dev/shm stays the
-machine's own. A pod's /tmp becomes its ``TMPDIR``: scripts and data of this machine may well lie below /tmp, so that
-path itself is left alone, and the replacement is short, since sockets are made in it.
+An emptyDir belongs to one pod and is removed with it. With medium Memory it is also in memory here. A claim belongs to
+the job: every pod that mounts it uses the same directory. A mount below another mount is a link in it. /dev/shm stays
+the machine's own. A pod's /tmp becomes its ``TMPDIR``. The path /tmp itself is not redirected, since scripts and data
+of this machine may be below it. The replacement's path is short, because sockets are created in it.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ CLAIMS: Final = "claims"
 """Directory of the volumes that belong to the job, below all of its volumes."""
 
 SECRETS: Final = "secrets"
-"""Directory of the job's Secrets beside it, with one directory of files for each."""
+"""Directory of the job's Secrets, next to :data:`CLAIMS`, with one directory of files per Secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """Where the volumes of one pod are."""
+    """Locations of the volumes of one pod."""
 
     directories: dict[str, str] = field(default_factory=dict)
-    """Mount path → directory of this machine."""
+    """Mount path → directory on this machine."""
     scratch: str | None = None
-    """Directory that stands for /tmp, when the pod has one of its own."""
+    """Directory used in place of /tmp, if the pod mounts one."""
     temporary: list[str] = field(default_factory=list)
-    """Directories outside of the job's own, to be removed when the pod is over; the scratch directory too."""
+    """Directories outside of the job's own, including the scratch directory; removed when the pod has ended."""
 
 
 ConfigMaps = Mapping[str, Mapping[str, bytes]]
-"""Name of a ConfigMap of the job → its entries by key."""
+"""ConfigMaps of the job: name → entries by key."""
 
 
 def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
-    """Make the directories of a pod's volumes, and fill those of ConfigMaps.
+    """Create the directories of a pod's volumes, and write the files of ConfigMaps.
 
     Raises:
-        PreflightFailed: a kind of volume that this machine cannot have.
+        PreflightFailed: If this machine does not support a kind of volume.
     """
     kinds = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
     mounts = Mounts()
-    # A mount below another comes after it, to be linked into it.
+    # Sorted so that a mount below another is created after it and linked into it.
     for entry in sorted(_entries(pod["spec"]), key=lambda one: str(one["mountPath"])):
         path, volume = entry["mountPath"].rstrip("/"), kinds[entry["name"]]
         if path == ContractPath.SHARED_MEMORY:
@@ -74,13 +74,13 @@ def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
 
 
 def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the containers of a pod mount: its one container, and those that run before it."""
+    """Return the mounts of the pod's container and init containers."""
     containers = [*(spec.get("initContainers") or ()), spec["containers"][0]]
     return list({entry["mountPath"]: entry for each in containers for entry in each.get("volumeMounts") or ()}.values())
 
 
 def _in_memory(volume: Mapping[str, Any], mounts: Mounts) -> Path | None:
-    """A directory in memory for an emptyDir that asks for it, on a machine that has one."""
+    """Create a directory in memory for an emptyDir with medium Memory, if this machine supports it."""
     if (volume.get("emptyDir") or {}).get("medium") != "Memory" or not os.access(ContractPath.SHARED_MEMORY, os.W_OK):
         return None
     mounts.temporary.append(tempfile.mkdtemp(prefix=_PREFIX, dir=ContractPath.SHARED_MEMORY))
@@ -88,7 +88,7 @@ def _in_memory(volume: Mapping[str, Any], mounts: Mounts) -> Path | None:
 
 
 def _link(path: str, directory: Path, mounted: Mapping[str, str]) -> None:
-    """Let a mount be found below the mount that its path is in."""
+    """Link a directory into the mount that contains its path, if there is one."""
     above = max((other for other in mounted if path.startswith(f"{other}/")), key=len, default=None)
     if above is not None:
         link = Path(mounted[above]) / path.removeprefix(f"{above}/")
@@ -122,11 +122,14 @@ def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path, config_map
 
 
 def check(template: Object, objects: Iterable[Object]) -> None:
-    """Raise PreflightFailed for a volume that :func:`mount` would refuse, before there is a pod.
+    """Check the volumes of a template before a pod exists.
 
     Args:
-        template: of the pod.
-        objects: of the job.
+        template: Pod template.
+        objects: Objects of the job.
+
+    Raises:
+        PreflightFailed: If :func:`mount` would refuse a volume.
     """
     objects = list(objects)
     nowhere, config_maps = {"metadata": {"uid": ""}}, config_maps_of(objects)
@@ -138,7 +141,7 @@ def check(template: Object, objects: Iterable[Object]) -> None:
 
 
 def keep_secrets(objects: Iterable[Object], volumes: Path) -> list[Object]:
-    """Write the Secrets of a job as files that only this user can read, and return the other objects."""
+    """Write the Secrets of a job to files that only this user can read, and return the other objects."""
     others = []
     for item in objects:
         if item.get("kind") != "Secret":
@@ -153,12 +156,12 @@ def keep_secrets(objects: Iterable[Object], volumes: Path) -> list[Object]:
 
 
 def config_maps_of(objects: Iterable[Object]) -> dict[str, dict[str, bytes]]:
-    """The ConfigMaps among the objects of a job."""
+    """Return the ConfigMaps among the objects of a job."""
     return {item["metadata"]["name"]: _data(item) for item in objects if item.get("kind") == "ConfigMap"}
 
 
 def _data(item: Object) -> dict[str, bytes]:
-    """The entries of a ConfigMap, or of a Secret as it is rendered."""
+    """Return the entries of a ConfigMap or a rendered Secret."""
     texts, binaries = item.get("data") or item.get("stringData") or {}, item.get("binaryData") or {}
     return {key: text.encode() for key, text in texts.items()} | {
         key: base64.b64decode(text) for key, text in binaries.items()
@@ -166,17 +169,17 @@ def _data(item: Object) -> dict[str, bytes]:
 
 
 def pod_directory(pod: Object, volumes: Path) -> Path:
-    """Where the emptyDirs of a pod are; another life of the pod has others."""
+    """Return the directory of a pod's emptyDirs; a replacement pod has its own."""
     return volumes / "pods" / str(pod["metadata"]["uid"])
 
 
 def unmount(pod: Object, mounts: Mounts, volumes: Path) -> None:
-    """Remove what belonged to the pod alone."""
+    """Remove the volumes that belong to the pod only."""
     shutil.rmtree(pod_directory(pod, volumes), ignore_errors=True)
     drop_temporary(mounts)
 
 
 def drop_temporary(mounts: Mounts) -> None:
-    """Remove what lies outside of the job's directory; the pod's processes are gone."""
+    """Remove directories outside of the job's; call it after the pod's processes have ended."""
     for directory in mounts.temporary:
         shutil.rmtree(directory, ignore_errors=True)
