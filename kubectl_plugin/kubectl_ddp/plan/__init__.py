@@ -1,6 +1,6 @@
-"""Which layouts of a model fit a number of GPUs, what each costs, and which is best: arithmetic, asked of nobody. Pure.
+"""Search for the layouts of a model that fit a number of GPUs, with their costs. Pure arithmetic without a cluster.
 
-A :class:`~kubectl_ddp.plan.shape.Shape` (the model), a :class:`~kubectl_ddp.plan.work.Work` (what a step is) and a
-:class:`~kubectl_ddp.plan.machine.Machine` (GPUs and what lies between them) come in. ``memory``, ``traffic`` and
-``timing`` each say one thing about one :class:`~kubectl_ddp.plan.choice.Choice`, and ``ranking`` puts choices in order.
+The inputs are a :class:`~kubectl_ddp.plan.shape.Shape` (the model), a :class:`~kubectl_ddp.plan.work.Work` (one step)
+and a :class:`~kubectl_ddp.plan.machine.Machine` (GPUs and links). ``memory``, ``traffic`` and ``timing`` each compute
+one property of a :class:`~kubectl_ddp.plan.choice.Choice`. ``ranking`` sorts the choices.
 """

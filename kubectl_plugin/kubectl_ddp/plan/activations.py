@@ -1,21 +1,23 @@
-"""How many numbers of a pass are kept for the backward pass, block by block.
+"""Bytes of activations that autograd keeps for the backward pass, per block.
 
-Counted from what autograd saves of a pre-norm block (``ddp_trainer.train.models.gpt``) with an attention that keeps no
-scores (FlashAttention; Dao et al., 2022). With ``x`` = samples x tokens x width, a block keeps
+Counted from the tensors that autograd saves for a pre-norm block (``ddp_trainer.train.models.gpt``) with an attention
+that does not store scores (FlashAttention; Dao et al., 2022). With ``x`` = samples x tokens x width, a block keeps
 
-    2x  what enters its two norms, in the stream's numbers
-    2x  what enters queries-keys-values and the perceptron
-    3x  queries, keys and values (less where several queries share keys)
-     x  what attention found
-    8x  the perceptron's hidden layer, before and after its activation (4 x its width where it is gated)
+  2x  inputs of its two norms, in the precision of the residual stream
+  2x  inputs of the query-key-value projection and of the perceptron
+  3x  queries, keys and values (less with grouped queries)
+   x  output of attention
+  8x  hidden layer of the perceptron, before and after its activation (4 x its width if it is gated)
 
-16x in all: the 34 bytes of "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti et al., 2022;
-equation 1, in 16 bits), less two masks of dropout of a byte each, and less the term 5as/h of attention's scores. Beside
-it are what norms and attention keep per row. Tensor parallelism with a divided sequence (the same paper, section 4.2.2)
-divides all of it but what enters matrices: torch gathers that before the multiplication and keeps it whole.
+16x in total. This equals the 34 bytes of "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti
+et al., 2022; equation 1, in 16 bits), less two dropout masks of one byte each and the term 5as/h of attention scores.
+Norms and attention keep additional values per row. Tensor parallelism with a split sequence (the same paper, section
+4.2.2) divides everything except the inputs of matrices: torch gathers these before the multiplication and keeps them
+whole.
 
-A block that computes again keeps what enters it, and where that is cheap also what its matrix products and attention
-gave: 10x, of which tensor parallelism leaves the 2x whole that are still to be added up over ranks.
+A recomputed block keeps its input. If only cheap parts are recomputed, it also keeps the outputs of its matrix products
+and of attention: 10x. Tensor parallelism does not divide 2x of these, the partial sums that are still to be reduced
+over ranks.
 """
 
 from __future__ import annotations
@@ -29,35 +31,37 @@ from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Precision, Work
 
 _SINGLE: Final = 4
-"""Bytes of a number in 32 bits."""
+"""Bytes of a 32-bit number."""
 _LOSS_BYTES: Final = {Precision.FP32: 3 * _SINGLE, Precision.BF16: 2 + 3 * _SINGLE}
-"""Per logit, while the loss is computed: the logits, a copy with the classes last, and their log-softmax; in 16 bits
-also the logits before they were made longer."""
+"""Bytes per logit during the loss: logits, a copy with the classes last, and their log-softmax; in 16 bits also the
+logits before the cast.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationMemory:
-    """Bytes that one micro-batch takes on one rank."""
+    """Activation bytes of one micro-batch on one rank."""
 
     stream: float
-    """What enters a block: all that is kept of it where activations are computed again."""
+    """Input of a block: all that is kept if the whole block is recomputed."""
     block: float
-    """All that a block keeps, ``stream`` included."""
+    """All activations of a block, including ``stream``."""
     costly: float
-    """What a block's matrix products and attention gave."""
+    """Outputs of a block's matrix products and of attention."""
     unused: float
-    """Of it, what its last product gave, which nothing needs and torch keeps until the block is done."""
+    """Part of ``costly`` from the last product. It is not needed, but torch keeps it until the block is done."""
     backward: float
-    """What a block's backward pass takes beside it, at its most: the gradients of the stream and of the perceptron's
-    hidden layer."""
+    """Peak of additional memory in a block's backward pass: gradients of the stream and of the perceptron's hidden
+    layer.
+    """
     head: float
-    """What enters the last norm and the output layer."""
+    """Inputs of the last norm and of the output layer."""
     loss: float
-    """While the loss is computed."""
+    """Memory of the loss computation."""
 
 
 def activation_memory(shape: Shape, work: Work, choice: Choice) -> ActivationMemory:
-    """What one micro-batch keeps."""
+    """Return the activation bytes of one micro-batch."""
     tp, computed = choice.layout.tp, work.precision.computed
     rows = choice.micro_batch * work.sequence
     streamed = stream_bytes(work, choice)
@@ -81,10 +85,10 @@ def activation_memory(shape: Shape, work: Work, choice: Choice) -> ActivationMem
 
 
 def left(held: ActivationMemory, recomputation: Recomputation) -> float:
-    """What a block keeps that computes the rest again."""
+    """Return the bytes that a recomputed block keeps."""
     return held.stream + (held.costly if recomputation.is_cheap else 0.0)
 
 
 def stream_bytes(work: Work, choice: Choice) -> int:
-    """Bytes of a number between blocks: under autocast sums stay in 32 bits; blocks gathered in 16 make it as short."""
+    """Return the bytes per number between blocks: 4 under autocast, less if blocks are gathered in 16 bits."""
     return work.precision.computed if choice.is_gathered_per_block else _SINGLE

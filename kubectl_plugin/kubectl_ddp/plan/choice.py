@@ -1,4 +1,4 @@
-"""One way to train: a layout, the samples of a pass, and what is computed again; and all the ways there are."""
+"""Ways to train in a layout: micro-batch size, number of passes, and recomputation."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from kubectl_ddp.spec.reference_model import SCHEDULE
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to train."""
+    """One way to train: layout, micro-batch and recomputation."""
 
     layout: Layout
     micro_batch: int
     """Samples of one pass on a rank."""
     passes: int
-    """Passes of a step on the rank that has most of them: of a pipeline, its micro-batches."""
+    """Maximum number of passes per step on a rank; for a pipeline, its micro-batches."""
     recomputation: Recomputation
-    """What is dropped of activations, and computed again in the backward pass."""
+    """Activations that are dropped and recomputed in the backward pass."""
 
     @property
     def is_gathered_per_stage(self) -> bool:
-        """Sharded weights of a pipeline's stage are gathered once in a step, all of them, and in 32 bits."""
+        """True if a pipeline stage's sharded weights are gathered completely once per step, in 32 bits."""
         return self.layout.shard > 1 and self.layout.pp > 1
 
     @property
     def is_gathered_per_block(self) -> bool:
-        """Sharded weights are gathered block by block in each pass, as numbers that are computed with."""
+        """True if sharded weights are gathered block by block in each pass, in the precision of computation."""
         return self.layout.shard > 1 and self.layout.pp == 1
 
 
 def layouts(world: int, names: Sequence[str]) -> Iterator[Layout]:
-    """Every layout of so many ranks along these dimensions; the last of them changes slowest.
+    """Yield every layout of a number of ranks over these dimensions; the last dimension changes slowest.
 
     >>> [str(each) for each in layouts(2, ("replicate", "shard", "tp", "pp"))]
     ['replicate=2', 'shard=2', 'tp=2', 'pp=2']
@@ -53,7 +53,7 @@ def layouts(world: int, names: Sequence[str]) -> Iterator[Layout]:
 
 
 def infeasible_reason(layout: Layout, shape: Shape, work: Work, machine: Machine) -> str:
-    """Why a model cannot be laid out so, whatever the memory; empty where it can."""
+    """Return the reason why a layout is impossible regardless of memory; empty if it is possible."""
     if layout.tp > machine.per_node:
         return f"tp={layout.tp} is more than the {machine.per_node} GPUs of a node."
     divided = {
@@ -76,7 +76,7 @@ def infeasible_reason(layout: Layout, shape: Shape, work: Work, machine: Machine
 
 
 def _microbatch_error(layout: Layout, work: Work) -> str:
-    """A pipeline needs as many micro-batches as it has stages, by the schedule that a plan counts with."""
+    """Return an error if a step has fewer micro-batches than the pipeline schedule needs; empty otherwise."""
     passes = _least_passes(layout, work, work.micro_batch or 1)
     for _ in of_micro_batches(SCHEDULE, passes, pp=layout.pp):
         return f"{passes} micro-batches of a step are too few for pp={layout.pp}."
@@ -84,20 +84,20 @@ def _microbatch_error(layout: Layout, work: Work) -> str:
 
 
 def _least_passes(layout: Layout, work: Work, size: int) -> int:
-    """Micro-batches of so many samples on the rank that has the fewest, as the trainer cuts a batch."""
+    """Return the number of micro-batches on the rank with the fewest, with the trainer's division of a batch."""
     parts = layout.data_size
     return -(-share(parts - 1, parts=parts, shards=_shards(layout, work), global_batch=work.global_batch) // size)
 
 
 def _shards(layout: Layout, work: Work) -> int:
-    """Into how many the trainer cuts a batch."""
+    """Return the number of shards of a batch in the trainer."""
     return logical_shards(work.shards, max_ranks=layout.world, parts=layout.data_size, global_batch=work.global_batch)
 
 
 def _at_once(layout: Layout, work: Work) -> tuple[int, int]:
-    """Samples that a rank could compute in one pass, and how often it has so many, where it has the most.
+    """Return the maximum samples of one pass on a rank, and the number of such passes, for the rank with the most.
 
-    Without a pipeline the trainer computes each shard of a batch by itself; a pipeline takes all of them together.
+    Without a pipeline, the trainer computes each shard of a batch separately. A pipeline computes all of them together.
     """
     if layout.pp > 1:
         return -(-work.global_batch // layout.data_size), 1
@@ -106,7 +106,7 @@ def _at_once(layout: Layout, work: Work) -> tuple[int, int]:
 
 
 def choices(layout: Layout, work: Work) -> Iterator[Choice]:
-    """The ways to train in one layout: passes of a power of two samples, and all, less or nothing computed again."""
+    """Yield the ways to train in a layout: micro-batches that are powers of two, with each kind of recomputation."""
     most, times = _at_once(layout, work)
     sizes = [min(work.micro_batch, most)] if work.micro_batch is not None else _sizes(layout, work, most)
     for recomputation in (work.recomputation,) if work.recomputation is not None else TRIED:
@@ -115,7 +115,7 @@ def choices(layout: Layout, work: Work) -> Iterator[Choice]:
 
 
 def _sizes(layout: Layout, work: Work, most: int) -> list[int]:
-    """Powers of two with which a pipeline has its micro-batches."""
+    """Return the powers of two that leave enough micro-batches for the pipeline."""
     sizes = [1 << power for power in range(most.bit_length())]
     return [
         size for size in sizes if not any(of_micro_batches(SCHEDULE, _least_passes(layout, work, size), pp=layout.pp))

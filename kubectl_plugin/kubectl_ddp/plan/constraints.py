@@ -1,4 +1,4 @@
-"""What a plan need not offer: ways to train that the trainer would refuse, by the options that a job gives it."""
+"""Constraints of a job's options: ways to train that the trainer would refuse."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kubectl_ddp.spec.trainer_options import option_value, option_violations
 
 
 def make_constraint(args: Sequence[str]) -> Refusal:
-    """Why the trainer would refuse a way, by the words of a job.
+    """Return a function that checks whether the trainer refuses a way to train, given a job's arguments.
 
-    What is computed again is the way's own, whatever the words say: a plan adds it, or was asked for another one.
+    Recomputation is part of the way, whatever the arguments contain, since a plan sets it itself.
     """
 
     @cache

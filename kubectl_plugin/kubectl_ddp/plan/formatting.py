@@ -1,4 +1,4 @@
-"""Numbers of parameters, bytes and seconds, as people say them."""
+"""Formatting of parameter counts, bytes, times and shares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def count(number: float) -> str:
-    """How many.
+    """Format a count.
 
     >>> count(6_738_415_616), count(124_000_000), count(12)
     ('6.74B', '124M', '12')
@@ -21,7 +21,7 @@ def count(number: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """An amount of memory.
+    """Format an amount of memory.
 
     >>> format_bytes(80 * 2**30), format_bytes(2**29)
     ('80.0 GiB', '0.50 GiB')
@@ -31,7 +31,7 @@ def format_bytes(size: float) -> str:
 
 
 def seconds(time: float) -> str:
-    """A time.
+    """Format a time.
 
     >>> seconds(12.345), seconds(0.0421)
     ('12.3 s', '42.1 ms')
@@ -42,7 +42,7 @@ def seconds(time: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1.
+    """Format a share of 1 as a percentage.
 
     >>> percent(0.256)
     '26 %'

@@ -1,6 +1,6 @@
-"""What a job of the reference trainer says about its model and its steps: the words after ``train``.
+"""Parser of model and step from the arguments of a reference trainer job (the words after ``train``).
 
-Only its GPT has a shape to plan with. Defaults are the trainer's own; tests hold the two together.
+Only the trainer's GPT has a shape to plan with. The defaults are the trainer's own; tests compare the two.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ _GPT: Final[Mapping[str, int]] = {**SIZES, "width": 128}
 
 
 class UnknownModel(UsageError):
-    """The job trains something else than the trainer's GPT."""
+    """Raised if the job does not train the trainer's GPT."""
 
 
 def parse_job_args(args: Sequence[str]) -> tuple[Shape, Work]:
-    """The model and the step that ``ddp_trainer train`` would make of these words. Raises UsageError."""
+    """Return the model and the step that ``ddp_trainer train`` would use with these arguments.
+
+    Raises:
+        UsageError: If an argument is invalid or the model is not a GPT.
+    """
     words = {
         flag: default if (word := last_flag_value(args, flag)) is None else word for flag, default in _DEFAULTS.items()
     }
@@ -60,7 +64,11 @@ def parse_job_args(args: Sequence[str]) -> tuple[Shape, Work]:
 
 
 def parse_recompute(args: Sequence[str]) -> Recomputation:
-    """What the words have computed again. Raises UsageError."""
+    """Return the recomputation that the arguments request.
+
+    Raises:
+        UsageError: If the value is invalid or the flag that enables it is missing.
+    """
     what = Recomputation.parse(last_flag_value(args, WHAT) or ALL.flag_value)
     if what != ALL and FLAG not in args:
         raise UsageError(f"{WHAT} is {what.flag_value}, and nothing is computed again without {FLAG}.", hint="Add it.")

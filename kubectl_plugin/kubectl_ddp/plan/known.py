@@ -1,4 +1,4 @@
-"""Shapes by name, and the shape that a number of parameters stands for."""
+"""Known model shapes by name, and shapes derived from a number of parameters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kubectl_ddp.plan.shape import Shape
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A model that has a name."""
+    """A named model."""
 
     shape: Shape
     source: str
-    """Paper, and the table in it."""
+    """Paper and table."""
 
 
 _GPT2: Final = "Radford et al., Language Models are Unsupervised Multitask Learners, 2019, table 2"
@@ -27,7 +27,7 @@ _GPT3: Final = "Brown et al., Language Models are Few-Shot Learners, 2020, table
 _LLAMA: Final = "Touvron et al., LLaMA, 2023, table 2"
 _LLAMA3: Final = "The Llama 3 Herd of Models, 2024, table 3"
 _BYTE_PAIRS: Final = 50257
-"""Tokens of GPT-2 and GPT-3."""
+"""Vocabulary size of GPT-2 and GPT-3."""
 
 
 def _gpt(layers: int, hidden: int, heads: int, window: int) -> Shape:
@@ -62,7 +62,7 @@ KNOWN: Final[Mapping[str, Known]] = {
     "llama3-70b": Known(_llama(80, 8192, 64, 28672, keys=8, vocabulary=128256), _LLAMA3),
     "llama3-405b": Known(_llama(126, 16384, 128, 53248, keys=8, vocabulary=128256), _LLAMA3),
 }
-"""Name → shape. Biases, which some of them have, are left out: less than a thousandth of the weights."""
+"""Shapes by name. Biases, which some models have, are left out: less than 0.1 % of the weights."""
 
 _LADDER: Final = (
     (12, 768, 12),
@@ -76,7 +76,7 @@ _LADDER: Final = (
     (96, 12288, 96),
     (126, 16384, 128),
 )
-"""Layers, width and heads of models as they grow: GPT-3's, and two of Llama's widths above and between them."""
+"""Layers, width and heads of models by increasing size: GPT-3's, and two of Llama's widths."""
 
 _SIZE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([KMBTkmbt]?)")
 _UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -84,7 +84,11 @@ _LEAST, _MOST = 1e5, 1e14
 
 
 def known(name: str) -> Shape:
-    """The shape of a model that has a name. Raises UsageError."""
+    """Return the shape of a named model.
+
+    Raises:
+        UsageError: If the name is unknown.
+    """
     found = KNOWN.get(name.lower())
     if found is None:
         close = difflib.get_close_matches(name.lower(), KNOWN, n=1)
@@ -94,7 +98,7 @@ def known(name: str) -> Shape:
 
 
 def parse_count(text: str) -> int:
-    """Read ``7B``, ``124M`` or a plain number of parameters. Raises UsageError.
+    """Parse a number of parameters such as ``7B``, ``124M`` or plain digits. Raises UsageError.
 
     >>> parse_count("6.7B")
     6700000000
@@ -107,7 +111,7 @@ def parse_count(text: str) -> int:
 
 
 def shape_of(count: int, *, vocabulary: int = _BYTE_PAIRS, window: int = 2048) -> Shape:
-    """A GPT with about so many parameters: of the widths that are in use, the one whose depth is most usual.
+    """Return a GPT with about ``count`` parameters: among common widths, the one with the most typical depth.
 
     >>> shape = shape_of(6_700_000_000)
     >>> shape.layers, shape.hidden, shape.heads

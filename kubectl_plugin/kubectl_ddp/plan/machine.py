@@ -1,9 +1,9 @@
-"""GPUs and what lies between them, as data with sources.
+"""GPUs and links between them, as data with sources.
 
-Figures are the vendor's own, of dense arithmetic (data sheets print those with sparsity, twice as much, beside or
-instead) and of one direction of a link (data sheets add both). Memory is the data sheet's, in 10^9 bytes: what the
-driver reports is a few per cent more. Where a data sheet says no network, it is that of the vendor's or the cloud's own
-machine, for each of its GPUs.
+Compute figures are the vendor's, for dense arithmetic (data sheets list the figures with sparsity, twice as high,
+beside or instead of them). Link figures are for one direction (data sheets add both). Memory is the data sheet's figure
+in 10^9 bytes; the driver reports a few per cent more. Where a data sheet lists no network, the figure is the share per
+GPU in the vendor's or cloud's own machine.
 
 Sources: NVIDIA's data sheets of A100 (2021), H100 (2023), H200 (2024), L4, L40S and A10 (2023) and of DGX A100, H100,
 H200 and B200; for A10G, L4 and L40S the network of AWS' g5.48xlarge, g6.48xlarge and g6e.48xlarge (instance types,
@@ -20,11 +20,13 @@ from typing import Final
 from kubectl_ddp.errors import UsageError
 
 _REACHED: Final = 0.8
-"""Share of a link's bandwidth that collectives reach with large messages: all-reduces of nccl-tests measure 0.76 (A100)
-to 1.0 (H100) of NVLink's, and 0.93 of eight times 400 Gb/s (Azure's and NVIDIA's published health checks)."""
+"""Share of a link's bandwidth that collectives achieve with large messages. All-reduces of nccl-tests measure 0.76
+(A100) to 1.0 (H100) of NVLink's bandwidth, and 0.93 of eight times 400 Gb/s (Azure's and NVIDIA's published health
+checks).
+"""
 GIGA: Final = 10**9
 RESERVED_BYTES: Final = 4 * 2**30
-"""Of each GPU's memory, unless somebody knows better: what CUDA's context, NCCL's buffers and gaps take."""
+"""Default of the memory per GPU that is reserved for CUDA's context, NCCL's buffers and fragmentation."""
 TERA: Final = 10**12
 
 
@@ -34,24 +36,35 @@ class Gpu:
 
     name: str
     products: tuple[str, ...]
-    """What the label ``nvidia.com/gpu.product`` of its machines says; more may follow, as in ``-SHARED``."""
+    """Values of the label ``nvidia.com/gpu.product``; suffixes such as ``-SHARED`` also match."""
     memory_bytes: int
     bf16_flops: float
-    """Peak, dense, per second."""
+    """Peak dense throughput, per second."""
     fp32_flops: float
-    """Peak without tensor cores, per second."""
+    """Peak throughput without tensor cores, per second."""
     near_bytes: float
-    """Bytes per second, in one direction, to the other GPUs of its machine: NVLink, or PCIe where it has none."""
+    """Bytes per second, in one direction, to the other GPUs of the machine: NVLink, or PCIe without NVLink."""
     far_bytes: float
-    """Bytes per second, in one direction, to other machines: the network's share of each GPU."""
+    """Bytes per second, in one direction, to other machines: the network's share per GPU."""
     memory_bytes_per_second: float
-    """To and from its own memory."""
+    """Bandwidth of the GPU's own memory."""
 
 
 def _gpu(
     name: str, *products: str, memory: float, speed: float, bf16: float, fp32: float, near: float, gigabits: float
 ) -> tuple[str, Gpu]:
-    """``memory`` and ``near`` in gigabytes, ``speed`` of memory in terabytes, ``bf16`` and ``fp32`` in teraflops."""
+    """Return name and figures of a GPU.
+
+    Args:
+        name: Short name.
+        products: Values of the product label.
+        memory: Memory in gigabytes.
+        speed: Memory bandwidth in terabytes per second.
+        bf16: Peak in teraflops.
+        fp32: Peak without tensor cores in teraflops.
+        near: Bandwidth within the machine in gigabytes per second.
+        gigabits: Network bandwidth per GPU in gigabits per second.
+    """
     gpu = Gpu(
         name=name,
         products=products,
@@ -79,11 +92,11 @@ GPUS: Final[Mapping[str, Gpu]] = dict(
         _gpu("A10G", "NVIDIA-A10G", memory=24, speed=0.6, bf16=70, fp32=35, near=32, gigabits=12.5),
     ]
 )
-"""Name → figures. An L4's and an A10G's neighbours are behind PCIe 4.0 with 16 lanes."""
+"""Figures by name. L4 and A10G reach other GPUs through PCIe 4.0 with 16 lanes."""
 
 
 def gpu_of(text: str) -> Gpu:
-    """A kind of GPU by its name, or by the product that a cluster's label says. Raises UsageError.
+    """Return a kind of GPU by its name or its product label. Raises UsageError.
 
     >>> gpu_of("NVIDIA-H100-80GB-HBM3").name, gpu_of("h100").name
     ('H100', 'H100')
@@ -104,7 +117,7 @@ def gpu_of(text: str) -> Gpu:
 
 
 def _is_of(wanted: str, product: str) -> bool:
-    """Whether a label is of this product; ``-NVL`` behind its name makes another GPU of it."""
+    """Return True if a label is of this product; the suffix ``-NVL`` denotes a different GPU."""
     return f"{wanted}-".startswith(f"{product}-") and "nvl" not in wanted.split("-")
 
 
@@ -118,23 +131,25 @@ class Machine:
     far_bytes: float
     """Bytes per second and GPU between nodes, in one direction."""
     reserved_bytes: int
-    """Of each GPU's memory, what training cannot have: CUDA's context, NCCL's buffers, what lies between tensors."""
+    """Memory per GPU that training cannot use: CUDA's context, NCCL's buffers, fragmentation."""
 
     @property
     def world(self) -> int:
-        """GPUs in all, a rank each."""
+        """Total number of GPUs, one rank each."""
         return self.nodes * self.per_node
 
     @property
     def available_bytes(self) -> int:
-        """Memory of each GPU that training can have."""
+        """Memory per GPU that training can use."""
         return self.gpu.memory_bytes - self.reserved_bytes
 
     def link(self, stride: int, size: int) -> float:
-        """Bytes per second and rank, in one direction, in a group of ``size`` ranks that lie ``stride`` apart.
+        """Return the bytes per second and rank, in one direction, in a group of ``size`` ranks with distance
+        ``stride``.
 
-        Within a node it is that of NVLink. Between nodes a group's ranks in a node send at the same time, each by its
-        own part of the network, which is why a group of whole nodes is faster than one with a single rank in each.
+        Within a node, this is the bandwidth of NVLink. Between nodes, all ranks of a group within a node send at the
+        same time, each over its own share of the network. A group of whole nodes is therefore faster than a group with
+        one rank per node.
         """
         if stride * size <= self.per_node:
             return _REACHED * self.gpu.near_bytes
@@ -142,11 +157,11 @@ class Machine:
         return _REACHED * min(self.gpu.near_bytes, self.far_bytes * together)
 
     def hop(self, stride: int, size: int) -> float:
-        """The same of the slowest hop from one rank to the next, which each rank makes for itself."""
+        """Return the same for the slowest hop between consecutive ranks, where each rank uses only its own share."""
         is_near = stride * size <= self.per_node
         return _REACHED * (self.gpu.near_bytes if is_near else min(self.gpu.near_bytes, self.far_bytes))
 
     def describe(self) -> str:
-        """As in ``16 H100 on 2 nodes``."""
+        """Return a description such as ``16 H100 on 2 nodes``."""
         where = "one node" if self.nodes == 1 else f"{self.nodes} nodes"
         return f"{self.world} {self.gpu.name} on {where}"

@@ -1,16 +1,18 @@
-"""The most memory that a rank has in use during a step, and for what.
+"""Peak memory of a rank during a step, by use.
 
-Weights, gradients and optimizer take 4 + 4 + 8 bytes per weight with AdamW, the 16 of "ZeRO" (Rajbhandari et al.,
-2020, section 3.1), whose third stage divides all of them by ``shard``; what is sharded is gathered a block at a time,
-the next one while this one is computed. A stage of a pipeline under 1F1B keeps the activations of at most as many
-micro-batches as there are stages from it to the end ("PipeDream-2BW", Narayanan et al., 2021). Where stages are
-sharded, the trainer gathers a stage's weights once for all micro-batches: beside its pieces a rank then has the whole
-weights of its stage, and their whole gradients, until these are dealt out, a bucket at a time. Without stages, too,
-gradients are whole where a step has several passes: they are dealt out in the last one, and torch adds them up till
-then. Torch's stages receive each micro-batch of a step in a buffer of its own, there and back, and keep these for good.
+Weights, gradients and optimizer take 4 + 4 + 8 bytes per weight with AdamW, the 16 bytes of "ZeRO" (Rajbhandari et al.,
+2020, section 3.1). Its third stage divides all of them by ``shard``. Sharded weights are gathered one block at a time,
+and the next block is prefetched during computation.
 
-A step has no one moment at which everything is there: gradients come as activations go. So what is in use is added up
-at the moments at which it can be most, and the largest counts. ``bench plan`` compares it with what a run measures.
+A pipeline stage under 1F1B keeps the activations of at most as many micro-batches as there are stages from it to the
+end ("PipeDream-2BW", Narayanan et al., 2021). If stages are sharded, the trainer gathers a stage's weights once for all
+micro-batches. In addition to its shards, a rank then holds the whole weights of its stage and their whole gradients,
+until these are reduce-scattered one bucket at a time. Without stages, gradients are also whole if a step has several
+passes: torch accumulates them and reduce-scatters them in the last pass. Torch's stages receive each micro-batch of a
+step in a separate buffer, in both directions, and keep these buffers permanently.
+
+Memory use has no single peak moment: gradients grow as activations shrink. The sum is therefore computed at every
+moment that can be the peak, and the largest counts. ``bench plan`` compares it with measurements of a run.
 """
 
 from __future__ import annotations
@@ -26,49 +28,49 @@ from kubectl_ddp.plan.work import KEPT_OF_WEIGHT, Precision, Work
 
 _SINGLE: Final = 4
 _GATHERED: Final = 2
-"""Blocks whose weights are there as a whole: the one that is computed, and the one that is fetched meanwhile."""
+"""Number of blocks with gathered weights: the current one and the prefetched one."""
 _BUCKET: Final = 25 << 20
-"""Bytes from which the trainer puts no further gradient into what it sends at once."""
+"""Bucket size in bytes: the trainer adds no further gradient to a bucket of this size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes that are in use on a rank at one moment."""
+    """Bytes in use on a rank at one moment."""
 
     weights: float
     gradients: float
     optimizer: float
     activations: float
     moment: str
-    """When in the step."""
+    """Moment in the step."""
     stage: int = 0
-    """Of the pipeline, from 0: the one that needs the most."""
+    """Pipeline stage with the highest need, from 0."""
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
     @property
     def largest(self) -> str:
-        """What takes the most of it."""
+        """Name of the largest part."""
         parts = {name: getattr(self, name) for name in ("weights", "gradients", "optimizer", "activations")}
         return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one stage of a pipeline holds; without a pipeline there is one stage, and it holds everything."""
+    """Content of one pipeline stage; without a pipeline, the only stage contains everything."""
 
     first: int
-    """Its first layer's number in the model, from 0."""
+    """Index of its first layer in the model, from 0."""
     layers: int
     block: float
-    """Weights of a block on this rank, before they are sharded."""
+    """Weights of a block on this rank, before sharding."""
     ends: float
-    """Weights of embedding, positions, last norm and output layer, as far as the stage has them."""
+    """Weights of embedding, positions, last norm and output layer that the stage contains."""
     embedding: float
-    """Weights of the embedding of tokens, or of the output layer."""
+    """Weights of the token embedding, or of the output layer."""
     is_first: bool
     is_last: bool
     in_flight: int
@@ -76,11 +78,11 @@ class Stage:
 
     @property
     def weights(self) -> float:
-        """All weights of the stage on this rank, before they are sharded."""
+        """All weights of the stage on this rank, before sharding."""
         return self.layers * self.block + self.ends
 
     def largest(self, shape: Shape, tp: int) -> float:
-        """The most weights on this rank that any one matrix has."""
+        """Return the number of weights of the largest matrix on this rank."""
         embedding = (
             max(self.embedding, shape.position_embedding_params) if self.is_first else self.embedding * self.is_last
         )
@@ -88,7 +90,7 @@ class Stage:
 
 
 def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
-    """The stages; layers that are left over go to the first ones."""
+    """Yield the pipeline stages; the first stages get the remaining layers."""
     pp, tp = choice.layout.pp, choice.layout.tp
     each, more = divmod(shape.layers, pp)
     embedding = shape.embedding / tp
@@ -111,7 +113,7 @@ def stages(shape: Shape, choice: Choice) -> Iterator[Stage]:
 
 
 def memory(shape: Shape, work: Work, choice: Choice) -> Memory:
-    """The most that any rank needs, at the moment at which it needs it."""
+    """Return the peak memory over all ranks, with its moment."""
     held = activation_memory(shape, work, choice)
     found = [
         replace(moment, stage=number)
@@ -124,13 +126,13 @@ def memory(shape: Shape, work: Work, choice: Choice) -> Memory:
 def _peak_candidates(
     shape: Shape, work: Work, choice: Choice, stage: Stage, held: ActivationMemory
 ) -> Iterator[Memory]:
-    """What is in use when it may be most."""
+    """Yield the memory in use at every moment that can be the peak."""
     layout = choice.layout
-    stays = choice.passes > 1 or (layout.replicate > 1 and layout.shard == 1)  # added up, or in DDP's buckets
+    stays = choice.passes > 1 or (layout.replicate > 1 and layout.shard == 1)  # accumulated, or in DDP's buckets
     pieces = stage.weights / layout.shard * _SINGLE
     among = (
         1 if choice.is_gathered_per_stage or choice.passes > 1 else layout.shard
-    )  # over which gradients of passes lie
+    )  # number of ranks over which the gradients of passes are divided
     whole = stage.weights / among * _SINGLE
     now = Memory(
         weights=pieces + _copies(work, choice, stage),
@@ -165,7 +167,9 @@ def _peak_candidates(
 
 
 def _recv_buffer_count(choice: Choice, stage: Stage) -> int:
-    """Buffers in which a stage receives, but for those of micro-batches in flight, which count with what these keep."""
+    """Return the number of receive buffers of a stage, except those of micro-batches in flight, which count as
+    activations.
+    """
     if choice.layout.pp == 1:
         return 0
     there, back = not stage.is_first, not stage.is_last
@@ -173,26 +177,26 @@ def _recv_buffer_count(choice: Choice, stage: Stage) -> int:
 
 
 def _reduce_scatter_bytes(shape: Shape, choice: Choice, stage: Stage) -> float:
-    """Gradients that are put into the order in which they are sent, twice, and this rank's piece of their sum."""
+    """Return the bytes of two copies of the gradients in sending order, and of this rank's shard of their sum."""
     most = min(stage.weights * _SINGLE, _BUCKET + stage.largest(shape, choice.layout.tp) * _SINGLE)
     return (2 + 1 / choice.layout.shard) * most
 
 
 def _activation_bytes(blocks: int, choice: Choice, stage: Stage, held: ActivationMemory) -> float:
-    """What so many of the stage's blocks, from its first, keep of one micro-batch."""
+    """Return the activation bytes that the first ``blocks`` blocks of the stage keep of one micro-batch."""
     again = _recomputed_blocks(blocks, choice, stage)
     return again * left(held, choice.recomputation) + (blocks - again) * held.block
 
 
 def _recomputed_blocks(blocks: int, choice: Choice, stage: Stage) -> int:
-    """How many of so many blocks compute again, from the stage's first."""
+    """Return the number of recomputed blocks among the first ``blocks`` blocks of the stage."""
     return choice.recomputation.blocks(stage.first + blocks) - choice.recomputation.blocks(stage.first)
 
 
 def _peak_blocks(choice: Choice, stage: Stage) -> Mapping[int, str]:
-    """Blocks, from the stage's first, in whose backward pass most can be in use, and what that moment is called.
+    """Return the blocks of the stage whose backward pass can be the peak, with the name of that moment.
 
-    From one that computes again to the next such one it only grows or only shrinks, and so does the sum of all.
+    Between two recomputed blocks, memory use only grows or only shrinks, and so does the total.
     """
     found = {stage.layers - 1: "backward of the last block", 0: "backward of the first block"}
     if every := choice.recomputation.every:
@@ -203,9 +207,9 @@ def _peak_blocks(choice: Choice, stage: Stage) -> Mapping[int, str]:
 
 
 def _copies(work: Work, choice: Choice, stage: Stage) -> float:
-    """Weights as they are computed with, beside those that are kept: gathered, or cast in each pass by autocast.
+    """Return the bytes of weight copies for computation: gathered, or cast by autocast in each pass.
 
-    What autocast has made, a micro-batch keeps for its backward pass, but of blocks that compute it again.
+    A micro-batch keeps autocast's copies for its backward pass, except those of recomputed blocks.
     """
     if choice.is_gathered_per_block:
         return (stage.ends + min(_GATHERED, stage.layers) * stage.block) * work.precision.computed
@@ -217,7 +221,7 @@ def _copies(work: Work, choice: Choice, stage: Stage) -> float:
 
 
 def _fresh(shape: Shape, work: Work, choice: Choice, stage: Stage) -> float:
-    """Gradients that were just computed and not added, or not yet divided among shards."""
+    """Return the bytes of new gradients that are not yet accumulated or not yet reduce-scattered."""
     if choice.is_gathered_per_block:
         return stage.block * (work.precision.computed + _SINGLE)
     return shape.hidden * shape.intermediate_size / choice.layout.tp * work.precision.computed

@@ -1,4 +1,4 @@
-"""The best layout; and where there is none, what comes nearest and the way out."""
+"""Choice of the best layout; if none fits, an error with the nearest miss and a fix."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
 
 _MOST: Final = 2048
-"""GPUs up to which more nodes are tried."""
+"""Maximum number of GPUs up to which more nodes are tried."""
 
 
 def best(shape: Shape, work: Work, machine: Machine) -> Layout:
-    """The layout to train in. Raises PreflightFailed where none fits."""
+    """Return the best layout.
+
+    Raises:
+        PreflightFailed: If no layout fits.
+    """
     found = plan(shape, work, machine)
     require_feasible_plan(found)
     return found.fitting[0].choice.layout
 
 
 def require_feasible_plan(found: Plan) -> None:
-    """Say what is in the way where no layout can be had.
+    """Raise an error if a plan has no layout.
 
-    Raises UsageError where all that fit are refused, and PreflightFailed, with the nearest miss and a way out, where
-    none fits.
+    Raises:
+        UsageError: If all layouts that fit are refused.
+        PreflightFailed: If no layout fits; the error contains the nearest miss and a fix.
     """
     if found.fitting:
         return
@@ -50,7 +55,7 @@ def require_feasible_plan(found: Plan) -> None:
 
 
 def _fix_hint(found: Plan) -> str:
-    """The least that helps: flags that are in the way, or more nodes."""
+    """Return the smallest change that helps: remove flags, or use more nodes."""
     work, machine = found.work, found.machine
     for change, free in _relaxed_variants(work):
         if plan(found.shape, free, machine, found.refusal).fitting:
@@ -65,7 +70,7 @@ def _fix_hint(found: Plan) -> str:
 
 
 def _relaxed_variants(work: Work) -> Iterator[tuple[str, Work]]:
-    """The step with less said about it, and in words what it then does without: one thing first, then both."""
+    """Yield the step with fewer settings, and the description of the change: single changes first, then both."""
     passes, again = work.micro_batch, work.recomputation
     less = f"without {MICRO_BATCH}"
     more = f"with {FLAG}" if again == NOTHING else f"without {FLAG if again == ALL else WHAT}"

@@ -1,4 +1,4 @@
-"""All layouts of a model on a number of GPUs: those that fit, the fastest first, and why the others cannot be had."""
+"""Plan of a model on a number of GPUs: fitting layouts, fastest first, and reasons against the others."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kubectl_ddp.plan.traffic import PLANNED, Traffic, traffic
 from kubectl_ddp.plan.work import Work
 
 Refusal = Callable[[Choice], Violation | None]
-"""Why whoever trains would refuse one way; None where they take it."""
+"""Function that returns the reason why the trainer refuses a way to train, or None."""
 
 _ALIKE: Final = math.log(1.02)
-"""Estimates of two steps that lie so close together say nothing about which is shorter."""
+"""Two step time estimates within this logarithmic distance count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What training in one way would be like."""
+    """Estimated memory, traffic and time of one way to train."""
 
     choice: Choice
     memory: Memory
@@ -34,55 +34,55 @@ class Estimate:
     timing: Timing
     fits: bool
     simplicity: tuple[int, ...]
-    """Smaller is simpler: with as long a step, a layout with fewer kinds of parallelism is to be had first."""
+    """Sort key for simplicity, smaller is simpler; at equal step time, fewer kinds of parallelism come first."""
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """By which outlooks that fit are put in order."""
+        """Sort key of fitting estimates."""
         return (round(math.log(self.timing.step_seconds) / _ALIKE), *self.simplicity, self.timing.step_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """A layout that a model cannot have, whatever the memory."""
+    """A layout that is impossible regardless of memory."""
 
     layout: Layout
     reason: str
 
 
 class RejectedLayout(NamedTuple):
-    """A layout that fits in no way that goes with what else is said about the job."""
+    """A layout that fits in memory but conflicts with the job's options."""
 
     way: Estimate
-    """The fastest that fits."""
+    """Fastest estimate that fits."""
     misfit: Violation
-    """Why it is refused."""
+    """Reason for the refusal."""
 
 
 def takes_all(_: Choice) -> None:
-    """The refusal of those who know of nothing that a layout would not go with."""
+    """Refuse nothing; the default of :func:`plan`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All layouts."""
+    """All layouts by outcome."""
 
     shape: Shape
     work: Work
     machine: Machine
     fitting: Sequence[Estimate]
-    """The fastest first; each in the way that makes it fastest."""
+    """Layouts that fit, fastest first, each in its fastest way."""
     too_large: Sequence[Estimate]
-    """The nearest miss first; each in the way that takes the least memory."""
+    """Layouts that need too much memory, nearest miss first, each in the way with the least memory."""
     impossible: Sequence[Infeasible]
     refused: Sequence[RejectedLayout]
-    """The fastest first."""
+    """Layouts refused by the job's options, fastest first."""
     refusal: Refusal
-    """By which they were."""
+    """Function that refused them."""
 
 
 def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_all) -> Plan:
-    """Look at every layout, and take of each the fastest way that fits and is not refused."""
+    """Evaluate every layout, and select for each the fastest way that fits and is not refused."""
     fitting: list[Estimate] = []
     too_large: list[Estimate] = []
     impossible: list[Infeasible] = []
@@ -106,7 +106,7 @@ def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_al
 
 
 def _best(ways: Sequence[Estimate], refusal: Refusal) -> Estimate | RejectedLayout | None:
-    """The fastest way that is not refused; where all are, the fastest of them; None where there is none."""
+    """Return the fastest way that is not refused; else the fastest refused one; None without any."""
     first: RejectedLayout | None = None
     for way in sorted(ways, key=lambda way: way.rank):
         if (misfit := refusal(way.choice)) is None:
@@ -116,7 +116,7 @@ def _best(ways: Sequence[Estimate], refusal: Refusal) -> Estimate | RejectedLayo
 
 
 def estimate_choice(shape: Shape, work: Work, machine: Machine, choice: Choice) -> Estimate:
-    """What one way would be like."""
+    """Estimate one way to train."""
     taken = memory(shape, work, choice)
     sent = traffic(shape, work, choice, machine)
     layout = choice.layout

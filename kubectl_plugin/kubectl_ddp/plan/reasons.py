@@ -1,4 +1,4 @@
-"""Why a layout stands where it stands, in one short sentence."""
+"""One-sentence explanation of a layout's place in the plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOSSES: Final[Mapping[str, str]] = {
 
 
 def reason(way: Estimate, machine: Machine) -> str:
-    """What a layout that fits loses most by; of one that does not, by how much it is too large."""
+    """Return the largest loss of a layout that fits, or the excess memory of one that does not."""
     if not way.fits:
         need, have = format_bytes(way.memory.total), format_bytes(machine.available_bytes)
         return f"Takes {need} where {have} can be used, the most of it for {way.memory.largest}."

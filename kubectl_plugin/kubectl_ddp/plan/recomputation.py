@@ -1,7 +1,8 @@
-"""What of a model's blocks is computed again in the backward pass, so that it need not be kept until then.
+"""Activation recomputation: which parts of a model's blocks are recomputed in the backward pass instead of kept.
 
-The trainer's ``--activation-checkpointing``, and of it ``--recompute``: all of each block, all of every N-th block, or
-of each block what is cheap, which is all but matrix products and attention, whose results are kept.
+It corresponds to the trainer's options ``--activation-checkpointing`` and ``--recompute``: all of each block, all of
+every N-th block, or the cheap parts of each block. Cheap is everything but matrix products and attention, whose results
+are kept.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ _EVERY: Final = re.compile(r"0*[1-9][0-9]{0,6}")
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Which blocks, and how much of them."""
+    """Selection of recomputed blocks and of their recomputed parts."""
 
     every: int
-    """Of so many blocks the last one computes again; 0: none does."""
+    """Every N-th block is recomputed; 0 for none."""
     is_cheap: bool = False
-    """What takes long to compute is kept."""
+    """True if the results of expensive operations are kept."""
 
     @classmethod
     def parse(cls, text: str) -> Recomputation:
-        """Read what the trainer's ``--recompute`` takes. Raises UsageError.
+        """Parse a value of the trainer's ``--recompute``. Raises UsageError.
 
         >>> Recomputation.parse("cheap") == CHEAP, Recomputation.parse("2").every
         (True, 2)
@@ -41,7 +42,7 @@ class Recomputation:
 
     @property
     def flag_value(self) -> str:
-        """As ``--recompute`` takes it; empty where nothing is computed again.
+        """Value for ``--recompute``; empty if nothing is recomputed.
 
         >>> [each.flag_value for each in (NOTHING, ALL, CHEAP, Recomputation(3))]
         ['', 'all', 'cheap', '3']
@@ -51,11 +52,11 @@ class Recomputation:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What the trainer is told, beside nothing that it takes for granted."""
+        """Flags for the trainer, without defaults."""
         return () if not self.every else (FLAG,) if self == ALL else (FLAG, WHAT, self.flag_value)
 
     def blocks(self, layers: int) -> int:
-        """How many of so many there are.
+        """Return the number of recomputed blocks among ``layers``.
 
         >>> Recomputation(2).blocks(5), NOTHING.blocks(5)
         (2, 0)
@@ -69,4 +70,4 @@ CHEAP: Final = Recomputation(1, is_cheap=True)
 _BY_NAME: Final = {"all": ALL, "cheap": CHEAP}
 
 TRIED: Final = (NOTHING, CHEAP, Recomputation(2), ALL)
-"""What a plan chooses from, from the fastest to the one that takes the least memory."""
+"""Options that a plan compares, from the fastest to the one with the least memory."""

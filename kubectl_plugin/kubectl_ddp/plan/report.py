@@ -1,4 +1,4 @@
-"""A plan as tables for people and as the versioned JSON of ``-o json``."""
+"""Output of a plan as tables and as the versioned JSON of ``-o json``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kubectl_ddp.plan.work import Work
 from kubectl_ddp.present import NOTHING, Cell, Table
 
 SHOWN: Final = 8
-"""Layouts that fit, and as many of each other kind, in a table that is not asked to be complete."""
+"""Number of rows per kind of layout in tables that are not complete."""
 
 _MEMORY: Final = ("weights", "gradients", "optimizer", "activations")
 
 
 def plan_summary(found: Plan) -> str:
-    """What was asked about."""
+    """Return a summary of the model, the step and the machine."""
     shape, work = found.shape, found.work
     positions = f"{shape.window} positions" if shape.window else "rotated positions"
     return (
@@ -32,7 +32,7 @@ def plan_summary(found: Plan) -> str:
 
 
 def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
-    """What fits, and what does not; ``most`` rows of each kind, or all."""
+    """Yield tables of the layouts that fit and that do not, with ``most`` rows per kind (None for all)."""
     if found.fitting:
         header = ("LAYOUT", "MICRO-BATCH", "RECOMPUTES", "MEMORY", *(name.upper() for name in _MEMORY))
         rows: list[Sequence[Cell]] = [_row(way, found) for way in found.fitting[:most]]
@@ -47,7 +47,7 @@ def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
 
 
 def left_out(found: Plan, most: int = SHOWN) -> int:
-    """Layouts that :func:`tables` leaves out."""
+    """Return the number of layouts that :func:`tables` leaves out."""
     return sum(max(0, len(part) - most) for part in (found.fitting, found.refused, found.too_large, found.impossible))
 
 
@@ -72,7 +72,7 @@ def _row(way: Estimate, found: Plan) -> list[Cell]:
 
 
 def _sent(way: Estimate) -> str:
-    """What each rank sends, by the dimension that it is for."""
+    """Return the bytes sent per rank, by dimension."""
     sums: dict[str, float] = {}
     for each in way.traffic:
         sums[each.dimension] = sums.get(each.dimension, 0.0) + each.sent_bytes
@@ -80,7 +80,7 @@ def _sent(way: Estimate) -> str:
 
 
 def plan_to_dict(found: Plan) -> dict[str, Any]:
-    """All of it for programs."""
+    """Return the complete plan as a JSON object."""
     machine = found.machine
     return {
         "apiVersion": API_VERSION,

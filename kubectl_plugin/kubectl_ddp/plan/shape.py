@@ -1,4 +1,4 @@
-"""The shape of a decoder-only transformer, and how many weights, operations and numbers to keep follow from it."""
+"""Shape of a decoder-only transformer, with its numbers of weights, operations and activations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from kubectl_ddp.errors import UsageError
 
 MOST: Final = 10**7
-"""Largest number in a shape: far above any model, so that a slip of the hand is told at once."""
+"""Maximum of any number in a shape: far above any model, so that typing errors are detected."""
 _MEANT: Final = {
     "layers": "--layers",
     "hidden": "--hidden",
@@ -21,28 +21,33 @@ _MEANT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A transformer; by default as the trainer's own GPT: GPT-2 without biases, whose embedding is the output layer."""
+    """Shape of a transformer. The defaults describe the trainer's GPT: GPT-2 without biases, with tied embeddings."""
 
     layers: int
     hidden: int
     heads: int
     vocabulary: int
     window: int
-    """Positions that have a learned embedding; 0 where positions are rotated, which takes no weights."""
+    """Number of learned position embeddings; 0 for rotary positions, which have no weights."""
     kv_heads: int = 0
-    """Heads of keys and values, where several queries share one (Ainslie et al., 2023); 0: as many as ``heads``."""
+    """Heads of keys and values with grouped queries (Ainslie et al., 2023); 0 for the same number as ``heads``."""
     feed_forward: int = 0
-    """Width of the perceptron's hidden layer; 0: four times ``hidden``."""
+    """Width of the perceptron's hidden layer; 0 for four times ``hidden``."""
     is_gated: bool = False
-    """The perceptron has a third matrix, whose product opens and closes it (SwiGLU; Shazeer, 2020)."""
+    """True if the perceptron has a third matrix as gate (SwiGLU; Shazeer, 2020)."""
     is_tied: bool = True
-    """The embedding is also the output layer."""
+    """True if the embedding is also the output layer."""
     cuts_vocabulary: bool = False
-    """Ranks of tensor parallelism have as many tokens of the vocabulary each, as in the trainer's own GPT; where it is
-    not said, a vocabulary is taken to be filled up until they can."""
+    """True if tensor parallelism divides the vocabulary evenly, as in the trainer's own GPT. If False, the vocabulary
+    is assumed to be padded until it divides.
+    """
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a shape that no model has."""
+        """Check the shape.
+
+        Raises:
+            UsageError: If a number is out of range or the heads do not divide evenly.
+        """
         for name, flag in _MEANT.items():
             least = 0 if name in {"kv_heads", "feed_forward"} else 1
             if not least <= (value := getattr(self, name)) <= MOST:
@@ -59,7 +64,7 @@ class Shape:
 
     @property
     def keys(self) -> int:
-        """Heads of keys, and of values."""
+        """Number of key heads, equal to the number of value heads."""
         return self.kv_heads or self.heads
 
     @property
@@ -69,12 +74,12 @@ class Shape:
 
     @property
     def qkv(self) -> int:
-        """Numbers per token that queries, keys and values are."""
+        """Numbers per token in queries, keys and values together."""
         return self.hidden + 2 * self.hidden * self.keys // self.heads
 
     @property
     def block_matrices(self) -> int:
-        """Weights of a block that are multiplied with, which tensor parallelism divides.
+        """Weights in a block's matrices, which tensor parallelism divides.
 
         >>> Shape(layers=1, hidden=8, heads=2, vocabulary=16, window=4).block_matrices == 12 * 8 * 8
         True
@@ -84,38 +89,41 @@ class Shape:
 
     @property
     def block(self) -> int:
-        """Weights of a block, those of its two norms included."""
+        """Weights of a block, including its two norms."""
         return self.block_matrices + 2 * self.hidden
 
     @property
     def embedding(self) -> int:
-        """Weights of the embedding of tokens; those of the output layer are as many."""
+        """Weights of the token embedding; an untied output layer has the same number."""
         return self.vocabulary * self.hidden
 
     @property
     def position_embedding_params(self) -> int:
-        """Weights of the embedding of positions."""
+        """Weights of the position embedding."""
         return self.window * self.hidden
 
     @property
     def parameters(self) -> int:
-        """All weights; an embedding that is also the output layer counts once."""
+        """Total number of weights; a tied embedding counts once."""
         ends = self.embedding * (1 if self.is_tied else 2) + self.position_embedding_params
         return self.layers * self.block + ends + self.hidden
 
     def flops_per_token(self, sequence: int) -> int:
-        """Floating-point operations to learn from one token, forward and backward.
+        """Return the floating-point operations per trained token, forward and backward.
 
-        ``6·N`` for the weights that are multiplied with, norms included, and ``12·layers·hidden·sequence`` for
-        attention: "PaLM" (Chowdhery et al., 2022), appendix B. The reference trainer counts in the same way.
+        ``6·N`` for the weights in multiplications, norms included, and ``12·layers·hidden·sequence`` for attention. The
+        reference trainer counts in the same way.
+
+        Source: "PaLM" (Chowdhery et al., 2022), appendix B.
         """
         multiplied = self.layers * self.block + self.hidden + self.embedding
         return 6 * multiplied + 12 * self.layers * self.hidden * sequence
 
     def recompute_flops_per_token(self, sequence: int) -> int:
-        """Those that all blocks do once more where their activations are dropped.
+        """Return the operations per token of recomputing all blocks.
 
-        Their forward pass but for the last layer, whose output nothing needs; the reference trainer counts alike.
+        This is their forward pass without the last layer, whose output is not needed. The reference trainer counts in
+        the same way.
         """
         again = self.block - self.hidden * self.intermediate_size
         return self.layers * (2 * again + 4 * self.hidden * sequence)

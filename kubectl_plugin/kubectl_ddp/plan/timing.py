@@ -1,19 +1,19 @@
-"""How long a step takes, and how much of the GPUs' peak it is: an estimate, by which layouts are compared.
+"""Estimate of a step's duration and of its share of the GPUs' peak, to compare layouts.
 
-A GPU computes at ``efficiency`` of its peak, what it computes again included; where only that is done again which is
-cheap, nothing is multiplied, and it takes as long as reading and writing takes. In a pipeline of
-``p`` stages and ``m`` micro-batches each GPU idles for ``(p-1)/(m+p-1)`` of the time (GPipe, Huang et al., 2019; 1F1B
-has the same bubble). Of the traffic only that which computing cannot hide takes time:
+A GPU computes at ``efficiency`` of its peak, including recomputation. Recomputation of cheap parts only involves no
+multiplications, so it takes the time of its memory accesses. In a pipeline of ``p`` stages and ``m`` micro-batches,
+each GPU idles for ``(p-1)/(m+p-1)`` of the time (GPipe, Huang et al., 2019; 1F1B has the same bubble). Only traffic
+that does not overlap with computation takes time:
 
-- ``tp``'s stands between one matrix and the next, and hides behind nothing;
-- ``shard``'s is hidden by what is computed meanwhile, as far as that is long enough; a pipeline's stages are gathered
-  before they compute and dealt out after it, and that hides behind nothing;
-- ``replicate``'s by the backward pass of the last micro-batch, two thirds of its computing;
-- ``pp``'s hops are waited for only while the pipeline fills and drains.
+- ``tp`` traffic is between one matrix and the next, and never overlaps.
+- ``shard`` traffic overlaps with computation of equal length. The weights of a pipeline stage are gathered before it
+  computes and gradients are reduce-scattered after it, without overlap.
+- ``replicate`` traffic overlaps with the backward pass of the last micro-batch, two thirds of its computation.
+- ``pp`` traffic causes waits only while the pipeline fills and drains.
 
 MFU is the operations that the model needs (:meth:`~kubectl_ddp.plan.shape.Shape.flops_per_token`) over the peak of all
-GPUs in that time ("PaLM", Chowdhery et al., 2022); HFU counts those that are computed again, too:
-:meth:`~kubectl_ddp.plan.shape.Shape.recompute_flops_per_token`.
+GPUs in that time ("PaLM", Chowdhery et al., 2022). HFU includes recomputed operations
+(:meth:`~kubectl_ddp.plan.shape.Shape.recompute_flops_per_token`).
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ IMBALANCE: Final = "imbalance"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One step."""
+    """Time of one step."""
 
     step_seconds: float
     lost_seconds: Mapping[str, float]
-    """What takes it beside the model's own operations: ``bubble``, ``recomputation``, ``imbalance``, and dimensions
-    whose traffic is waited for.
+    """Time lost beyond the model's own operations: ``bubble``, ``recomputation``, ``imbalance``, and dimensions with
+    traffic that does not overlap.
     """
     bubble: float
     """Share of the computing time in which a pipeline's GPU idles."""
     mfu: float
     hfu: float
     tokens_per_second: float
-    """Over all GPUs."""
+    """Total over all GPUs."""
 
 
 def bubble(stages: int, micro_batches: int) -> float:
-    """Share of the time in which a stage idles while the pipeline fills and drains.
+    """Return the share of the time in which a stage idles while the pipeline fills and drains.
 
     >>> bubble(4, 12), bubble(1, 7)
     (0.2, 0.0)
@@ -62,7 +62,7 @@ def bubble(stages: int, micro_batches: int) -> float:
 
 
 def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Sequence[Traffic]) -> Timing:
-    """How long a step takes."""
+    """Estimate the time of a step."""
     layout = choice.layout
     tokens = work.global_batch * work.sequence
     flops = tokens * shape.flops_per_token(work.sequence)
@@ -88,14 +88,14 @@ def timing(shape: Shape, work: Work, choice: Choice, machine: Machine, sent: Seq
 
 
 def _load_imbalance(shape: Shape, work: Work, choice: Choice) -> float:
-    """How much more the rank with most samples, and the stage with most layers, have than the mean."""
+    """Return the load of the rank with the most samples, in the stage with the most layers, relative to the mean."""
     layout = choice.layout
     samples = -(-work.global_batch // layout.data_size) * layout.data_size / work.global_batch
     return samples * -(-shape.layers // layout.pp) * layout.pp / shape.layers
 
 
 def _recompute_flops_ratio(shape: Shape, work: Work, choice: Choice) -> float:
-    """Operations that are done a second time, over those that the model needs."""
+    """Return the recomputed operations relative to those that the model needs."""
     if choice.recomputation.is_cheap:
         return 0.0
     blocks = choice.recomputation.blocks(shape.layers) / shape.layers
@@ -103,7 +103,7 @@ def _recompute_flops_ratio(shape: Shape, work: Work, choice: Choice) -> float:
 
 
 def _cheap_recompute_seconds(shape: Shape, work: Work, choice: Choice, machine: Machine) -> float:
-    """Reading and writing what is cheap: two norms, a sum in the stream, and the perceptron's activation."""
+    """Return the seconds of memory accesses for cheap recomputation: two norms, a sum in the stream, the activation."""
     if not choice.recomputation.is_cheap:
         return 0.0
     computed = work.precision.computed
@@ -115,7 +115,7 @@ def _cheap_recompute_seconds(shape: Shape, work: Work, choice: Choice, machine: 
 
 
 def _waits(choice: Choice, busy: float, sent: Sequence[Traffic]) -> dict[str, float]:
-    """What is not hidden, of each dimension."""
+    """Return the seconds of traffic that do not overlap with computation, by dimension."""
     seconds: dict[str, float] = {}
     for each in sent:
         seconds[each.dimension] = seconds.get(each.dimension, 0.0) + each.seconds

@@ -1,15 +1,15 @@
-"""What a rank sends in a step, by the dimension that it is for.
+"""Bytes that a rank sends in a step, by dimension.
 
-A ring's all-gather or reduce-scatter of ``n`` bytes among ``k`` ranks sends ``n·(k-1)/k`` from each, an all-reduce
+A ring all-gather or reduce-scatter of ``n`` bytes among ``k`` ranks sends ``n·(k-1)/k`` from each rank, an all-reduce
 twice that (Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005).
 
 - ``replicate``: one all-reduce of the gradients per step.
-- ``shard``: all-gathers of the weights in every forward and, since they were dropped, every backward pass ("PyTorch
-  FSDP", Zhao et al., 2023), and a reduce-scatter of the gradients in 32 bits, once per step. Of a pipeline's stage
-  weights are gathered once per step, in 32 bits too.
-- ``tp``: per block and pass two all-gathers and two reduce-scatters of the stream forward, and as many backward, which
-  is what four all-reduces send (Korthikanti et al., 2022, section 4.2.2).
-- ``pp``: what a stage hands to the next per micro-batch, and its gradient back.
+- ``shard``: all-gathers of the weights in every forward pass and again in every backward pass ("PyTorch FSDP", Zhao et
+  al., 2023), and one reduce-scatter of the gradients in 32 bits per step. A pipeline stage's weights are gathered once
+  per step, also in 32 bits.
+- ``tp``: two all-gathers and two reduce-scatters of the stream per block and forward pass, and the same in the backward
+  pass, which equals four all-reduces (Korthikanti et al., 2022, section 4.2.2).
+- ``pp``: the output of a stage per micro-batch, and its gradient back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kubectl_ddp.plan.work import Work
 
 _SINGLE: Final = 4
 _PASSES: Final = 2
-"""Through a block, forth and back; one more where activations are computed again."""
+"""Passes through a block, forward and backward; recomputation adds one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class Traffic:
     dimension: str
     operation: str
     sent_bytes: float
-    """From each rank, per step."""
+    """Bytes that each rank sends per step."""
     link_bytes: float
-    """Per second, of the slowest link on the way."""
+    """Bytes per second of the slowest link in use."""
 
     @property
     def seconds(self) -> float:
-        """On that link, per step, were it alone."""
+        """Duration per step on that link without other traffic."""
         return self.sent_bytes / self.link_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What formulas read: the way to train, and the stage with most weights."""
+    """Inputs of the formulas: the way to train, and the stage with the most weights."""
 
     shape: Shape
     work: Work
@@ -65,7 +65,7 @@ class _Step:
 
 
 def traffic(shape: Shape, work: Work, choice: Choice, machine: Machine) -> list[Traffic]:
-    """What the rank of the stage with most weights sends, for each dimension that is more than 1."""
+    """Return the traffic of a rank in the stage with the most weights, for each dimension larger than 1."""
     stage = max(stages(shape, choice), key=lambda each: each.weights)
     step = _Step(shape, work, choice, machine, stage)
     used = {name: each for name, each in EXCHANGES.items() if getattr(choice.layout, name) > 1}
@@ -113,11 +113,11 @@ def _ring(ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """What the ranks along a dimension send one another."""
+    """Traffic between the ranks along a dimension."""
 
     formula: Callable[[_Step], _Sent]
     loss: str
-    """The sentence for a layout that loses most by it."""
+    """Sentence for a layout whose largest loss is this traffic."""
 
 
 EXCHANGES: Final[Mapping[str, _Exchange]] = {
@@ -126,7 +126,7 @@ EXCHANGES: Final[Mapping[str, _Exchange]] = {
     "tp": _Exchange(_tp, "Exchanges within each layer take {share} of the step."),
     "pp": _Exchange(_pp, "What stages hand over is waited for, {share} of the step."),
 }
-"""By dimension. A plan looks at layouts of these dimensions alone, since it cannot tell what others cost."""
+"""Exchanges by dimension. A plan considers only these dimensions, since it has no cost formula for others."""
 
 PLANNED: Final = tuple(name for name in WRITTEN if name in EXCHANGES)
-"""The dimensions of a plan, in the order in which layouts are written."""
+"""Dimensions of a plan, in the order in which layouts are written."""

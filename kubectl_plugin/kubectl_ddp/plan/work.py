@@ -1,4 +1,4 @@
-"""What one step of training is: how many samples of which length, in which numbers, with which optimizer."""
+"""Definition of one training step: samples, sequence length, precision, optimizer."""
 
 from __future__ import annotations
 
@@ -15,42 +15,46 @@ MOST: Final = 10**9
 
 
 class Precision(StrEnum):
-    """Numbers that forward and backward compute with; weights, gradients and optimizer stay in 32 bits."""
+    """Precision of forward and backward passes; weights, gradients and optimizer stay in 32 bits."""
 
     FP32 = "fp32"
     BF16 = "bf16"
 
     @property
     def computed(self) -> int:
-        """Bytes of a number that a matrix is multiplied with."""
+        """Bytes of a number in matrix multiplications."""
         return 2 if self is Precision.BF16 else 4
 
 
 KEPT_OF_WEIGHT: Final[Mapping[OptimizerName, int]] = {OptimizerName.ADAMW: 8, OptimizerName.SGD: 4}
-"""Bytes that an optimizer keeps of each weight: two moments, or one momentum, in 32 bits."""
+"""Optimizer bytes per weight: two moments, or one momentum, in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One step."""
+    """One training step."""
 
     sequence: int
-    """Tokens of a sample."""
+    """Tokens per sample."""
     global_batch: int
-    """Samples of a step, over all ranks."""
+    """Samples per step, over all ranks."""
     precision: Precision = Precision.BF16
     optimizer: OptimizerName = OptimizerName.ADAMW
     micro_batch: int | None = None
-    """Samples of one pass; chosen when ``None``."""
+    """Samples of one pass; None to choose it."""
     shards: int | None = None
-    """Into how many slices a batch is cut; the trainer's own number when ``None``."""
+    """Number of shards of a batch; None for the trainer's default."""
     recomputation: Recomputation | None = None
-    """What is computed again in the backward pass; chosen when ``None``."""
+    """Recomputation in the backward pass; None to choose it."""
     efficiency: float = 0.6
-    """Share of a GPU's peak that it reaches while it computes and waits for nobody."""
+    """Share of a GPU's peak that it reaches while it computes."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what no step is."""
+        """Check the values.
+
+        Raises:
+            UsageError: If a value is out of range.
+        """
         sizes = {"--seq": self.sequence, "--global-batch": self.global_batch, "--micro-batch": self.micro_batch}
         for flag, value in sizes.items():
             if value is not None and not 1 <= value <= MOST:
