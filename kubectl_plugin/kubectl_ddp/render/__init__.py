@@ -1,4 +1,4 @@
-"""From a job to the objects that run it: pure, the same input gives the same objects."""
+"""Rendering of a job into Kubernetes objects; pure: equal input gives equal objects."""
 
 from kubectl_ddp.render.code import Code
 from kubectl_ddp.render.objects import Site, engine_of, render

@@ -1,4 +1,4 @@
-"""What a cluster serves decides what is left to it: the engine, and who starts nodes together."""
+"""Choice of engine and gang scheduler from the kinds that a cluster serves."""
 
 from __future__ import annotations
 
@@ -13,43 +13,51 @@ from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.model import JobSpec
 
 Kind = tuple[str, str]
-"""apiVersion and kind."""
+"""Type of a kind: apiVersion and kind."""
 
 GANG_KINDS: Final[Sequence[tuple[Gang, Kind]]] = (
     (Gang.VOLCANO, ("scheduling.volcano.sh/v1beta1", "PodGroup")),
     (Gang.KAI, ("scheduling.run.ai/v2alpha2", "PodGroup")),
     (Gang.SCHEDULER_PLUGINS, ("scheduling.x-k8s.io/v1alpha1", "PodGroup")),
 )
-"""What each scheduler brings along, in the order in which they are preferred; Kueue is chosen by a queue."""
+"""Kind that identifies each gang scheduler, in order of preference; Kueue is chosen by a queue instead."""
 
 LEAST_FOR_JOB: Final = (1, 31)
-"""The release from which an Indexed Job can say that one node that ended well is enough."""
+"""First release in which an Indexed Job can declare that one successful node is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a cluster is."""
+    """Properties of a cluster."""
 
     where: str
-    """Name of its context."""
+    """Name of its kubeconfig context."""
     version: tuple[int, int]
-    """Of Kubernetes."""
+    """Version of Kubernetes."""
     kinds: frozenset[Kind]
-    """Those it serves, of those that are asked about here."""
+    """Served kinds, restricted to those of :func:`kinds_to_discover`."""
 
 
 def kinds_to_discover() -> set[Kind]:
-    """What :class:`Facts` have to know."""
+    """Return the kinds that :class:`Facts` must cover."""
     return {(root.api_version, root.kind) for root in ROOTS.values()} | {kind for _, kind in GANG_KINDS}
 
 
 def resolve_auto(spec: JobSpec, facts: Facts) -> JobSpec:
-    """The job with nothing left to choose. Raises PreflightFailed when no engine fits."""
+    """Return the job with engine and gang resolved.
+
+    Raises:
+        PreflightFailed: If no engine or gang scheduler fits.
+    """
     return dataclasses.replace(spec, engine=choose_engine(spec.engine, facts), gang=choose_gang(spec, facts))
 
 
 def choose_engine(asked: Engine, facts: Facts) -> Engine:
-    """The engine that is asked for, or the first that the cluster serves. Raises PreflightFailed."""
+    """Return the requested engine, or the first that the cluster serves.
+
+    Raises:
+        PreflightFailed: If the cluster serves none.
+    """
     if asked is not Engine.AUTO:
         return asked
     for name, root in ROOTS.items():
@@ -64,7 +72,11 @@ def choose_engine(asked: Engine, facts: Facts) -> Engine:
 
 
 def choose_gang(spec: JobSpec, facts: Facts) -> Gang:
-    """The gang that is asked for, or the first that the cluster serves. Raises PreflightFailed where there is none."""
+    """Return the requested gang scheduler, or the first that the cluster serves.
+
+    Raises:
+        PreflightFailed: If the cluster serves none.
+    """
     if spec.gang is not Gang.AUTO:
         return spec.gang
     if spec.queue is not None:

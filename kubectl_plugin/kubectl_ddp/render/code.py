@@ -1,4 +1,4 @@
-"""The code that travels with a job: a script, or a directory as an archive."""
+"""Code shipped with a job: a script, or a directory as an archive."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Any, Final
 from kubectl_ddp.backend import Object
 
 ARCHIVE: Final = "code.tar.gz"
-"""Entry of the ConfigMap that holds a directory; it is unpacked before the pod's program starts."""
+"""Entry of the ConfigMap for a directory; it is unpacked before the pod's program starts."""
 
 HASH_LENGTH: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What is in the ConfigMap."""
+    """Content of the ConfigMap."""
 
     file: str
-    """Name of its one entry: that of the script, without directories, or :data:`ARCHIVE`."""
+    """Name of its only entry: the script's file name, or :data:`ARCHIVE`."""
     text: str
-    """The script; of an archive its bytes in base64."""
+    """The script's text, or the archive in base64."""
     files: int = 0
-    """How many it holds; 0 when nobody counted."""
+    """Number of files in it; 0 if unknown."""
 
     @property
     def is_archive(self) -> bool:
-        """Whether it holds a directory."""
+        """True if it contains a directory."""
         return self.file == ARCHIVE
 
     @property
     def hash(self) -> str:
-        """Beginning of the SHA-256: what the ConfigMap is named by, since its content never changes."""
+        """Prefix of the SHA-256; part of the ConfigMap's name, since its content never changes."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:HASH_LENGTH]
 
 
 def name_of(job: str, code: Code | None) -> str:
-    """Name of the ConfigMap of a job."""
+    """Return the name of a job's ConfigMap."""
     return f"{job}-code-{code.hash}" if code is not None else f"{job}-code"
 
 
 def read_back(config_map: Object) -> Code | None:
-    """The code that a job was submitted with; ``None`` when it is something else."""
+    """Return the code of a submitted job, or None if the ConfigMap has another form."""
     entries: dict[str, Any] = {**(config_map.get("data") or {}), **(config_map.get("binaryData") or {})}
     return Code(*next(iter(entries.items()))) if len(entries) == 1 else None

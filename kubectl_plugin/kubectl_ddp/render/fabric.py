@@ -1,4 +1,4 @@
-"""What a fabric adds to the objects: fields for which a job has no word. Nothing of it needs a privilege."""
+"""Fields that a fabric adds to the objects and that no job key sets. None of them needs a privilege."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEMPLATES: Final = {
 
 
 def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
-    """The templates' part; this machine has no such network."""
+    """Return the fabric's values for the templates; empty for this machine, which has no such network."""
     added = {} if is_local else {target: _of(spec, target) for target in Target}
     claims = [*added.get(Target.CLAIM, ()), *([CHANNEL] if added.get(Target.COMPUTE_DOMAIN) else ())]
     load = list(added.get(Target.LOAD, {}).values())
@@ -41,7 +41,7 @@ def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
 
 
 def _of(spec: JobSpec, target: Target) -> dict[str, str]:
-    """Name to value of the additions of one kind."""
+    """Return the additions of one kind, value by name."""
     return {entry.name: entry.value for entry in object_entries(spec) if entry.target == target}
 
 
@@ -56,7 +56,7 @@ def _devices(value: str) -> dict[str, Any]:
 
 
 def _command(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> list[str]:
-    """The launcher behind a shell that reads the vendor's script; what the job says itself outlasts it."""
+    """Return the launcher's command in a shell that sources the vendor's scripts. The job's values take precedence."""
     lines = [_before_the_rest("LD_LIBRARY_PATH", libraries)] if libraries else []
     if load:
         said = sorted(name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_"))
@@ -71,6 +71,6 @@ def _before_the_rest(name: str, directories: Sequence[str]) -> str:
 
 
 def source_script(path: str) -> str:
-    """Lines of a shell that reads a vendor's script, or says that it is missing."""
+    """Return shell lines that source a vendor's script, or fail if it is missing."""
     missing = f"{path} is not there: the machine, its image or its cluster has not set up this network."
     return f"[[ -r {path} ]] || {{ echo {shlex.quote(missing)} >&2; exit {Exit.DO_NOT_RESTART:d}; }}\nsource {path}"

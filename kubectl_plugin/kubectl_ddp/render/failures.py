@@ -1,4 +1,4 @@
-"""What restarts mean on every engine: one pod that died is made anew, a program that failed fails the job."""
+"""Failure handling on every engine: a lost pod is replaced, a failed program fails the job."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ LARGEST_LIMIT: Final = 2**31 - 1
 
 
 def view(spec: JobSpec, container: str) -> dict[str, Any]:
-    """The templates' part."""
+    """Return the failure settings for the templates."""
     return {"backoff_limit": backoff_limit(spec), "pod_failure_policy": pod_failure_policy(container)}
 
 
 def backoff_limit(spec: JobSpec) -> int:
-    """Lost pods that a job survives: counted over all of them, so one incident that touches every node is many."""
+    """Return the number of lost pods that a job survives. Pods count separately, so one incident on all nodes counts
+    often.
+    """
     return min(LARGEST_LIMIT, spec.nnodes.maximum * max(1, spec.max_restarts))
 
 
 def pod_failure_policy(container: str) -> dict[str, Any]:
-    """The exit codes of the contract, as batch/v1 reads them; the operator's ``ExitCode`` means the same.
+    """Return the exit code rules as a batch/v1 pod failure policy; the operator's ``ExitCode`` is equivalent.
 
-    A pod that was evicted, preempted or taken from its machine costs nothing, whatever its program said last. Codes
-    from 128 are counted, and the pod is made anew.
+    A pod that was evicted, preempted or removed from its node does not count, whatever its exit code. Codes from 128
+    count, and the pod is replaced.
     """
     permanent = list(range(1, Exit.SIGNAL_BASE))
     return {

@@ -1,4 +1,4 @@
-"""Queues and gangs: what each scheduler wants to read on the objects to start the least number of nodes together."""
+"""Labels and annotations for queueing a job and for starting its minimum of nodes together, per scheduler."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ Texts = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangMetadata:
-    """What a queue and a gang add to the objects."""
+    """Additions of a queue and a gang scheduler to the objects."""
 
     labels: Texts = field(default_factory=dict)
-    """Of the object that the queue or the scheduler looks at."""
+    """Labels of the object that the queue or scheduler reads."""
     annotations: Texts = field(default_factory=dict)
-    """Of the same object."""
+    """Annotations of the same object."""
     is_roots_alone: bool = False
-    """Whether what an operator makes of the root must go without: whoever looks would see two jobs."""
+    """True if objects that an operator creates from the root must lack them; otherwise the queue would see two jobs."""
     pod_labels: Texts = field(default_factory=dict)
     pod_annotations: Texts = field(default_factory=dict)
     template: str | None = None
-    """Template of the group's own object."""
+    """Template of the group object."""
 
 
 def gang_metadata(spec: JobSpec, engine: Engine) -> GangMetadata:
-    """What the queue and the gang of ``spec`` add to the objects of ``engine``."""
+    """Return the additions of the queue and the gang scheduler of ``spec`` to the objects of ``engine``."""
     if is_kueue_managed(spec):
         return _kueue(spec, engine)
     return GANGS[spec.gang](spec) if spec.gang in GANGS else GangMetadata()
 
 
 def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
-    """The templates' part."""
+    """Return the gang scheduling settings for the templates."""
     return {
         "together": gang_metadata(spec, engine),
         "waits_for_gang": spec.gang is not Gang.NONE,
@@ -52,10 +52,11 @@ def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
 
 
 def _kueue(spec: JobSpec, engine: Engine) -> GangMetadata:
-    """Kueue admits a job as a whole; of an Indexed Job also a part, down to the least number of nodes.
+    """Return Kueue's labels. Kueue admits a job as a whole, and an Indexed Job also partially, down to the minimum of
+    nodes.
 
-    Not where it keeps replicas together: it would admit any number of pods, and hold back for good those that make no
-    whole replica.
+    Partial admission is off if Kueue keeps replicas together: it would admit any number of pods, and keep pods of an
+    incomplete replica gated forever.
     """
     partial = {
         "kueue.x-k8s.io/job-min-parallelism": str(spec.nnodes.minimum),
@@ -71,10 +72,11 @@ def _kueue(spec: JobSpec, engine: Engine) -> GangMetadata:
 
 
 def _kueue_topology(spec: JobSpec) -> dict[str, str]:
-    """Kueue packs by the topology of its own; it takes one level, so the first that is named.
+    """Return Kueue's topology annotations. Kueue supports one level, so only the first packed level is used.
 
-    Pods of a replica are a slice of the pods, in the order of their indices, which is that of the ranks. Kueue before
-    its pull request 10282 never lets go of pods that ask for slices alone, so they ask for the level as a whole too.
+    The pods of a replica are a slice of the pods, in the order of their indices, which equals the order of ranks. Kueue
+    before its pull request 10282 never ungates pods that request slices only, so they request the level as a whole as
+    well.
     """
     packs = [wish for wish in spec.topology if wish.placement is Placement.PACK][:1]
     force = {True: "required", False: "preferred"}
@@ -101,7 +103,7 @@ def _scheduler_plugins(spec: JobSpec) -> GangMetadata:
 
 
 def _kai(spec: JobSpec) -> GangMetadata:
-    """KAI groups pods by their owner, and reads the least number there."""
+    """Return KAI's labels. KAI groups pods by their owner, and reads the minimum from its annotation."""
     queue = {KAI_QUEUE: spec.queue} if spec.queue else {}
     return GangMetadata(
         labels=queue, pod_labels=queue, annotations={"kai.scheduler/batch-min-member": str(spec.nnodes.minimum)}

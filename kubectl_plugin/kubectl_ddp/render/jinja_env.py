@@ -1,4 +1,4 @@
-"""Jinja2, set up so that text of a user stays text: every value enters a template through ``quoted`` or ``block``."""
+"""Jinja2 environment that keeps user text as text: every value enters a template through ``quoted`` or ``block``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kubectl_ddp.backend import Object
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, ten times as fast, where PyYAML was built with it."""
+"""libyaml's loader, ten times as fast, if PyYAML was built with it."""
 
 
 def to_flow_yaml(value: Any) -> str:
-    """A value in YAML's flow style, on one line, that can be read as nothing but itself.
+    """Return a value in YAML's flow style on one line, unambiguous for every YAML reader.
 
-    JSON would nearly do; but YAML folds some line ends that JSON leaves bare, and reads pairs of surrogates as two.
+    JSON does not suffice: YAML folds some line ends that JSON leaves bare, and reads surrogate pairs as two characters.
 
     >>> to_flow_yaml('yes: [1]'), to_flow_yaml({"a": [1, True, None]})
     ('"yes: [1]"', '{"a": [1, true, null]}')
@@ -50,7 +50,7 @@ def _escaped(letter: str) -> str:
 
 
 def block(value: Mapping[str, Any] | list[Any]) -> str:
-    """A map or a list as lines, one entry each; to be indented to where it stands."""
+    """Return a mapping or list as lines, one entry each, to be indented in the template."""
     if isinstance(value, Mapping):
         return "\n".join(f"{to_flow_yaml(key)}: {to_flow_yaml(item)}" for key, item in value.items())
     return "\n".join(f"- {to_flow_yaml(item)}" for item in value)
@@ -58,7 +58,7 @@ def block(value: Mapping[str, Any] | list[Any]) -> str:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Templates in which an unknown name is an error."""
+    """Return the environment; an undefined name in a template is an error."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -70,7 +70,7 @@ def environment() -> jinja2.Environment:
 
 
 def fill(template: str, view: Mapping[str, Any]) -> Object:
-    """The object that a template makes of ``view``."""
+    """Return the object that a template renders from ``view``."""
     loaded = yaml.load(environment().get_template(template).render(view), Loader=LOADER)  # noqa: S506 - a safe one
     if not isinstance(loaded, dict):
         raise TypeError(f"template {template} makes no object")

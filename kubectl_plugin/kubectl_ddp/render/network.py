@@ -1,4 +1,4 @@
-"""Who reaches the pods of a job, as peers of its NetworkPolicy."""
+"""Peers of a job's NetworkPolicy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kubectl_ddp.spec.model import JobSpec
 
 
 def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
-    """The template's part; ``metrics_peers`` is empty where everybody may read.
+    """Return the network settings for the template; ``metrics_peers`` is empty if all sources may read metrics.
 
     Args:
-        spec: the job.
-        api_servers: addresses of the cluster's API servers, through which ``status`` and ``top`` read; none when the
-            objects are only shown.
+        spec: The job.
+        api_servers: Addresses of the cluster's API servers, through which ``status`` and ``top`` read metrics; empty if
+            the objects are only shown.
     """
     peers = [_peer(reader) for reader in spec.metrics_from]
     servers = [{"ipBlock": {"cidr": str(ipaddress.ip_network(address))}} for address in api_servers]

@@ -1,4 +1,4 @@
-"""The list of objects that a job becomes."""
+"""Rendering of a job into its list of objects."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
 
 PLACEHOLDER_LENGTH: Final = 12
 DEFAULT_ENGINE: Final = Engine.PYTORCHJOB
-"""Where nobody was asked what a cluster serves, and for this machine, which interprets this kind."""
+"""Engine if the cluster was not queried, and for this machine, which supports only this kind."""
 
 
 class Site(StrEnum):
-    """Where the objects will run."""
+    """Place where the objects run."""
 
     CLUSTER = "cluster"
     LOCAL = "local"
-    """This machine: scripts run where they lie, and Secrets are what the shell exports."""
+    """This machine: scripts run in place, and Secrets come from exported variables."""
 
 
 def placeholder_run_id(spec: JobSpec, code: Code | None = None) -> str:
-    """A run id for objects that are only shown: stable, and the same for the same job."""
+    """Return a stable run id for objects that are only shown, equal for equal jobs."""
     return digest(spec, code.text if code else "")[:PLACEHOLDER_LENGTH]
 
 
@@ -44,23 +44,23 @@ def render(
     api_servers: Sequence[str] = (),
     run_secret: str | None = None,
 ) -> list[Object]:
-    """The objects that run ``spec``, in an order in which an API server takes them; ``roots.root_of`` finds the root.
+    """Return the objects that run ``spec``, in a valid order for creation; ``roots.root_of`` finds the root.
 
     Args:
-        spec: the job.
-        run_id: unique per submission, a valid label value; with the secret the only thing that differs between two
-            submissions.
-        site: where they will run.
-        code: what travels along: the script, when ``spec`` runs one and the site is a cluster, or a directory.
-        suspended: whether the root holds its pods back until it is resumed.
-        api_servers: addresses of the cluster's API servers, which read metrics for us.
-        run_secret: 64 hexadecimal digits for the Secret of the run (random).
+        spec: The job.
+        run_id: Id that is unique per submission and a valid label value. Run id and secret are the only differences
+            between two submissions.
+        site: Place where the objects run.
+        code: Code to ship: the script if ``spec`` runs one on a cluster, or a directory.
+        suspended: True if the root creates no pods until it is resumed.
+        api_servers: Addresses of the cluster's API servers, which proxy our metric requests.
+        run_secret: 64 hexadecimal digits for the Secret of the run (random by default).
     """
     from kubectl_ddp.render.jinja_env import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
     engine = engine_of(spec, site)
     rendering = RENDERINGS[engine]
-    # What waits in Kueue's queue is let go by Kueue; one that begins unsuspended would be stopped at once.
+    # Kueue unsuspends the jobs in its queue; a job that is created unsuspended would be stopped immediately.
     view = _view(spec, run_id, code, engine) | {
         "rendering": rendering,
         "suspended": suspended or is_kueue_managed(spec),
@@ -89,12 +89,12 @@ def render(
 
 
 def engine_of(spec: JobSpec, site: Site = Site.CLUSTER) -> Engine:
-    """The engine whose objects run ``spec``: this machine interprets one kind only."""
+    """Return the engine whose objects run ``spec``; this machine supports only one kind."""
     return DEFAULT_ENGINE if site is Site.LOCAL or spec.engine is Engine.AUTO else spec.engine
 
 
 def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict[str, Any]:
-    """What templates may say about the job as a whole."""
+    """Return the template values about the job as a whole."""
 
     def selector(role: constants.Role | None = None) -> dict[str, str]:
         chosen: dict[str, str] = {constants.Label.JOB: spec.name}

@@ -1,4 +1,4 @@
-"""Where the pods of the nodes may run: labels of machines, and how they lie to each other."""
+"""Placement of the pods: node labels, and topology between nodes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kubectl_ddp.spec.node_requirements import GPU_PRODUCT, Placement
 
 
 def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:
-    """The pod template's part.
+    """Return the placement settings for the pod template.
 
     Args:
-        spec: the job.
-        mine: labels that its worker pods have in common.
-        node_labels: labels that a machine must have, whatever their value.
+        spec: The job.
+        mine: Labels that all its worker pods share.
+        node_labels: Labels that a node must have, with any value.
     """
     product = {GPU_PRODUCT: spec.gpu_type} if spec.gpu_type else {}
     return {
@@ -26,7 +26,9 @@ def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()
 
 
 def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
-    """Packing: a pod goes where another of the same job is. The first one finds none, and Kubernetes lets it pass."""
+    """Return affinity for packing: a pod is placed next to others of its job. Kubernetes accepts the first pod without
+    any.
+    """
     terms = {
         required: [
             {"topologyKey": wish.key, "labelSelector": {"matchLabels": dict(mine)}}
@@ -46,7 +48,7 @@ def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _label_exists_affinity(labels: Sequence[str]) -> dict[str, Any]:
-    """Only machines that have these labels, whatever their values."""
+    """Return affinity for nodes that have these labels, with any value."""
     if not labels:
         return {}
     terms = [{"matchExpressions": [{"key": label, "operator": "Exists"} for label in labels]}]

@@ -1,4 +1,4 @@
-"""What the pod templates say: command lines, environment, resources, security."""
+"""Pod templates: command lines, environment, resources, security."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kubectl_ddp.spec.program import Command, Module, Script
 from kubectl_ddp.spec.values import EnvSource, Toleration
 
 USER: Final = 65532
-"""uid and gid in every image of ours; a number, because ``runAsNonRoot`` can check nothing else."""
+"""User and group id in all our images; numeric, because ``runAsNonRoot`` cannot check names."""
 GPU: Final = "nvidia.com/gpu"
 MIG: Final = "nvidia.com/mig-"
-"""Beginning of the resource of a MIG slice."""
+"""Prefix of the resource name of a MIG slice."""
 PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/")
-"""Labels of the node selector that the store obeys too; most others choose GPU machines, which it does not need."""
+"""Node selector labels that also apply to the store; most others select GPU nodes, which it does not need."""
 
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
-"""Readiness gate of the store that nobody ever opens."""
+"""Readiness gate of the store that never becomes true."""
 UNPACK: Final = ("python", "-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
-"""Unpacks the code that travels with the job, before its program starts; every Python can."""
+"""Command that unpacks the shipped code before the program starts; every Python supports it."""
 
 POD_SECURITY: Final[Mapping[str, Any]] = {
     "runAsNonRoot": True,
@@ -42,12 +42,12 @@ CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
 
 
 def names(spec: JobSpec) -> dict[str, str]:
-    """Names of the objects that are not named like the job."""
+    """Return the names of objects that differ from the job's name."""
     return {"store": f"{spec.name}-store"}
 
 
 def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
-    """The pod templates' part of a view."""
+    """Return the pod settings for the templates."""
     return {
         "launch_arguments": [*_launch_arguments(spec, run_id), *_literal_args(_program(spec, is_local=is_local))],
         "store_arguments": ["--port", str(int(Port.RENDEZVOUS))],
@@ -94,7 +94,7 @@ def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
 
 
 def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
-    """What every pod of the job knows about itself."""
+    """Return the variables that identify a pod, for every pod of the job."""
     return [
         _variable(Env.JOB, spec.name),
         _variable(Env.RUN_ID, run_id),
@@ -107,14 +107,14 @@ def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
 
 
 def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[dict[str, Any]]:
-    """Ours, then the user's; a name stands once, since a server-side apply refuses a second one."""
+    """Return our variables, then the user's; each name occurs once, since server-side apply rejects duplicates."""
     home = [] if is_local else [_variable("HOME", Path.SCRATCH)]
     variables = [*_contract_env(spec, run_id), *home, *_users(spec, is_local=is_local)]
     return list({variable["name"]: variable for variable in variables}.values())
 
 
 def _contract_env(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
-    """The environment that the contract promises a worker pod."""
+    """Return the variables that the contract guarantees to a worker pod."""
     scope = CheckpointScope.JOB if spec.checkpoint_claim else CheckpointScope.POD
     return [
         *_identity(spec, run_id),
@@ -130,7 +130,7 @@ def _contract_env(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
 
 
 def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
-    """By name: whoever reads the job back, a clone or a chart's values, knows no other order."""
+    """Return the user's variables sorted by name, the only order that clones and chart values can reproduce."""
     secrets = [] if is_local else sorted(spec.secret_env.items())
     return [
         *(_variable(name, literal(value)) for name, value in sorted(spec.env.items())),
@@ -142,7 +142,7 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
 
 
 def literal(text: str) -> str:
-    """Text that the kubelet's ``$(NAME)`` expansion turns back into ``text``.
+    """Escape text so that the kubelet's ``$(NAME)`` expansion returns it unchanged.
 
     >>> literal("$HOME costs $$5 or $(PRICE)")
     '$$HOME costs $$$$5 or $$(PRICE)'
@@ -181,7 +181,7 @@ def _toleration(toleration: Toleration) -> dict[str, Any]:
 
 
 def _node_loss(seconds: int) -> list[dict[str, Any]]:
-    """How long a pod stays on a machine that no longer answers."""
+    """Return tolerations that keep a pod on an unreachable node for this time."""
     return [
         {
             "key": f"node.kubernetes.io/{condition}",

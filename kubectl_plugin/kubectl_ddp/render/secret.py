@@ -1,7 +1,7 @@
-"""The Secret of a run: 256 random bits with which its launchers and its store authenticate to one another.
+"""Secret of a run: 256 random bits with which its launchers and its store authenticate to one another.
 
-:func:`new_secret` makes the bits, :func:`view` names the object and its volume for the templates. The launcher reads
-the mounted file, see :data:`ddp_trainer.common.constants.SECRET_KEY`.
+:func:`new_secret` creates the bits. :func:`view` defines the object and its volume for the templates. The launcher
+reads the mounted file, see :data:`ddp_trainer.common.constants.SECRET_KEY`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ PLACEHOLDER: Final = "0" * 2 * SECRET_BYTES
 """Value in published manifests, for readers to replace."""
 
 HASH_LENGTH: Final = 10
-"""Hexadecimal digits of the run id's hash in the Secret's name. Run ids may hold characters that names may not."""
+"""Hexadecimal digits of the run id's hash in the Secret's name. Run ids may contain characters that are invalid in
+names.
+"""
 
 OWNER_READS: Final = 0o400
-"""Mode of the file. The kubelet adds the right to read of the pod's ``fsGroup``, which makes it 0440."""
+"""Mode of the file. The kubelet adds read permission for the pod's ``fsGroup``, which makes it 0440."""
 
 
 def new_secret() -> str:

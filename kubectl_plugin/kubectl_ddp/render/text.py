@@ -1,4 +1,4 @@
-"""Objects as text that kubectl reads as they were meant."""
+"""Serialization of objects to YAML and JSON that kubectl parses without changes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kubectl_ddp.backend import Object
 
 PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""What some reader of YAML takes for a boolean or nothing."""
+"""Words that some YAML reader parses as a boolean or null."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a string bare only where every version of YAML reads a string.
+    """Dumper that leaves a string unquoted only if every version of YAML reads it as a string.
 
-    PyYAML follows YAML 1.1 to the letter and writes ``1e3`` bare; kubectl's reader makes a number of it.
+    PyYAML follows YAML 1.1 strictly and writes ``1e3`` unquoted, which kubectl's parser reads as a number.
     """
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
@@ -37,7 +37,7 @@ def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
-    """A list of numbers takes one line: those of exit codes are long."""
+    """Represent a list; numbers are written on one line, since lists of exit codes are long."""
     is_numbers = bool(items) and all(isinstance(item, int) for item in items)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=is_numbers)
 
@@ -47,10 +47,10 @@ _Dumper.add_representer(list, _list)
 
 
 def to_yaml(objects: Sequence[Object]) -> str:
-    """YAML documents, for ``kubectl apply -f -``."""
+    """Return YAML documents for ``kubectl apply -f -``."""
     return "---\n".join(yaml.dump(item, Dumper=_Dumper, sort_keys=False, width=2**20) for item in objects)
 
 
 def to_json(objects: Sequence[Object]) -> str:
-    """One Kubernetes List, for ``kubectl apply -f -`` and for programs."""
+    """Return one Kubernetes List for ``kubectl apply -f -`` and for programs."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""The volumes that a job asks for beside its own."""
+"""Additional volumes that a job requests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.mounts import Mount, Source
 
 READABLE_BY_GROUP: Final = 0o440
-"""Mode of a Secret's files: the pod's group is ours, and nobody else need read them."""
+"""Mode of a Secret's files: readable by the pod's group."""
 
 
 def view(spec: JobSpec) -> dict[str, Any]:
-    """The pod template's part: volumes, and where they are mounted."""
+    """Return the additional volumes and their mounts for the pod template."""
     volumes, mounts = [], []
     for name, source, mount in (*_mounts(spec), *_secrets(spec)):
         volumes.append({"name": name, **source})

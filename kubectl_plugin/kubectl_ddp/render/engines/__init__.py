@@ -1,4 +1,4 @@
-"""One file per kind of root object: which templates make it, and what they need to know."""
+"""Engines: one module per kind of root object, with its templates and settings."""
 
 from __future__ import annotations
 

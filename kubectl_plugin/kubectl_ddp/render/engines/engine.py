@@ -1,4 +1,4 @@
-"""What a kind of root object needs to be rendered."""
+"""Settings for rendering one kind of root object."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kubectl_ddp.roots import Root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTemplates:
-    """One engine: its templates, and in what they differ from the others'."""
+    """Templates and settings of one engine."""
 
     root: Root
     template: str
     """Template of the root object."""
     before: tuple[str, ...] = ()
-    """Templates of what the API server must know before it takes the root."""
+    """Templates of objects that must exist before the root."""
     beside: tuple[str, ...] = ()
-    """Templates of what only this engine needs beside the root."""
+    """Additional templates of this engine."""
     container: str = constants.CONTAINER
     """Name of the trainer's container."""
     job_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that the engine looks for on the batch Job inside of a set."""
+    """Labels that the engine expects on the batch Job inside a set."""
     restart_policy: str | None = "Never"
-    """Of the pod template; ``None`` where the operator sets it."""
+    """Restart policy of the pod template; None if the operator sets it."""
     has_subdomain: bool = False
-    """Whether the pods are named by a Service of the job's name, which somebody has to make."""
+    """True if a Service with the job's name provides the pods' DNS names; it is rendered with the job."""
     limits_job: bool = True
-    """Whether the deadline stands at the batch Job; otherwise the root object has it."""
+    """True if the deadline is set on the batch Job; otherwise it is set on the root object."""

@@ -1,4 +1,4 @@
-"""Kubernetes' own Indexed Job: no operator, and a headless Service that gives every node a name."""
+"""Engine for Kubernetes' Indexed Job: no operator, and a headless Service that gives every node a DNS name."""
 
 from __future__ import annotations
 

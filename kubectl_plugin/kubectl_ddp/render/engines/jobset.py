@@ -1,4 +1,4 @@
-"""A JobSet of one Indexed Job."""
+"""Engine for a JobSet of one Indexed Job."""
 
 from __future__ import annotations
 

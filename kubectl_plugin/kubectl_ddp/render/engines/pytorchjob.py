@@ -1,4 +1,4 @@
-"""Kubeflow's PyTorchJob, worker-only and elastic."""
+"""Engine for Kubeflow's PyTorchJob, worker-only and elastic."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Kubeflow Trainer's TrainJob, with a TrainingRuntime of its own.
+"""Engine for Kubeflow Trainer's TrainJob, with a TrainingRuntime per job.
 
-The runtimes that come with the Trainer know neither elasticity nor our exit codes, and a TrainJob cannot say them: what
-a pod may be told from there is a short list. So each job brings its runtime, which is all the job there is; the
-TrainJob says how many.
+The runtimes of the Trainer support neither elasticity nor our exit codes, and a TrainJob can override only a few fields
+of a pod. So each job has its own runtime with all settings, and the TrainJob sets the number of nodes.
 """
 
 from __future__ import annotations
@@ -20,4 +19,5 @@ RENDERING: Final = EngineTemplates(
     job_labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"},
     limits_job=False,
 )
-"""The Trainer finds its container by the name ``node``, and the Job by the label on its template."""
+"""Rendering settings. The Trainer finds its container by the name ``node``, and the Job by the label on its template.
+"""
