@@ -1,1 +1,1 @@
-"""One job as a page: what its numbers have been, where its time went, what happened to it."""
+"""Report page of one job: metrics over time, time breakdown, and events."""

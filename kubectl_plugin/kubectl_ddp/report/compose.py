@@ -1,4 +1,4 @@
-"""All that a page tells of a job, gathered: what its numbers came to, its facts, and what happened to it."""
+"""Data of a report page: summarized time series, facts, and events of a job."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, su
 from kubectl_ddp.state import FirstError, JobState
 
 MOST_HAPPENINGS: Final = 200
-"""The latest; a job that fails all night has thousands."""
+"""Maximum number of events; the latest are kept. A job that fails all night has thousands."""
 MOST_CHANGES: Final = 80
-"""On the time axis."""
+"""Maximum number of changes on the time axis."""
 
 Fact = tuple[str, str]
-"""A name and what it is."""
+"""Name and value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One job."""
+    """Data of one job's report."""
 
     state: JobState
     made: float
-    """Unix time at which this was gathered."""
+    """Unix time at which the data was collected."""
     source: str
-    """Where the numbers come from, in words."""
+    """Source of the numbers, as words."""
     measured: JobTimeSeries | None
     facts: tuple[Fact, ...]
     happenings: tuple[TimelineEvent, ...]
     happenings_left_out: int
     changes: tuple[Change, ...]
     nodes: Mapping[str, str]
-    """Pod → the node it is on."""
+    """Pod → its node."""
     error: FirstError | None
-    """What failed first; of a run that went on, what it last recovered from."""
+    """First failure; for a run that continued, the last failure that it recovered from."""
 
     @property
     def seconds_by_state(self) -> Mapping[str, float]:
-        """Seconds of the job by state, and lost progress: as it ended, else as its pods told last."""
+        """Seconds by state, and lost progress, from the job's summary if it has ended, else from its pods."""
         told = self.state.summary or {}
         spent = _numbers(told.get("spent"))
         if not spent:
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def goodput(self) -> float | None:
-        """Share of the time with pods that went into steps that count; None where nobody told."""
+        """Share of the time with pods that was spent on committed steps; None if unknown."""
         told = _numbers({"goodput": (self.state.summary or {}).get("goodput")})
         if told:
             return told["goodput"]
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def throughput(self) -> float | None:
-        """Samples per second now, while it runs, else over all parts in which something was computed."""
+        """Current samples per second while the job runs, else the mean over all intervals with samples."""
         if self.state.throughput is not None:
             return self.state.throughput
         known = [value for value in self.measured.throughput if value] if self.measured is not None else []
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def loss(self) -> float | None:
-        """The last training loss that was told; of a job that has ended what its summary says."""
+        """Last reported training loss; for an ended job, the loss of its summary."""
         if self.state.loss is not None:
             return self.state.loss
         known = [value for value in self.measured.loss if value is not None] if self.measured is not None else []
@@ -86,7 +86,7 @@ class Report:
 def report(
     snapshot: Snapshot, state: JobState, events: Iterable[Object], series: Sequence[Series], *, now: float, source: str
 ) -> Report:
-    """A job as a page tells it; pure."""
+    """Return the report data of a job; pure."""
     numbers = summarize_series(series)
     happened = happenings_of(snapshot, events)
     error = state.first_error or load_first_error(snapshot.job)
@@ -146,7 +146,7 @@ def _sizes(state: JobState, numbers: JobTimeSeries | None) -> str:
 def _changes(
     numbers: JobTimeSeries | None, happened: Iterable[TimelineEvent], error: FirstError | None
 ) -> list[Change]:
-    """What belongs on the time axis: changes of the group, ends of containers, and the first error."""
+    """Return the marks on the time axis: changes of the group, container failures, and the first error."""
     found = [*(numbers.changes if numbers is not None else ())]
     found += [
         Change(one.timestamp, Kind.FAILURE, f"{one.about}: {one.message or one.reason}")
@@ -160,7 +160,7 @@ def _changes(
 
 
 def _numbers(told: object) -> dict[str, float]:
-    """The numbers of a mapping that any program may have written."""
+    """Return the finite, non-negative numbers of an untrusted mapping."""
     if not isinstance(told, Mapping):
         return {}
     return {

@@ -1,6 +1,6 @@
-"""Curves and bands as SVG: shapes alone, in a box of 1000 by 100 that the page stretches; words stand beside it.
+"""Curves and bands as SVG paths in a box of 1000 by 100 that the page scales; labels are outside of it.
 
-Nothing but numbers that were computed here goes into what these functions write.
+Only numbers computed in this package are written, so the output needs no escaping.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ HEIGHT: Final = 100
 
 
 BRIDGED: Final = 2
-"""So many parts without a value do not break a curve: a reading may fall beside them."""
+"""Maximum number of empty intervals that do not interrupt a curve; samples may miss single intervals."""
 
 
 def line(values: Values, scale: Scale, *, filled: bool = False) -> str:
-    """A curve, broken where nothing is known."""
+    """Return a curve, interrupted where values are missing."""
     shapes = []
     for run in _merge_close_runs(_runs(values)):
         points = [(_x(index + 0.5, len(values)), _y(scale.place(value))) for index, value in run]
-        if len(points) == 1:  # a point of its own would not be seen
+        if len(points) == 1:  # a single point would be invisible
             half = WIDTH / len(values) / 2
             points = [(points[0][0] - half, points[0][1]), (points[0][0] + half, points[0][1])]
         path = "L".join(f"{_short(x)} {_short(y)}" for x, y in points)
@@ -36,7 +36,7 @@ def line(values: Values, scale: Scale, *, filled: bool = False) -> str:
 
 
 def steps(values: Values, scale: Scale) -> str:
-    """A curve that keeps its value through each part."""
+    """Return a step curve with one value per interval."""
     shapes = []
     for run in _runs(values):
         path, before = "", None
@@ -50,7 +50,7 @@ def steps(values: Values, scale: Scale) -> str:
 
 
 def stacked(bands: Mapping[str, Values]) -> list[str]:
-    """Bands one upon the other, each part as shares of its whole; a path for each, from the bottom up."""
+    """Return stacked bands, each as share of its interval's total; one path per band, bottom first."""
     count = len(next(iter(bands.values()), ()))
     wholes = [sum(band[index] or 0.0 for band in bands.values()) for index in range(count)]
     below = [0.0] * count
@@ -82,7 +82,7 @@ def _runs_of(wholes: Sequence[float]) -> Iterator[list[int]]:
 
 
 def _runs(values: Values) -> Iterator[list[tuple[int, float]]]:
-    """Values that follow one another, with their places."""
+    """Yield runs of consecutive known values with their indices."""
     run: list[tuple[int, float]] = []
     for index, value in enumerate(values):
         if value is not None:
@@ -95,7 +95,7 @@ def _runs(values: Values) -> Iterator[list[tuple[int, float]]]:
 
 
 def _merge_close_runs(runs: Iterable[list[tuple[int, float]]]) -> Iterator[list[tuple[int, float]]]:
-    """Runs with little between them, as one."""
+    """Merge runs with short gaps between them."""
     joined: list[tuple[int, float]] = []
     for run in runs:
         if joined and run[0][0] - joined[-1][0] - 1 > BRIDGED:

@@ -1,7 +1,7 @@
-"""A grid of values as a picture: a PNG of one pixel for each, so that a thousand ranks are some kilobytes.
+"""Heat map as a PNG with one pixel per value, so that a thousand ranks need only kilobytes.
 
-The colours are those of viridis (Nuñez, Anderton and Renslow 2018 discuss why such maps can be read by the
-colour-blind), from dark for little to yellow for much; what is not known stays transparent.
+The colours are viridis, from dark (low) to yellow (high), which colour-blind readers can read (Nuñez, Anderton and
+Renslow 2018). Missing values are transparent.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from typing import Final
 from kubectl_ddp.report.timeline import Values
 
 STOPS: Final = ("440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725")
-"""Colours at equal distances, from little to much."""
+"""Colours at equal distances, from low to high."""
 
 _LEVELS: Final = 64
 
 
 def grid(rows: Sequence[Values], low: float, high: float) -> str:
-    """A data URL of the picture; rows from top to bottom. ``rows`` holds one at least, of one value at least."""
+    """Return the image as a data URL.
+
+    Args:
+        rows: Rows from top to bottom, at least one, each with at least one value.
+        low: Value of the darkest colour.
+        high: Value of the brightest colour.
+    """
     width = len(rows[0])
     lines = b"".join(b"\0" + bytes(_level(value, low, high) for value in row) for row in rows)
-    header = struct.pack(">IIBBBBB", width, len(rows), 8, 3, 0, 0, 0)  # 8 bits of a palette
+    header = struct.pack(">IIBBBBB", width, len(rows), 8, 3, 0, 0, 0)  # 8 bits per pixel, with a palette
     palette = bytes(3) + b"".join(bytes.fromhex(color(index / (_LEVELS - 1))) for index in range(_LEVELS))
     picture = (
         b"\x89PNG\r\n\x1a\n"
         + _chunk(b"IHDR", header)
         + _chunk(b"PLTE", palette)
-        + _chunk(b"tRNS", b"\0")  # the first colour of the palette is none
+        + _chunk(b"tRNS", b"\0")  # the first palette colour is transparent
         + _chunk(b"IDAT", zlib.compress(lines, 9))
         + _chunk(b"IEND", b"")
     )
@@ -38,7 +44,7 @@ def grid(rows: Sequence[Values], low: float, high: float) -> str:
 
 
 def color(share: float) -> str:
-    """The colour at a share between little (0) and much (1), in six hexadecimal digits.
+    """Return the colour at a share between low (0) and high (1), as six hexadecimal digits.
 
     >>> color(0), color(1)
     ('440154', 'fde725')
@@ -50,7 +56,9 @@ def color(share: float) -> str:
 
 
 def bounds(rows: Sequence[Values]) -> tuple[float, float]:
-    """Between which values the colours go: nearly all lie there, and noise alone does not fill the range."""
+    """Return the value range of the colours. It covers nearly all values and is wide enough that noise does not fill
+    it.
+    """
     values = sorted(value for row in rows for value in row if value is not None)
     if not values:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""What a job itself has kept: of a pod that runs, its aggregator's history; of another, the end of its log."""
+"""Source of time series inside the job: the aggregator's history of running pods, else the end of their logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kubectl_ddp.report.series import Series, read
 
 
 def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:
-    """The series of all worker pods that are there, all asked at once; pods that tell nothing are left out."""
+    """Return the series of all worker pods, queried in parallel; pods without history are left out."""
     told = each(partial(_of_pod, backend), workers(snapshot.pods))
     return [series for of_pod in told for series in of_pod]
 
@@ -20,6 +20,6 @@ def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:
 def _of_pod(backend: Backend, pod: Object) -> list[Series]:
     try:
         text = backend.metrics_history(pod)
-    except DdpError:  # it may not be asked, or went away meanwhile: the page is made without it
+    except DdpError:  # access denied, or the pod has gone: continue without it
         return []
     return read(text, str(pod["metadata"]["name"])) if text is not None else []

@@ -1,7 +1,6 @@
-"""A report as one HTML file that needs nothing else: no network, and without JavaScript all but the pointer's words.
+"""Report as one self-contained HTML file without network access. Only the tooltips need JavaScript.
 
-Texts of jobs are hostile until proven otherwise: the template escapes them all, and a Content-Security-Policy lets no
-script run but ours.
+Text of jobs is untrusted: the template escapes all of it, and a Content-Security-Policy allows only our own script.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from kubectl_ddp.version import version
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
 MOST_ROWS: Final = 2_000
-"""Of the table of ranks."""
+"""Maximum number of rows of the table of ranks."""
 OPEN_ROWS: Final = 64
-"""A longer table is folded on a screen; on paper it is not."""
+"""Number of rows up to which the table is expanded on screen; in print it always is."""
 
 LOOKS: Final[Mapping[State, str]] = {
     State.RUNNING: "good",
@@ -42,19 +41,19 @@ LOOKS: Final[Mapping[State, str]] = {
     State.SUSPENDED: "still",
     State.DELETING: "still",
 }
-"""Class of a state; of the others it is ``busy``."""
+"""CSS class by state; ``busy`` for all others."""
 
 SHAPES: Final[Mapping[Kind, tuple[str, str]]] = {
     Kind.RESTART: ("▲", "formed anew"),
     Kind.SCALE: ("◆", "nodes came or went"),
     Kind.FAILURE: ("✕", "failure"),
 }
-"""Shape of a change and what it stands for: colour alone tells nobody."""
+"""Shape and meaning by kind of change, so that colour is not the only distinction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number of the top of the page."""
+    """One number at the top of the page."""
 
     name: str
     value: str
@@ -73,11 +72,11 @@ class Row:
     seconds: str
     own: str
     waited: float | None
-    """Share of its time in steps, 0 to 1."""
+    """Share of its time in steps spent waiting, from 0 to 1."""
 
 
 def render_html(report: Report) -> str:
-    """The HTML."""
+    """Return the report as HTML."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -150,12 +149,12 @@ def _tiles(report: Report) -> Iterator[Tile]:
 
 
 def _is_of_test(report: Report) -> bool:
-    """A summary tells the loss on the test samples, where there are any."""
+    """Return True if the summary contains the loss on test samples."""
     return report.state.summary is not None and bool(report.state.summary.get("metrics"))
 
 
 def _change_kinds(report: Report) -> list[Kind]:
-    """Kinds of changes that there are: each has a line of its own, so that none hides another of the same moment."""
+    """Return the kinds of changes that occur. Each has a separate line, so that simultaneous changes do not overlap."""
     there = {one.kind for one in report.changes}
     return [kind for kind in SHAPES if kind in there]
 
@@ -178,7 +177,7 @@ def _marks(report: Report) -> list[dict[str, Any]]:
 
 
 def _time_breakdown(report: Report) -> Iterator[dict[str, Any]]:
-    """States by group and by what they took. What was lost is taken out of the productive time."""
+    """Yield states by group and duration. Lost time is subtracted from productive time."""
     spent = dict(report.seconds_by_state)
     lost = min(spent.get(LOST, 0.0), spent.get("productive", 0.0))
     if lost:
@@ -224,7 +223,7 @@ def _now(now: Any) -> str:
 
 
 def _tooltip_json(drawn: list[Plot], heat: Heatmap | None, report: Report) -> str:
-    """What a pointer over a picture is told, as JSON that no text can end the script element of."""
+    """Return the tooltip texts as JSON in which no text can end the script element."""
     if report.measured is None:
         return "{}"
     timeline = report.measured.timeline
@@ -239,5 +238,5 @@ def _percent(share: float) -> str:
 
 
 def _place(share: float) -> str:
-    """A share as a length of CSS."""
+    """Format a share as a CSS length."""
     return f"{100 * share:.3f}%"

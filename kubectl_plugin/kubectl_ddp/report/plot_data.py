@@ -1,4 +1,4 @@
-"""The pictures of a page as data: shapes, the words beside them, and what a pointer over a part is told."""
+"""Plots of a page as data: SVG paths, axis labels, descriptions and tooltip texts."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from kubectl_ddp.report.timeline import Values, total
 
 @dataclass(frozen=True, slots=True)
 class LegendItem:
-    """A colour, and what it stands for."""
+    """A colour and its meaning."""
 
     style: str
-    """Class of the style sheet."""
+    """CSS class."""
     name: str
     share: float | None = None
-    """Of the whole, 0 to 1."""
+    """Share of the total, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One picture over the common time axis."""
+    """One plot over the common time axis."""
 
     id: str
     title: str
     question: str
-    """What it answers."""
+    """Question that the plot answers."""
     svg: str
     rows: tuple[Tick, ...]
     """Marks of the vertical axis, from 0 at the bottom."""
     described: str
-    """What a person who does not see it is told."""
+    """Text alternative for screen readers."""
     legend: tuple[LegendItem, ...] = ()
     height: int = 9
-    """In lines of text."""
+    """Height in lines of text."""
     told: Mapping[str, list[str]] = field(default_factory=dict)
-    """Name of a curve → its value in each part, in words; for a pointer."""
+    """Curve name → its value in each interval as text, for tooltips."""
     broken: tuple[float, ...] = ()
-    """Places at which a value was no finite number."""
+    """Positions of values that were not finite."""
 
 
 PHASES: Final[Mapping[str, str]] = {
@@ -70,13 +70,13 @@ GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "trouble": ("failures, hangs, resizes", (JobTime.HANG, JobTime.RESTART, JobTime.ELASTIC_RESIZE)),
     "rest": ("other", (JobTime.OTHER,)),
 }
-"""Style → its name and the states of time that it stands for: fourteen colours nobody can tell apart."""
+"""CSS class → name and states of time; fourteen separate colours could not be distinguished."""
 
 STYLE_OF: Final = {state: style for style, (_, states) in GROUPS.items() for state in states} | {LOST: "trouble"}
 
 
 def build_plots(numbers: JobTimeSeries) -> list[Plot]:
-    """Every picture there is something to draw for, from the top of the page."""
+    """Return all plots with data, in page order."""
     return [
         plot
         for plot in (_throughput(numbers), _loss(numbers), _phase_plot(numbers), _states(numbers), _world(numbers))
@@ -198,21 +198,21 @@ def _world(numbers: JobTimeSeries) -> Plot | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heatmap:
-    """Ranks from top to bottom, time from left to right."""
+    """Heat map with ranks from top to bottom and time from left to right."""
 
     image: str
-    """A data URL."""
+    """Data URL of the image."""
     rows: tuple[Tick, ...]
     low: str
     high: str
     described: str
     count: int
     told: Mapping[str, list[str]]
-    """For a pointer: what the part's fastest and slowest rank took."""
+    """Tooltip texts: time of the fastest and the slowest rank per interval."""
 
 
 def heatmap(ranks: Sequence[RankHistory]) -> Heatmap | None:
-    """What a step cost each rank, without waiting for others; None where nobody told."""
+    """Return the heat map of step time per rank without waiting for others, or None without data."""
     by_rank = _by_rank(ranks)
     rows = list(by_rank.values())
     if not any(value is not None for row in rows for value in row):
@@ -233,7 +233,7 @@ def heatmap(ranks: Sequence[RankHistory]) -> Heatmap | None:
 
 
 def _by_rank(ranks: Sequence[RankHistory]) -> dict[int, Values]:
-    """One row for a rank, whichever pods it was on."""
+    """Return one row per rank, over all pods it ran on."""
     found: dict[int, Values] = {}
     for each in ranks:
         before = found.get(each.rank, (None,) * len(each.own))

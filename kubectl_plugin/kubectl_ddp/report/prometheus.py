@@ -1,4 +1,4 @@
-"""What a Prometheus has kept of a job, by its HTTP API (``/api/v1/query_range``)."""
+"""Time series of a job from Prometheus' HTTP API (``/api/v1/query_range``)."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from kubectl_ddp.report.series import POD, Series
 
 PATIENCE_SECONDS: Final = 30.0
 MOST_BYTES: Final = 256 << 20
-"""Of one answer; a thousand ranks make a tenth of it."""
+"""Maximum bytes per response; a thousand ranks need a tenth of it."""
 POINTS: Final = 240
-"""Readings over the whole time; two for each part of the page's axis."""
+"""Samples over the whole time range: two per interval of the page's axis."""
 LEAST_STEP_SECONDS: Final = 1.0
 
 _WHERE: Final = ("pod", "instance")
-"""Labels of the target that a Prometheus adds; one of them is the pod's name or its address."""
+"""Target labels that Prometheus adds; one of them is the pod's name or its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question, and the name of what it answers with."""
+    """One query and the metric that it returns."""
 
     name: str
     by: tuple[str, ...]
-    """Labels that stay, beside the target's."""
+    """Labels to keep in addition to the target's."""
     fold: str = "max"
     only: str = ""
-    """A further matcher."""
+    """Additional matcher."""
     of_job: bool = False
-    """The same whoever tells it."""
+    """True if all pods report the same value."""
 
     def expression(self, selector: str) -> str:
-        """PromQL."""
+        """Return the PromQL expression."""
         labels = ", ".join(self.by if self.of_job else (*_WHERE, *self.by))
         return f"{self.fold} by ({labels}) ({self.name}{{{selector}{self.only}}})"
 
@@ -69,32 +69,32 @@ QUERIES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRange:
-    """From when to when; Unix times."""
+    """Time range in Unix times."""
 
     start: float
     end: float
 
     @property
     def step(self) -> float:
-        """Seconds between two readings."""
+        """Seconds between two samples."""
         return max(LEAST_STEP_SECONDS, (self.end - self.start) / POINTS)
 
 
 def query_series(url: str, job: str, namespace: str | None, span: TimeRange, pods: Mapping[str, str]) -> list[Series]:
-    """What a Prometheus knows of a job.
+    """Query all series of a job.
 
     Args:
-        url: of the Prometheus, with whatever path it is served below.
-        job: name of the job, the label ``ddp_job``.
-        namespace: of its pods; any when None, as for a job that runs on no cluster.
-        span: from when to when.
-        pods: address of a pod → its name, where the Prometheus knows no names.
+        url: URL of Prometheus, including its path prefix.
+        job: Name of the job, the value of the label ``ddp_job``.
+        namespace: Namespace of its pods; None for any, as for a job outside of a cluster.
+        span: Time range.
+        pods: Pod name by address, for targets without names.
 
     Raises:
-        UsageError: the URL is none.
-        Unreachable: nobody answers there, or what answers is no Prometheus.
-        NotFound: it has no series of the job in that time.
-        DdpError: it refuses to answer.
+        UsageError: If the URL is invalid.
+        Unreachable: If no server answers, or it is not Prometheus.
+        NotFound: If Prometheus has no series of the job in that time.
+        DdpError: If Prometheus refuses the query.
     """
     place = _place(url)
     selector = f'{MetricLabel.JOB}="{_escaped(job)}"' + (
@@ -131,7 +131,7 @@ def _place(url: str) -> _Place:
 
 
 def redact_url(url: str) -> str:
-    """A URL without the password in it."""
+    """Return a URL without its password."""
     return redact_text(url)
 
 
@@ -168,7 +168,11 @@ def _fetch_json(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, An
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
-    """All of an answer. Raises TimeoutError where that comes too slowly: each piece of it may be in time."""
+    """Read a whole response.
+
+    Raises:
+        TimeoutError: If it takes too long in total, even if each part arrives in time.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     body = bytearray()
     while len(body) < MOST_BYTES and (piece := response.read1(1 << 20)):
@@ -201,7 +205,7 @@ def _series(
         if 0 <= index < len(values):
             values[index] = value
     kept = {name: value for name, value in labels.items() if name in query.by}
-    # A Prometheus may have begun to look long after the job did.
+    # Prometheus may have started to scrape long after the start of the job.
     return Series(str(query.name), times, values, kept | {POD: where}, is_whole=False)
 
 

@@ -1,4 +1,4 @@
-"""Round numbers on an axis, and how they are written."""
+"""Axis scales with round numbers, and number formatting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 _TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _DAY: Final = 86_400
 _MOST_DECADES: Final = 3
-"""Values that differ by more than this are drawn by their logarithm."""
+"""Number of decades above which the axis is logarithmic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,27 +19,27 @@ class Tick:
     """A mark on an axis."""
 
     place: float
-    """0 at its beginning, 1 at its end."""
+    """Position from 0 (start) to 1 (end)."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where a value lies between the lowest and the highest that are drawn."""
+    """Mapping of values to positions on an axis."""
 
     low: float
     high: float
     is_logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """0 at the bottom, 1 at the top; outside of that it is put to the nearer one."""
+        """Return the position of a value from 0 (bottom) to 1 (top), clamped to this range."""
         low, high = (math.log10(self.low), math.log10(self.high)) if self.is_logarithmic else (self.low, self.high)
         value = math.log10(max(value, self.low)) if self.is_logarithmic else value
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def scale_of(values: Sequence[float], *, from_zero: bool = False) -> Scale:
-    """A scale that has room for all of these finite values, and ends in round numbers.
+    """Return a scale that covers these finite values and ends in round numbers.
 
     >>> scale_of([3.0, 97.0]), scale_of([5.0], from_zero=True)
     (Scale(low=0.0, high=100.0, is_logarithmic=False), Scale(low=0.0, high=6.0, is_logarithmic=False))
@@ -55,7 +55,7 @@ def scale_of(values: Sequence[float], *, from_zero: bool = False) -> Scale:
 
 
 def ticks(scale: Scale) -> list[Tick]:
-    """Three to six round numbers of a scale."""
+    """Return three to six round numbers of a scale."""
     if scale.is_logarithmic:
         first, last = round(math.log10(scale.low)), round(math.log10(scale.high))
         every = max(1, math.ceil((last - first) / 5))
@@ -67,14 +67,14 @@ def ticks(scale: Scale) -> list[Tick]:
 
 
 def time_ticks(start: float, end: float, *, most: int = 6) -> list[Tick]:
-    """Times since the start, at round distances."""
+    """Return ticks of the time since the start, at round intervals."""
     span = end - start
     step = next((each for each in _TIME_STEPS if span / each <= most), math.ceil(span / most / _DAY) * _DAY)
     return [Tick(step * index / span, since(step * index)) for index in range(int(span / step) + 1)]
 
 
 def since(seconds: float) -> str:
-    """A time since the start.
+    """Format the time since the start.
 
     >>> [since(each) for each in (0, 45, 90, 3600, 5400, 90000, 172800)]
     ['0', '45 s', '1:30 min', '1 h', '1:30 h', '1 d 1 h', '2 d']
@@ -91,7 +91,7 @@ def since(seconds: float) -> str:
 
 
 def clock(moment: float) -> str:
-    """A Unix time, in UTC, to the second."""
+    """Format a Unix time in UTC, with seconds."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment))
     except (OverflowError, ValueError, OSError):
@@ -99,7 +99,7 @@ def clock(moment: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A number in few characters.
+    """Format a number compactly.
 
     >>> [format_number(each) for each in (0, 0.00012, 0.5, 1234, 56_000, 3.2e6, 1e12)]
     ['0', '0.00012', '0.5', '1234', '56k', '3.2M', '1e+12']
@@ -114,7 +114,7 @@ def format_number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time with as many digits as it deserves.
+    """Format a duration with three significant digits below one minute.
 
     >>> [duration(each) for each in (0.00042, 0.0193, 4.31, 75, 4000, 200_000)]
     ['420 µs', '19.3 ms', '4.31 s', '1:15 min', '1:06 h', '2 d 7 h']

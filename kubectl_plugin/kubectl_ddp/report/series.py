@@ -1,4 +1,4 @@
-"""Numbers over time, whoever kept them: a name, labels, and a value or none at each of some times."""
+"""Time series independent of their source: name, labels, and one optional value per time."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from typing import Any, Final
 from ddp_trainer.common.constants import HISTORY_VERSION
 
 POD: Final = "pod"
-"""Label that says which pod told a series."""
+"""Label with the pod that reported a series."""
 
 MOST_SERIES: Final = 5_000
 MOST_READINGS: Final = 1_000
-"""Of one pod. A page is drawn from what a pod says, and a pod may say anything."""
+"""Limits per pod, since a pod may report anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One number over time."""
+    """One time series."""
 
     name: str
     times: Sequence[float]
-    """Unix times, rising."""
+    """Ascending Unix times."""
     values: Sequence[float | None]
-    """As many as times; None where it was not told."""
+    """One value per time; None if missing."""
     labels: Mapping[str, str] = field(default_factory=dict)
     is_whole: bool = True
-    """Whether nothing was before the first value: a counter that appears later than the first time began at 0 then."""
+    """True if the series is complete: a counter that appears later than the first time started there at 0."""
 
     def known(self) -> Iterator[tuple[float, float]]:
-        """Time and value, where there is one."""
+        """Yield the times and values that are not missing."""
         return ((moment, value) for moment, value in zip(self.times, self.values, strict=True) if value is not None)
 
     @property
     def last(self) -> float | None:
-        """The latest finite value."""
+        """Latest finite value."""
         return next((value for value in reversed(self.values) if value is not None and math.isfinite(value)), None)
 
 
 def chosen(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
-    """Series of a name that have just these labels beside the pod's."""
+    """Return the series with this name and exactly these labels in addition to the pod's."""
     wanted = {*labels}
     return [each for each in series if each.name == name and each.labels.keys() - {POD} == wanted]
 
 
 def read(text: str, pod: str) -> list[Series]:
-    """What a pod's aggregator has kept (``ddp_trainer.metrics.serve.history_format``); nothing where that cannot be
-    read.
+    """Parse the history of a pod's aggregator (``ddp_trainer.metrics.serve.history_format``); return no series if it is
+    invalid.
     """
     try:
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""What a job's series come to on one time axis: throughput, loss, phases, states of time, ranks, and changes."""
+"""Summary of a job's series on one time axis: throughput, loss, phases, states of time, ranks, and changes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, build_timeline, elementwise_ratio, growth, merge_growth
 
 LOST = "lost_progress"
-"""Beside the states of ``contract.JobTime``: what of the productive time had to be done again."""
+"""State beyond those of ``contract.JobTime``: productive time whose steps had to be repeated."""
 
 
 class Kind(StrEnum):
-    """What kind of thing happened at a moment."""
+    """Kind of a change."""
 
     RESTART = "restart"
-    """The worker group was formed anew: something went wrong, or somebody told it to."""
+    """The worker group re-formed, after a failure or on request."""
     SCALE = "scale"
-    """Nodes came or went."""
+    """Nodes joined or left."""
     FAILURE = "failure"
-    """A container ended that should not have, or the first error."""
+    """A container failed, or the first error occurred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that happened."""
+    """One event in the life of the job."""
 
     time: float
     kind: Kind
@@ -38,46 +38,46 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHistory:
-    """What one rank did on one pod."""
+    """History of one rank on one pod."""
 
     rank: int
     local_rank: int | None
     pod: str
     own: Values
-    """Seconds of a step without waiting for other ranks, part by part."""
+    """Step time in seconds without waiting for other ranks, per interval."""
     steps: float
     seconds: float
-    """In steps, over all that is known."""
+    """Total seconds in steps."""
     waited: float
-    """Of these, waiting for other ranks or for the network."""
+    """Part of these seconds spent waiting for other ranks or for the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTimeSeries:
-    """All of it. Values are one for each part of the timeline."""
+    """All summarized series. Values are one per interval of the timeline."""
 
     timeline: Timeline
     throughput: Values
-    """Samples per second, all ranks together."""
+    """Samples per second over all ranks."""
     samples: float
     loss: Values
     broken: tuple[int, ...]
-    """Parts in which the loss was no finite number."""
+    """Intervals in which the loss was not finite."""
     phases: Mapping[str, Values]
-    """Seconds of all ranks by phase; phases that took no time are left out."""
+    """Seconds of all ranks by phase; phases without time are left out."""
     states: Mapping[str, Values]
-    """Seconds of the job's wall clock by state."""
+    """Seconds of the job's wall-clock time by state."""
     spent: Mapping[str, float]
-    """Seconds of the whole job by state, and lost progress."""
+    """Total seconds of the job by state, and lost progress."""
     world: Values
     worlds: tuple[int, ...]
-    """World sizes in their order, each once in a row."""
+    """World sizes in order, without consecutive repetitions."""
     ranks: tuple[RankHistory, ...] = ()
     changes: tuple[Change, ...] = field(default=())
 
 
 def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
-    """What the series come to; None where there are not two readings of anything."""
+    """Summarize the series; return None if no series has two samples."""
     account = _account(chosen(series, Metric.JOB_TIME, MetricLabel.STATE))
     timeline = build_timeline(series, since=account[0].times[0] if account else None)
     if timeline is None:
@@ -125,11 +125,11 @@ def _phase_seconds(series: Sequence[Series], timeline: Timeline) -> dict[str, Va
 
 
 def _account(series: Sequence[Series]) -> list[Series]:
-    """The job's ledger of time as one series for each state, whichever pods told of it.
+    """Return the job's time accounting as one series per state, merged over all pods.
 
-    It moves when a step is committed, and then tells of all the time since it last did: readings at which it had not
-    moved are left out, so that the way between two others is the time that they tell of. Where little was before the
-    first, it begins with the job.
+    The accounting changes when a step is committed, and then covers the whole time since its last change. Samples
+    without a change are left out, so that each remaining interval is the time it accounts for. If the time before the
+    first sample is short, the series starts with the job.
     """
     told: dict[float, dict[str, float]] = {}
     for each in series:
@@ -156,7 +156,7 @@ def _states(account: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
 
 
 def _seconds_by_state(series: Sequence[Series]) -> dict[str, float]:
-    """The account of the pod that knows most; states that took no time are left out."""
+    """Return the time accounting of the most advanced pod; states without time are left out."""
     found: dict[str, float] = {}
     for each in chosen(series, Metric.JOB_TIME, MetricLabel.STATE):
         state = each.labels[MetricLabel.STATE]
@@ -209,7 +209,7 @@ def _rank(key: _Key, steps: Series, seconds: Series | None, waited: Series | Non
 
 
 def _sizes(series: Sequence[Series]) -> Iterator[tuple[float, float]]:
-    """World size over time: what the pods of the latest generation say."""
+    """Yield the world size over time, as reported by pods of the latest generation."""
     rounds = {each.labels.get(POD, ""): each for each in chosen(series, Metric.RENDEZVOUS_ROUND)}
     told: list[tuple[float, float, float]] = []
     for each in chosen(series, Metric.WORLD_SIZE):
@@ -224,7 +224,7 @@ def _sizes(series: Sequence[Series]) -> Iterator[tuple[float, float]]:
 
 
 def _forward_fill(readings: Sequence[tuple[float, float]], timeline: Timeline) -> Values:
-    """The last value of each part; where there is none, that of the part before."""
+    """Return the last value of each interval; an interval without one repeats the value before."""
     values: list[float | None] = [None] * timeline.count
     for moment, value in readings:
         values[timeline.part(moment)] = value
@@ -242,7 +242,7 @@ def _scale_changes(sizes: Iterable[tuple[float, float]]) -> Iterator[Change]:
 
 
 def _restarts(series: Sequence[Series]) -> Iterator[Change]:
-    """Every pod counts the whole run from when it began, so the pod that knows of most restarts tells them."""
+    """Yield the restarts of the pod with the most, per cause; every pod counts the whole run from its own start."""
     causes: dict[str, dict[str, list[Change]]] = {}
     for each in chosen(series, Metric.RESTARTS, MetricLabel.CAUSE):
         cause = each.labels[MetricLabel.CAUSE]

@@ -1,4 +1,4 @@
-"""A common time axis, in equal parts, and what counters grew by in each of them."""
+"""Common time axis of equal intervals, and the growth of counters in each."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kubectl_ddp.report.series import Series
 
 MOST_PARTS: Final = 120
 _LEAST_COVER: Final = 0.2
-"""Share of a part that readings must cover before a rate is told of it."""
+"""Share of an interval that samples must cover for a rate."""
 
 Values = tuple[float | None, ...]
-"""One for each part; None where nobody knows."""
+"""One value per interval; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """From ``start`` on, ``count`` parts of ``width`` seconds."""
+    """Axis of ``count`` intervals of ``width`` seconds from ``start``."""
 
     start: float
     width: float
@@ -29,31 +29,31 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """Where the last part ends."""
+        """End of the last interval."""
         return self.start + self.width * self.count
 
     def midpoints(self) -> tuple[float, ...]:
-        """The middle of each part."""
+        """Return the midpoint of each interval."""
         return tuple(self.start + self.width * (index + 0.5) for index in range(self.count))
 
     def place(self, moment: float) -> float:
-        """Where a moment lies, 0 at the start and 1 at the end; outside of that it is put to the nearer one."""
+        """Return the position of a time from 0 (start) to 1 (end), clamped to this range."""
         return min(1.0, max(0.0, (moment - self.start) / (self.end - self.start)))
 
     def part(self, moment: float) -> int:
-        """The part that a moment lies in."""
+        """Return the index of the interval that contains a time."""
         return min(self.count - 1, max(0, int((moment - self.start) / self.width)))
 
 
 def build_timeline(series: Sequence[Series], *, since: float | None = None, most: int = MOST_PARTS) -> Timeline | None:
-    """The axis that shows all of these, from ``since`` on if that is earlier; None where none has two readings."""
+    """Return the axis that covers all series, or None if none has two samples; starts at ``since`` if earlier."""
     readings = [[moment for moment, _ in each.known()] for each in series]
     told = [times for times in readings if len(times) > 1]
     if not told:
         return None
     start, end = min(times[0] for times in told), max(times[-1] for times in told)
     start = start if since is None else min(start, since)
-    # A part that is shorter than the time between two readings would show how they were taken.
+    # Intervals shorter than the sampling interval would show artefacts of the sampling.
     between = max(_median_interval(times) for times in told)
     count = min(most, max(1, int((end - start) / between)))
     return Timeline(start, (end - start) / count, count)
@@ -66,21 +66,21 @@ def _median_interval(times: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What counters grew by in each part of a timeline."""
+    """Growth of counters in each interval of a timeline."""
 
     amounts: tuple[float, ...]
     covered: tuple[float, ...]
-    """Seconds of the part between readings: of the others nothing is known."""
+    """Seconds of each interval between samples; the rest is unknown."""
 
     def per_second(self, width: float) -> Values:
-        """Growth per second, where enough of a part is known."""
+        """Return the growth per second; None for intervals with too little coverage."""
         return tuple(
             amount / seconds if seconds >= _LEAST_COVER * width else None
             for amount, seconds in zip(self.amounts, self.covered, strict=True)
         )
 
     def known(self, width: float) -> Values:
-        """Growth, where enough of a part is known."""
+        """Return the growth; None for intervals with too little coverage."""
         return tuple(
             amount if seconds >= _LEAST_COVER * width else None
             for amount, seconds in zip(self.amounts, self.covered, strict=True)
@@ -88,10 +88,10 @@ class Growth:
 
 
 def growth(series: Series, timeline: Timeline) -> Growth:
-    """Spread what a counter grew by between two readings evenly over the time between them.
+    """Distribute the growth of a counter between two samples evenly over the time between them.
 
-    A counter that falls was begun anew at 0. One that is whole, and appears after the first time that others are told
-    for, began at 0 too, since then.
+    A counter that decreases was reset to 0. A complete counter that appears after the first time of the others started
+    at 0 at that time.
     """
     amounts, covered = [0.0] * timeline.count, [0.0] * timeline.count
     readings = list(series.known())
@@ -115,7 +115,7 @@ def _spread(
 
 
 def merge_growth(grown: Sequence[Growth], timeline: Timeline) -> Growth:
-    """The sum of several counters; covered is what any of them covers."""
+    """Return the sum of several counters; covered is the longest coverage of any of them."""
     if not grown:
         return Growth((0.0,) * timeline.count, (0.0,) * timeline.count)
     amounts = tuple(map(sum, zip(*(each.amounts for each in grown), strict=True)))
@@ -123,7 +123,7 @@ def merge_growth(grown: Sequence[Growth], timeline: Timeline) -> Growth:
 
 
 def total(values: Iterable[Values]) -> Values:
-    """The sum in each part of those that are known there."""
+    """Return the sum of the known values of each interval."""
     return tuple(
         sum(each for each in column if each is not None) if any(each is not None for each in column) else None
         for column in zip(*values, strict=True)
@@ -131,7 +131,7 @@ def total(values: Iterable[Values]) -> Values:
 
 
 def elementwise_ratio(dividends: Values, divisors: Values) -> Values:
-    """Part by part; None where either is not known, or there is nothing to divide by."""
+    """Return the ratio per interval; None if a value is unknown or the divisor is 0."""
     return tuple(
         dividend / divisor if dividend is not None and divisor else None
         for dividend, divisor in zip(dividends, divisors, strict=True)
