@@ -1,4 +1,4 @@
-"""``--parallel auto``: the layout that a plan finds best for the GPT of the job, on its GPUs."""
+"""``--parallel auto``: choice of the best planned layout for the job's GPT on its GPUs."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ YOURSELF: Final = "Name a layout, as in --parallel shard=8; 'kubectl ddp plan' c
 
 @dataclass(frozen=True, slots=True)
 class PlannedLayout:
-    """What a plan came to."""
+    """Layout chosen by a plan."""
 
     layouts: LayoutRange
     args: tuple[str, ...]
-    """Words that the program gets beside its own, without which the layout would not fit or not be as fast."""
+    """Additional arguments of the program that the layout needs to fit or to be fast."""
     why: str
-    """The layout and its reasons, for one line."""
+    """Layout and reasons in one line."""
 
 
 def plan_layout(values: Mapping[str, Any]) -> PlannedLayout:
-    """The best layout for the values of a job, by dotted key.
+    """Return the best layout for the values of a job, by dotted key.
 
-    Raises UsageError for what a plan cannot know or options refuse, and PreflightFailed where no layout fits.
+    Raises:
+        UsageError: If the plan lacks information, or the job's options conflict with every layout.
+        PreflightFailed: If no layout fits.
     """
     args = tuple(values.get("args", ()))
     model = _model(values, args)
@@ -81,7 +83,7 @@ def _model(values: Mapping[str, Any], args: Sequence[str]) -> ReferenceModel:
     if (schedule := last_flag_value(args, "--pipeline-schedule") or SCHEDULE) != SCHEDULE:
         raise _unknown(f"a plan counts by the schedule {SCHEDULE}, and the job has --pipeline-schedule {schedule}")
     if (model := reference_model(program, args)) is None:
-        _parse_workload(args)  # which has the sentence for most of what is no model
+        _parse_workload(args)  # this function has the messages for most invalid models
         raise _unknown("the trainer will refuse the job's words about its model or its batch")
     return model
 
@@ -89,7 +91,7 @@ def _model(values: Mapping[str, Any], args: Sequence[str]) -> ReferenceModel:
 def _parse_workload(args: Sequence[str]) -> tuple[Shape, Work]:
     try:
         return parse_job_args(args)
-    except UnknownModel as error:  # whose way out is the command plan's
+    except UnknownModel as error:  # its hint is about the command plan
         raise UsageError(error.message, hint=YOURSELF) from None
 
 
@@ -121,9 +123,10 @@ def _unknown(what: str) -> UsageError:
 
 
 def _elastic(found: Plan, nodes: Nodes, nproc: int) -> Iterator[tuple[Estimate, LayoutRange]]:
-    """Layouts that fit, each with as few replicas as the fewest nodes have; not those whose replicas they cannot hold.
+    """Yield the fitting layouts, with a minimum of replicas for the fewest nodes; layouts without whole replicas are
+    left out.
 
-    A replica stays what it is, and with it what it has in memory, since passes have as many samples at any size.
+    The memory of a replica stays the same, since passes have the same number of samples at any size.
     """
     fewest = nodes.minimum * nproc
     for way in found.fitting:
@@ -135,7 +138,7 @@ def _elastic(found: Plan, nodes: Nodes, nproc: int) -> Iterator[tuple[Estimate, 
 def _layout_violations(
     model: ReferenceModel, layouts: LayoutRange, way: Estimate, values: Mapping[str, Any]
 ) -> Iterator[object]:
-    """Why the trainer would refuse, as the job's own rules say it."""
+    """Yield the reasons why the trainer would refuse the layout, by the job's own rules."""
     cut = replace(model, micro_batch=way.choice.micro_batch)
     nodes, nproc = values["nnodes"], values["nproc"]
     for layout in layouts_by_nodes(layouts, nodes, nproc).values():
@@ -143,7 +146,7 @@ def _layout_violations(
 
 
 def _chosen_flags(way: Estimate, work: Work, args: Sequence[str]) -> tuple[str, ...]:
-    """What was chosen beside the layout, and the job did not say."""
+    """Return the flags that the plan chose and the job did not set."""
     micro_batch = () if last_flag_value(args, MICRO_BATCH) else (MICRO_BATCH, str(way.choice.micro_batch))
     again = way.choice.recomputation
     return (*micro_batch, *(() if again == work.recomputation else again.flags))

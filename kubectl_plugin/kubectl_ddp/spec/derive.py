@@ -1,4 +1,4 @@
-"""What follows from what was said: a rule for each key that may be left out."""
+"""Defaults that depend on other values: one rule per optional key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, nothing_shared
 
 Values = dict[str, Any]
-"""Dotted key to parsed value; maps entry by entry."""
+"""Parsed values by dotted key; maps are entry by entry."""
 
 DEFAULT: Final = Origin(Kind.DEFAULT)
 GIB: Final = 2**30
@@ -22,22 +22,22 @@ GIB: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class DefaultingContext:
-    """What a job takes from where it is made, and not from what was said."""
+    """Values from the environment of the command, as opposed to the user's settings."""
 
     image: str
-    """Image when none is given."""
+    """Default image."""
     image_origin: Origin = DEFAULT
     name_suffix: str = ""
-    """Ending that makes a name unique which is made of the program."""
+    """Suffix that makes a default name unique."""
     shared: Shared = nothing_shared
-    """Presets of the place where it will run; asked for one that we do not bring."""
+    """Function that loads shared presets; used for a preset that is not built in."""
     plans: bool = True
-    """Whether ``parallel: auto`` is to become a layout; not where somebody is about to plan."""
+    """True to resolve ``parallel: auto`` to a layout; False if the caller plans itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Fills one key that nobody gave."""
+    """Default for one key."""
 
     key: str
     make: Callable[[Values, DefaultingContext], tuple[Any, Origin] | None]
@@ -112,4 +112,4 @@ RULES: Final[Sequence[Rule]] = (
     Rule("shm", _shm),
     Rule("env.OMP_NUM_THREADS", _threads),
 )
-"""In order: each may use what those before it made."""
+"""Rules in order; each may use the results of earlier ones."""

@@ -13,7 +13,7 @@ from kubectl_ddp.spec.values import LABEL, LABEL_VALUE, QUALIFIED
 
 @dataclass(frozen=True, slots=True)
 class DnsServer:
-    """Pods of one namespace with one label, or a block of addresses."""
+    """DNS server: pods of one namespace with one label, or a block of addresses."""
 
     namespace: str = ""
     label: str = ""
@@ -23,7 +23,7 @@ class DnsServer:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``NAMESPACE/LABEL=VALUE`` of pods, or ``CIDR``.
+        """Parse ``NAMESPACE/LABEL=VALUE`` of pods, or ``CIDR``.
 
         Raises:
             BadValue: If the text is neither.
@@ -48,6 +48,6 @@ class DnsServer:
 
 
 DEFAULT: Final = (DnsServer.parse("kube-system/k8s-app=kube-dns"), DnsServer.parse("169.254.20.10"))
-"""The pods behind the Service ``kube-dns``, and NodeLocal DNSCache at its documented address."""
+"""Pods behind the Service ``kube-dns``, and NodeLocal DNSCache at its documented address."""
 PORTS: Final = (53, 5353)
-"""A NetworkPolicy sees the port of the pod, which is 5353 where DNS runs without privileges."""
+"""Ports of DNS. A NetworkPolicy applies to the port of the pod, which is 5353 if DNS runs without privileges."""

@@ -1,4 +1,4 @@
-"""Who runs a job on a cluster, and who starts its nodes together: words that the user may say."""
+"""Engines that run a job on a cluster, and gang schedulers that start its nodes together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class Engine(StrEnum):
-    """The kind of object that a job becomes; each runs the same pods with the same exit codes."""
+    """Kind of the job object; all engines run the same pods with the same exit codes."""
 
     AUTO = "auto"
-    """The first of the others that the cluster serves."""
+    """The first engine that the cluster serves."""
     PYTORCHJOB = "pytorchjob"
     """Kubeflow training operator, v1."""
     TRAINJOB = "trainjob"
@@ -17,15 +17,15 @@ class Engine(StrEnum):
     JOBSET = "jobset"
     """JobSet, without Kubeflow."""
     JOB = "job"
-    """Kubernetes' own Indexed Job; needs no operator."""
+    """Kubernetes' Indexed Job; needs no operator."""
 
 
 class Gang(StrEnum):
-    """Who sees to it that the least number of nodes starts together, or not at all."""
+    """Scheduler that starts either the minimum number of nodes together or none."""
 
     NONE = "none"
     AUTO = "auto"
-    """The first of the others that the cluster serves."""
+    """The first gang scheduler that the cluster serves."""
     KUEUE = "kueue"
     VOLCANO = "volcano"
     SCHEDULER_PLUGINS = "scheduler-plugins"

@@ -1,4 +1,4 @@
-"""A job and its fabric: which one it is, what it adds to the job, and what stands against it."""
+"""Fabric of a job: choice, added values, and conflicts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.node_requirements import Rdma
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
-"""Label that clouds give their machines."""
+"""Node label with the cloud's machine type."""
 ACCELERATOR: Final = "cloud.google.com/gke-accelerator"
 LISTS: Final = frozenset({"topology", "networks"})
-"""Keys whose values are lists; a fabric writes them with commas."""
+"""Keys with lists as values; a fabric separates the items by commas."""
 TARGETS: Final = frozenset(Target)
 
 
 def parse_fabric(raw: Raw) -> str:
-    """The name of a fabric, ``auto`` or ``none``. Raises BadValue."""
+    """Parse the name of a fabric, ``auto`` or ``none``. Raises BadValue."""
     name = text(raw)
     if name != AUTO:
         try:
@@ -40,13 +40,13 @@ def parse_fabric(raw: Raw) -> str:
 
 
 def facts_of(values: Mapping[str, Any]) -> Facts:
-    """What the values of a job, by dotted key, say of its nodes."""
+    """Return the node facts from the values of a job, by dotted key."""
     labels = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("nodeSelector.")}
     return _facts(values["nnodes"], values["gpus"], labels, values.get("gpuType"), values.get("rdma"), values["image"])
 
 
 def facts_of_job(spec: JobSpec) -> Facts:
-    """The same of a job that is complete."""
+    """Return the node facts of a complete job."""
     return _facts(spec.nnodes, spec.gpus, spec.node_selector, spec.gpu_type, spec.rdma, spec.image)
 
 
@@ -65,13 +65,13 @@ def _facts(
 
 
 def chosen(values: Mapping[str, Any]) -> tuple[str, Origin]:
-    """The fabric of which the values speak."""
+    """Return the fabric that matches the values, with its origin."""
     choice = choose(facts_of(values))
     return choice.name, Origin(Kind.RULE, choice.about, choice.reason)
 
 
 def layer(name: str, facts: Facts) -> Layer:
-    """What a fabric says in the words of a job."""
+    """Return the values that a fabric sets on job keys."""
     return {
         entry.key: Given(_raw(entry), Origin(Kind.FABRIC, name, entry.why))
         for entry in effective_entries(name, facts)
@@ -80,23 +80,23 @@ def layer(name: str, facts: Facts) -> Layer:
 
 
 def object_entries(spec: JobSpec) -> list[Entry]:
-    """What it says for which a job has no word: fields of the objects."""
+    """Return the values of the job's fabric without a job key: fields of the objects."""
     return [entry for entry in effective_entries(spec.fabric, facts_of_job(spec)) if entry.target in TARGETS]
 
 
 def value_origins(spec: JobSpec) -> Iterator[tuple[str, str, Origin]]:
-    """Those additions as a row each: key, value, origin."""
+    """Yield key, value and origin of each entry of :func:`object_entries`."""
     for entry in object_entries(spec):
         yield entry.key, entry.value, Origin(Kind.FABRIC, spec.fabric, entry.why)
 
 
 def has_entries(spec: JobSpec) -> bool:
-    """Whether the fabric adds anything to the job."""
+    """Return True if the fabric adds anything to the job."""
     return bool(effective_entries(spec.fabric, facts_of_job(spec)))
 
 
 def fabric_notes(spec: JobSpec) -> Iterator[str]:
-    """What the cluster and the image must bring along."""
+    """Yield the fabric's requirements on the cluster and the image."""
     for need in _needs(spec):
         yield f"fabric {spec.fabric}: {need.message} ({need.source})"
     if spec.fabric == NONE and spec.gpus and spec.nnodes.maximum > 1:
@@ -107,7 +107,7 @@ def fabric_notes(spec: JobSpec) -> Iterator[str]:
 
 
 def fits_the_nodes(spec: JobSpec) -> None:
-    """A fabric joins GPUs, or has none; and some end at the machine."""
+    """Check that the job has GPUs if and only if the fabric connects them, and that it does not exceed its size."""
     for profile in profiles(spec.fabric):
         if profile.has_gpus and not spec.gpus:
             raise UsageError(
@@ -127,7 +127,7 @@ def fits_the_nodes(spec: JobSpec) -> None:
 
 
 def validate_rdma_devices(spec: JobSpec) -> None:
-    """A pod sees the RDMA devices that it asks for, and no others."""
+    """Check that the job requests the RDMA devices of its fabric; pods have access only to requested devices."""
     for profile in profiles(spec.fabric):
         if not profile.devices or spec.nnodes.maximum == 1:
             continue
@@ -143,7 +143,7 @@ def validate_rdma_devices(spec: JobSpec) -> None:
 
 
 def override_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
-    """Values of the user where the fabric has others."""
+    """Yield a warning for each value of the user that differs from the fabric's."""
     values = {f"env.{name}": value for name, value in spec.env.items()}
     values |= {f"nodeSelector.{name}": value for name, value in spec.node_selector.items()}
     values |= {"rdma": str(spec.rdma)} if spec.rdma else {}
@@ -157,7 +157,7 @@ def override_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
 
 
 def env_conflict_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
-    """Variables of the user that stand against the fabric."""
+    """Yield a warning for each variable of the user that conflicts with the fabric."""
     set_by_it = {entry.key: entry.value for entry in effective_entries(spec.fabric, facts_of_job(spec))}
     variables: dict[str, str | None] = {**spec.env, **dict.fromkeys(spec.secret_env)}
     for profile in profiles(spec.fabric):
@@ -172,14 +172,14 @@ def env_conflict_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
 
 
 def critical_requirement_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
-    """What would end the job at its start, or slow it down, if the cluster did not have it."""
+    """Yield a warning for each requirement without which the job fails at its start or runs slowly."""
     for need in _needs(spec):
         if need.is_grave:
             yield SpecWarning(f"fabric {spec.fabric}: {need.message}")
 
 
 def nccl_version_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
-    """Values that the NCCL of the image does not know yet."""
+    """Yield a warning for each value that the image's NCCL does not support."""
     facts = facts_of_job(spec)
     for entry in too_new(spec.fabric, facts):
         nccl = ".".join(map(str, facts.nccl or ()))
@@ -202,7 +202,7 @@ def _needs(spec: JobSpec) -> Iterator[Need]:
 
 
 def rdma_hint(profile: Profile) -> str:
-    """How a job asks for the devices of a fabric."""
+    """Return a hint with the request for a fabric's devices."""
     known = ", ".join(f"{devices} on {machine}" for machine, devices in profile.hints.items())
     name = profile.devices[0] if not profile.devices[0].endswith("/") else f"{profile.devices[0]}NAME"
     more = f" {known}; or name the machine with --node-selector {MACHINE}=TYPE" if known else ""

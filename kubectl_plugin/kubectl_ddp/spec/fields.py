@@ -1,4 +1,4 @@
-"""The keys of a job file, which are the flags in camelCase: one table, from which flags, files and JSON are read."""
+"""Keys of a job file, which are the flags in camelCase: the one table for flags, files and JSON."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from kubectl_ddp.spec.values import Egress, EnvSource, Raw, SecretKey, Toleratio
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key."""
+    """One key of a job file."""
 
     attribute: str
-    """Name in JobSpec, or ``program`` for the three ways to say what runs."""
+    """Name in JobSpec; ``program`` for the three keys of the program."""
     parse: Callable[[Raw], Any]
-    """Reads a flag's text, a file's or JSON's value. Raises BadValue."""
+    """Parser for a flag's text or a value of a file or JSON. Raises BadValue."""
     help: str
     metavar: str
     is_map: bool = False
-    """Given entry by entry, ``KEY=VALUE``; sources add to each other."""
+    """True if given entry by entry, ``KEY=VALUE``; the entries of all sources are merged."""
     is_list: bool = False
-    """Given several times; a stronger source replaces the whole list."""
+    """True if the flag can be repeated; a stronger source replaces the whole list."""
     is_closed: bool = False
-    """One of the words of ``metavar``; completion offers them."""
+    """True if the value is one of the words of ``metavar``, for completion."""
 
 
 VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -185,24 +185,24 @@ FIELDS: Final[Mapping[str, Field]] = {
         is_list=True,
     ),
 }
-"""Every key, in the order in which help, ``render --explain`` and JSON show them."""
+"""All keys in the order of help, ``render --explain`` and JSON."""
 
 PROGRAM_KEYS: Final = ("script", "module", "command")
 PRESET: Final = "preset"
-"""Not part of the job: names the preset that fills in values."""
+"""Key that names a preset with default values; not part of the job."""
 DERIVED: Final = frozenset({"args", "script"})
-"""Keys whose flags are the words of the command line instead."""
+"""Keys that the command line sets by positional words instead of flags."""
 SINGULAR: Final[Mapping[str, str]] = {
     "tolerations": "toleration",
     "mounts": "mount",
     "secrets": "secret",
     "networks": "network",
 }
-"""Flags given several times are named in the singular."""
+"""Singular names of repeatable flags."""
 
 
 def flag_of(key: str) -> str:
-    """The flag of a key.
+    """Return the flag of a key.
 
     >>> flag_of("maxRestarts"), flag_of("env.NAME")
     ('--max-restarts', '--env NAME')

@@ -1,6 +1,7 @@
-"""Secrets that stand in a job in clear: in its variables, by name or by form, and among its words.
+"""Detection of plain-text secrets in a job, by the name or form of a variable, and among its arguments.
 
-Whoever may read the job, its pods or its annotations could read them. No sentence here repeats a value.
+Everyone who may read the job, its pods or its annotations could read such a secret. The warnings never contain the
+value.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ if TYPE_CHECKING:
 VARIABLE: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE
 )
-"""Names of variables that hold one."""
+"""Pattern of variable names that denote a secret."""
 FLAG: Final = re.compile(
     r"(?i)^--?([a-z0-9]+[-_])*(password|passwd|passphrase|secret|api[-_]?key|access[-_]?key|private[-_]?key|"
     r"(hf|hub|auth|access|api|bearer|github|gitlab|wandb|refresh)[-_]?token)$"
 )
-"""Flags that are given one. A tokenizer's ``--pad-token`` is none."""
+"""Pattern of flags that take a secret. A tokenizer's ``--pad-token`` does not match."""
 FORM: Final = re.compile(CREDENTIALS)
 HARMLESS: Final = re.compile(r"(?i)\d{1,9}|true|false|none|null|/[\w./-]*|")
-"""Values of which none is a secret, whatever the name says: MAX_TOKENS is a number, and HF_TOKEN_PATH a file."""
+"""Pattern of values that are never secrets, whatever the name: MAX_TOKENS is a number, and HF_TOKEN_PATH a file."""
 AS_VARIABLE: Final = "--secret-env NAME=SECRET:KEY"
 
 
 def in_clear(spec: JobSpec) -> Iterator[SpecWarning]:
-    """A sentence for each place."""
+    """Yield a warning for each secret in plain text."""
     for name, value in spec.env.items():
         if FORM.search(value) or (VARIABLE.search(name) and not HARMLESS.fullmatch(value)):
             yield SpecWarning(

@@ -1,7 +1,7 @@
-"""Reads job files: YAML, strictly.
+"""Strict parser of job files in YAML.
 
-Scalars are taken as text and read by the field they belong to, so that ``nnodes: 1:2`` is not the number 62 and
-``env: {ANSWER: no}`` is not false, as YAML 1.1 would have it. Unknown and repeated keys are refused with their line.
+Scalars are read as text and parsed by their field. YAML 1.1 would read ``nnodes: 1:2`` as the number 62 and ``env:
+{ANSWER: no}`` as false. Unknown and repeated keys are rejected with their line.
 """
 
 from __future__ import annotations
@@ -28,25 +28,30 @@ STANDARD_INPUT: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """The text of a job file, and what to call it."""
+    """Text of a job file, and its name for messages."""
 
     name: str
     text: str
     directory: Path
-    """What relative paths in it start from."""
+    """Directory that relative paths in it refer to."""
 
     def line(self, node: yaml.Node) -> str:
-        """Where a part of it stands, as in ``job.yaml line 4``."""
+        """Return the location of a node, such as ``job.yaml line 4``."""
         return f"{self.name} line {node.start_mark.line + 1}"
 
 
 def read(file: str | JobFile) -> Layer:
-    """What a job file, or the one at a path (``-``: standard input), says. Raises UsageError or NotFound."""
+    """Return the values of a job file, or of the file at a path (``-``: standard input).
+
+    Raises:
+        UsageError: If the file is invalid.
+        NotFound: If the file does not exist.
+    """
     return parse(file if isinstance(file, JobFile) else open_file(file))
 
 
 def parse(file: JobFile) -> Layer:
-    """What a job file says: dotted key to value. Raises UsageError."""
+    """Return the values of a job file by dotted key. Raises UsageError."""
     root = _root(file)
     _check_header(file, root)
     layer: dict[str, Given] = {}
@@ -62,9 +67,16 @@ def parse(file: JobFile) -> Layer:
 
 
 def open_file(path: str, what: str = "job file", largest_bytes: int = LARGEST_BYTES) -> JobFile:
-    """The text at a path (``-``: standard input); ``what`` it is called where it cannot be had.
+    """Read the file at a path (``-``: standard input).
 
-    Raises UsageError or NotFound.
+    Args:
+        path: Path of the file.
+        what: Kind of file, for error messages.
+        largest_bytes: Maximum size.
+
+    Raises:
+        UsageError: If it cannot be read, is too large, or is not UTF-8.
+        NotFound: If it does not exist.
     """
     if path == STANDARD_INPUT:
         data, name, directory = sys.stdin.buffer.read(largest_bytes + 1), "standard input", Path()
@@ -123,7 +135,7 @@ def _check_header(file: JobFile, root: yaml.MappingNode) -> None:
 
 
 def _entries(file: JobFile, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-    """Key, the node of the key, the node of the value; refuses what is no text and what was there before."""
+    """Yield key, node of the key, and node of the value; reject keys that are not text or repeated."""
     seen: dict[str, yaml.Node] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):

@@ -1,4 +1,4 @@
-"""What must hold between a job's layout, its nodes and processes, and the model that it trains."""
+"""Rules between a job's layout, its nodes and processes, and the trained model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
 
 MOST_LOOKED_AT: Final = 64
-"""Numbers of nodes between the least and the most that are looked at, from above: so a job comes to them."""
+"""Maximum number of node counts to check between the minimum and maximum, from above, the order in which nodes are
+lost.
+"""
 
 
 AUTO: Final = "auto"
-"""A plan chooses the layout, when all else is known about the job."""
+"""Word for a layout chosen by a plan, after all other values are known."""
 
 
 def parse_layouts(text: str) -> LayoutRange | str:
-    """Read ``replicate=2,shard=4,tp=2,pp=2``, sizes as N or MIN:MAX; or ``auto``. Raises BadValue."""
+    """Parse ``replicate=2,shard=4,tp=2,pp=2``, with sizes as N or MIN:MAX, or ``auto``. Raises BadValue."""
     if text == AUTO:
         return AUTO
     try:
@@ -37,7 +39,7 @@ def parse_layouts(text: str) -> LayoutRange | str:
 
 
 def validate_single_layout(spec: JobSpec) -> None:
-    """The reference trainer obeys a layout among its own arguments, and pods are placed by the job's."""
+    """Check that trainer and job do not set different layouts; the job's layout determines the placement."""
     own = last_flag_value(spec.args, "--parallel") if runs_the_trainer(spec.program) else None
     if own is None:
         return
@@ -52,7 +54,7 @@ def validate_single_layout(spec: JobSpec) -> None:
 
 
 def the_layout_changes_with_the_nodes(spec: JobSpec) -> None:
-    """A number of nodes that changes needs a layout that does."""
+    """Check that the layout of an elastic job can change with the number of nodes."""
     if spec.parallel is not None and spec.nnodes.is_elastic and (fixed := spec.parallel.fixed) is not None:
         raise UsageError(
             f"nnodes {spec.nnodes} lets the number of ranks change, and parallel '{fixed}' always takes {fixed.world}.",
@@ -61,7 +63,7 @@ def the_layout_changes_with_the_nodes(spec: JobSpec) -> None:
 
 
 def the_layout_takes_all_ranks(spec: JobSpec) -> None:
-    """The product of the sizes is that of nodes and processes, when all nodes are there and when the fewest are."""
+    """Check that the product of the sizes equals nodes times processes, at the maximum and the minimum of nodes."""
     if spec.parallel is None:
         return
     for nodes in dict.fromkeys((spec.nnodes.maximum, spec.nnodes.minimum)):
@@ -75,7 +77,7 @@ def the_layout_takes_all_ranks(spec: JobSpec) -> None:
 
 
 def validate_tp_within_pod(spec: JobSpec) -> None:
-    """Ranks of ``tp`` speak in every layer, forth and back; between pods that is slower than the work it spares."""
+    """Check that tp groups stay within a pod. They communicate in every layer, which is too slow between pods."""
     for name in (each.name for each in DIMENSIONS if each.is_used_in_layers):
         least, most = spec.parallel.size_ranges[name] if spec.parallel is not None else (1, 1)
         beyond = max(least, spec.nproc + 1)  # no larger one divides it either
@@ -90,9 +92,9 @@ def validate_tp_within_pod(spec: JobSpec) -> None:
 
 
 def the_model_fits_the_layout(spec: JobSpec) -> None:
-    """The reference trainer's GPT can be cut so, however many nodes there are; models of others are unknown.
+    """Check that the trainer's GPT supports the layout at every number of nodes; other models are unknown.
 
-    The trainer refuses for good: a job that loses the wrong number of nodes would not come back.
+    The trainer's refusal is permanent: a job that loses the wrong number of nodes would not recover.
     """
     model = reference_model(spec.program, spec.args)
     if spec.parallel is None or model is None:
@@ -108,7 +110,7 @@ def the_model_fits_the_layout(spec: JobSpec) -> None:
 
 
 def the_options_fit_the_layout(spec: JobSpec) -> None:
-    """The reference trainer takes its options in such a layout; those of other programs are their own."""
+    """Check that the trainer's options work with the layout; options of other programs are unknown."""
     is_its_own = spec.parallel is None and last_flag_value(spec.args, "--parallel") is not None
     if not runs_the_trainer(spec.program) or is_its_own:
         return
@@ -117,7 +119,7 @@ def the_options_fit_the_layout(spec: JobSpec) -> None:
 
 
 def validate_replica_topology(spec: JobSpec) -> None:
-    """Kueue alone keeps some of a job's pods together, and by their number; the first of them begin with the first."""
+    """Check that replicas can be placed together: only Kueue supports it, for groups of a fixed number of pods."""
     wishes = [wish for wish in spec.topology if wish.placement is Placement.REPLICA]
     if not wishes:
         return
@@ -148,7 +150,7 @@ def validate_replica_topology(spec: JobSpec) -> None:
 
 
 def _validate_pods_per_replica(spec: JobSpec, allowed: LayoutRange, wish: Topology) -> None:
-    """At any number of nodes, and of as many."""
+    """Check that a replica consists of whole pods, with the same number at every number of nodes."""
     replica = layout_of(spec).replica
     if replica % spec.nproc:
         raise UsageError(
@@ -167,28 +169,29 @@ def _validate_pods_per_replica(spec: JobSpec, allowed: LayoutRange, wish: Topolo
 
 
 def pods_of_a_replica(spec: JobSpec) -> int:
-    """How many pods hold one copy of the model, when all nodes are there."""
+    """Return the number of pods per copy of the model, at the maximum of nodes."""
     return layout_of(spec).replica // spec.nproc
 
 
 def layout_of(spec: JobSpec) -> Layout:
-    """The layout when all nodes are there; without one, every rank is a replica."""
+    """Return the layout at the maximum of nodes; without a layout, every rank is a replica."""
     world = spec.largest_world
     return spec.parallel.choose(world) if spec.parallel is not None else Layout(replicate=world)
 
 
 @lru_cache(maxsize=4)
 def layouts_by_nodes(allowed: LayoutRange, nnodes: Nodes, nproc: int) -> Mapping[int, Layout]:
-    """The layouts for the most nodes, for those that are reached first as nodes are lost, and for the fewest.
+    """Return the layouts at the maximum of nodes, after the first losses of nodes, and at the minimum.
 
-    Raises LayoutError where the fewest have too few ranks, which :func:`the_layout_takes_all_ranks` refuses before.
+    Raises:
+        LayoutError: If the minimum has too few ranks; :func:`the_layout_takes_all_ranks` rejects this earlier.
     """
     between = range(nnodes.maximum - 1, nnodes.minimum, -1)[:MOST_LOOKED_AT]
     return {nodes: allowed.choose(nodes * nproc) for nodes in (nnodes.maximum, *between, nnodes.minimum)}
 
 
 def replicas_over_pods(spec: JobSpec) -> Iterator[SpecWarning]:
-    """Replicas that end within a pod: losing that pod, the job loses two of them."""
+    """Yield a warning if replicas end within a pod, since the loss of this pod breaks two of them."""
     if spec.parallel is None:
         return
     replica = layout_of(spec).replica
@@ -201,7 +204,7 @@ def replicas_over_pods(spec: JobSpec) -> Iterator[SpecWarning]:
 
 
 def ranks_to_spare(spec: JobSpec) -> Iterator[SpecWarning]:
-    """Numbers of nodes between the least and the most at which not every rank has a place."""
+    """Yield a warning for the first number of nodes at which some ranks are not part of the layout."""
     if spec.parallel is None:
         return
     for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
@@ -214,7 +217,7 @@ def ranks_to_spare(spec: JobSpec) -> Iterator[SpecWarning]:
 
 
 def spare_ranks(allowed: LayoutRange, world: int) -> int:
-    """Of so many ranks, those without a place; all of them where no layout is small enough."""
+    """Return the number of ranks that are not part of the layout; all if no layout is small enough."""
     try:
         return world - allowed.choose(world).world
     except LayoutError:

@@ -1,4 +1,4 @@
-"""Who may read the metrics of a job's pods, beside the API server."""
+"""Additional sources that may scrape a job's metrics, next to the API server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kubectl_ddp.spec.quantity import BadValue
 from kubectl_ddp.spec.values import LABEL, LABEL_VALUE, QUALIFIED, Raw, each
 
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
-"""Label that Kubernetes gives every namespace: its name."""
+"""Label with the namespace's name, set by Kubernetes."""
 EVERYONE: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Pods of some namespaces, or addresses; everybody when neither is said."""
+    """Allowed source: pods of some namespaces, or addresses; everyone if both are empty."""
 
     label: str = ""
     """Label of the namespaces."""
@@ -28,7 +28,7 @@ class Reader:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``NAMESPACE``, ``LABEL=VALUE`` of namespaces, ``CIDR`` or ``*``. Raises BadValue.
+        """Parse ``NAMESPACE``, ``LABEL=VALUE`` of namespaces, ``CIDR`` or ``*``. Raises BadValue.
 
         >>> Reader.parse("monitoring"), Reader.parse("10.0.0.7")
         (Reader(label='kubernetes.io/metadata.name', value='monitoring', addresses=''), \
@@ -58,7 +58,7 @@ Reader(label='', value='', addresses='10.0.0.7/32'))
 
 
 def parse_ingress_peers(raw: Raw) -> tuple[Reader, ...]:
-    """At least one, since a policy without any would let everybody in. Raises BadValue."""
+    """Parse at least one source; a policy without sources would admit everyone. Raises BadValue."""
     found = each(Reader.parse)(raw)
     if not found:
         raise BadValue("the list is empty", hint="Leave it out for the namespace 'monitoring', or name who may read.")
@@ -66,4 +66,4 @@ def parse_ingress_peers(raw: Raw) -> tuple[Reader, ...]:
 
 
 MONITORING: Final = Reader(label=NAMESPACE_NAME, value="monitoring")
-"""Where Prometheus lives by its operator's own manifests and charts."""
+"""Namespace of Prometheus in its operator's manifests and charts."""

@@ -1,7 +1,7 @@
-"""What a person said of a job, found out from what it came to: the least that makes the same job again.
+"""Reduction of a complete job to the minimal settings that produce it again.
 
-A job that is there keeps every value, those too that followed from others. Taken over as they are, they would stand in
-the way of a change: memory was derived from the number of GPUs, and should be derived anew when that changes.
+A submitted job contains all values, including derived ones. Reusing them unchanged would block later changes: memory is
+derived from the number of GPUs, and must be derived again when that changes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.serialization import spec_to_dict
 
 KEPT: Final = frozenset({"name", "namespace", "image", *PROGRAM_KEYS})
-"""Keys that are said even where they would come out the same: another day they may not."""
+"""Keys that are always kept, since their defaults may change over time."""
 
 
 def minimal_layer(spec: JobSpec, origin: Origin) -> Layer:
-    """What to say to get ``spec`` again; ``origin`` is where each value then comes from."""
+    """Return the minimal settings that resolve to ``spec``, with ``origin`` as the origin of each value."""
     surroundings = DefaultingContext(image=spec.image)
     said = dict(entries(spec, origin))
     for key in reversed(said):
@@ -33,12 +33,12 @@ def minimal_layer(spec: JobSpec, origin: Origin) -> Layer:
 
 
 def origin_from_job(job: str) -> Origin:
-    """The origin of values that another job had."""
+    """Return the origin of values copied from another job."""
     return Origin(Kind.FILE, f"job {job}")
 
 
 def entries(spec: JobSpec, origin: Origin) -> Iterator[tuple[str, Given]]:
-    """Every value of a job, by dotted key."""
+    """Yield every value of a job by dotted key."""
     for key, value in spec_to_dict(spec).items():
         if key not in FIELDS:
             continue

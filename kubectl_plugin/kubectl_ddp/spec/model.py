@@ -1,4 +1,4 @@
-"""The job, in the user's words."""
+"""The complete job specification."""
 
 from __future__ import annotations
 
@@ -20,93 +20,93 @@ from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """One job, complete and consistent: what contradicts itself raises UsageError when it is made."""
+    """Complete and consistent job; inconsistent values raise UsageError at construction."""
 
     name: str
-    """Name of the job and the beginning of every name made for it."""
+    """Name of the job, and prefix of all derived names."""
     program: Program
-    """What every rank runs."""
+    """Program that every rank runs."""
     code: str | None = None
-    """Directory of this machine that travels with the job; where its processes work, and a script's path begins."""
+    """Local directory shipped with the job; it becomes the working directory and the base of a script's path."""
     args: tuple[str, ...] = ()
-    """Words handed to the program."""
+    """Arguments of the program."""
     nnodes: Nodes
-    """How many nodes, at least and at best."""
+    """Minimum and maximum number of nodes."""
     nproc: int
     """Processes per node, one rank each."""
     parallel: LayoutRange | None = None
-    """How the ranks share one model; the program's own affair when ``None``."""
+    """Parallel layout of the ranks; None if the program decides."""
     gpus: int = 0
     """GPUs per node."""
     cpu: Cpu
     """Cores per node."""
     memory: Memory
-    """Memory per node, shared memory included."""
+    """Memory per node, including shared memory."""
     shm: Memory
-    """What of it /dev/shm may take; data loaders hand batches over there."""
+    """Maximum size of /dev/shm, which data loaders use to pass batches; counts toward ``memory``."""
     image: str
-    """Container image that holds ddp_trainer, torch and what the program imports."""
+    """Container image with ddp_trainer, torch and all imports of the program."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables, taken literally."""
+    """Environment variables with literal values."""
     secret_env: Mapping[str, SecretKey] = field(default_factory=dict)
-    """Environment variables whose values stay in Secrets."""
+    """Environment variables with values from Secrets."""
     env_from: tuple[EnvSource, ...] = ()
     """Secrets and ConfigMaps whose entries all become variables."""
     max_restarts: int = 10
-    """How often the workers may fail and be started anew, counted over the whole job."""
+    """Maximum number of restarts of the workers after failures, over the whole job."""
     grace_seconds: int = 30
-    """Seconds from SIGTERM to SIGKILL: the time to finish a step and save."""
+    """Seconds from SIGTERM to SIGKILL, to finish a step and save."""
     checkpoint_claim: str | None = None
-    """Volume that all nodes share for checkpoints; without one each node keeps its own copy."""
+    """Volume for checkpoints, shared by all nodes; without one, each node keeps its own copy."""
     deadline_seconds: int | None = None
     """Seconds after which the job is stopped and counts as failed."""
     ttl_seconds: int | None = None
-    """Seconds for which a finished job is kept."""
+    """Seconds that a finished job is kept."""
     namespace: str | None = None
-    """Namespace; that of the context when ``None``."""
+    """Namespace; None for the context's."""
     priority: str | None = None
-    """Priority class."""
+    """Priority class of the pods."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels that a machine must have."""
+    """Required labels of nodes."""
     tolerations: tuple[Toleration, ...] = ()
-    """Taints of machines that the job does not mind."""
+    """Tolerated taints of nodes."""
     engine: Engine = Engine.AUTO
-    """The kind of object that it becomes on a cluster."""
+    """Kind of the job object on a cluster."""
     mounts: tuple[Mount, ...] = ()
-    """Volumes beside the job's own."""
+    """Additional volumes."""
     secrets: tuple[SecretFiles, ...] = ()
     """Secrets whose entries become files."""
     queue: str | None = None
-    """Queue that the job waits in: Kueue's, or that of the gang's scheduler."""
+    """Queue of the job: Kueue's, or the gang scheduler's."""
     queue_priority: str | None = None
-    """Class of Kueue's by which the job goes before others in its queue; its pods' priority is another."""
+    """Kueue's priority class within the queue; independent of the pods' priority."""
     gang: Gang = Gang.NONE
-    """Who starts the least number of nodes together, or none of them."""
+    """Scheduler that starts either the minimum number of nodes together or none."""
     scheduler: str | None = None
-    """Scheduler of the workers; the gang's own, or the cluster's, when ``None``."""
+    """Scheduler of the workers; None for the gang's or the cluster's default."""
     topology: tuple[Topology, ...] = ()
-    """Where the nodes are to lie to each other."""
+    """Placement constraints between nodes."""
     gpu_type: str | None = None
     """Product name of the GPUs."""
     mig: str | None = None
     """MIG profile of the slice that each node gets instead of a GPU."""
     rdma: Rdma | None = None
-    """Network devices of each node."""
+    """RDMA devices per node."""
     networks: tuple[str, ...] = ()
-    """Networks beside the cluster's own, as Multus names them; one may be attached several times."""
+    """Additional networks by Multus name; repeat a name to attach it several times."""
     fabric: str = NONE
-    """Network between the GPUs, whose values the job has; several with ``+``."""
+    """Fabric between the GPUs; several joined by ``+``."""
     metrics_from: tuple[Reader, ...] = (MONITORING,)
-    """Who may read the metrics port, beside the API server."""
+    """Additional sources that may scrape metrics, next to the API server."""
     egress: Egress = Egress.OPEN
-    """What the pods may reach."""
+    """Allowed egress of the pods."""
     dns: tuple[DnsServer, ...] = ()
-    """DNS servers that pods reach when egress is closed; those of :data:`kubectl_ddp.spec.dns.DEFAULT` when empty."""
+    """DNS servers for closed egress; empty for :data:`kubectl_ddp.spec.dns.DEFAULT`."""
 
     def __post_init__(self) -> None:
         rules.check(self)
 
     @property
     def largest_world(self) -> int:
-        """Ranks when all nodes are there."""
+        """Number of ranks at the maximum of nodes."""
         return self.nnodes.maximum * self.nproc

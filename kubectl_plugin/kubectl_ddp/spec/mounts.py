@@ -1,4 +1,4 @@
-"""What a job mounts besides its own volumes, and where."""
+"""Additional volumes of a job, and their mount paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Source(StrEnum):
-    """Where the files of a mount come from."""
+    """Kind of a mount's volume."""
 
     CLAIM = "pvc"
     CONFIG_MAP = "configmap"
@@ -36,9 +36,9 @@ OURS: Final = (
     Path.SHARED_MEMORY,
     Path.TERMINATION_LOG,
 )
-"""What the launcher needs for itself."""
+"""Paths that the launcher uses itself."""
 SYSTEM: Final = ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr", "/var", "/var/run")
-"""A volume there would hide the image's own programs."""
+"""System paths; a volume there would hide the image's own programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Mount:
 
     source: Source
     name: str
-    """Name of the claim or the ConfigMap; the size of an empty directory."""
+    """Name of the claim or the ConfigMap; the size for an empty directory."""
     path: str
     read_only: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``pvc=NAME:/PATH[:ro]``, ``configmap=NAME:/PATH`` or ``emptydir=SIZE:/PATH``. Raises BadValue."""
+        """Parse ``pvc=NAME:/PATH[:ro]``, ``configmap=NAME:/PATH`` or ``emptydir=SIZE:/PATH``. Raises BadValue."""
         match = re.fullmatch(r"(?P<source>[A-Za-z]+)=(?P<name>[^:]+):(?P<path>[^:]+)(:(?P<manner>[^:]*))?", text)
         if match is None:
             raise BadValue(f"'{text}' mounts nothing", hint=f"Write {NOTATION}.")
@@ -77,14 +77,14 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class SecretFiles:
-    """The entries of a Secret as files, read-only."""
+    """Entries of a Secret as read-only files."""
 
     secret: str
     path: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``NAME:/PATH``. Raises BadValue."""
+        """Parse ``NAME:/PATH``. Raises BadValue."""
         match = re.fullmatch(rf"({SUBDOMAIN}):([^:]+)", text)
         if match is None:
             raise BadValue(f"'{text}' mounts no Secret", hint="Write 'NAME:/PATH', as in 'hub:/secrets/hub'.")
@@ -96,7 +96,7 @@ class SecretFiles:
 
 
 def mount_path(text: str) -> str:
-    """A path to mount at: absolute, and not one that hides the system's. Raises BadValue."""
+    """Return a normalized mount path; it must be absolute and must not hide system paths. Raises BadValue."""
     if not text.startswith("/") or ".." in text.split("/"):
         raise BadValue(f"'{text}' is no absolute path", hint="Begin it with '/', as in '/data'.")
     path = "/" + posixpath.normpath(text).strip("/")
@@ -114,7 +114,7 @@ def _named(source: Source, name: str) -> str:
 
 
 def paths_are_free(spec: JobSpec) -> None:
-    """Two volumes cannot be at one path, and ours are taken."""
+    """Check that no two volumes share a path, and that none uses our paths."""
     seen: dict[str, str] = {}
     for said, path in _mount_paths(spec):
         for taken in OURS:

@@ -1,4 +1,4 @@
-"""What a job asks of its machines beyond cores and memory: which GPU, a slice of one, RDMA, and where they stand."""
+"""Node requirements beyond cores and memory: GPU type, MIG slices, RDMA devices, and placement."""
 
 from __future__ import annotations
 
@@ -17,40 +17,43 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
 
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
-"""Label that NVIDIA's GPU Feature Discovery gives a machine."""
+"""Node label set by NVIDIA's GPU Feature Discovery."""
 
 MIG_PROFILE: Final = r"[1-7]g\.\d{1,3}gb(\.me(\.all)?|\.gfx)?"
-"""As ``nvidia-smi mig -lgip`` names them; a ``+`` of it is a dot in a resource's name."""
+"""Pattern of profiles as printed by ``nvidia-smi mig -lgip``; a ``+`` becomes a dot in a resource's name."""
 
 LEVELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "kubernetes.io/hostname")
-"""Labels that mean the same on every cluster, the widest first; in a topology of Kueue's a machine is the narrowest."""
+"""Labels with the same meaning on every cluster, widest first; a node is the narrowest level of Kueue's topology."""
 
 
 class Placement(StrEnum):
-    """How the nodes of a job are to lie to each other."""
+    """Kind of placement constraint between the nodes of a job."""
 
     PACK = "pack"
-    """All in one domain."""
+    """All nodes in one domain."""
     SPREAD = "spread"
-    """Evenly over all domains."""
+    """Nodes evenly over all domains."""
     REPLICA = "replica"
-    """Those that hold one copy of the model in one domain, each copy in one of its own choice."""
+    """Each copy of the model within one domain, which may differ between copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One wish about where the nodes of a job are, by a label that machines of the same domain share."""
+    """Placement constraint by a node label; nodes with the same value form a domain."""
 
     placement: Placement
     key: str
-    """Label of machines, as in ``topology.kubernetes.io/zone``."""
+    """Node label, such as ``topology.kubernetes.io/zone``."""
     required: bool = False
-    """Rather wait than be placed otherwise."""
+    """True to wait until the constraint can be satisfied."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``pack=LABEL`` or ``spread=LABEL``, with ``:required`` or ``:preferred`` behind; or ``replica=LABEL``,
-        which always is required. Raises BadValue.
+        """Parse ``pack=LABEL`` or ``spread=LABEL``, optionally with ``:required`` or ``:preferred``, or
+        ``replica=LABEL``, which is always required.
+
+        Raises:
+            BadValue: If the text is none of these.
         """
         match = re.fullmatch(rf"(?P<placement>pack|spread|replica)=(?P<key>{QUALIFIED})(:(?P<force>\w+))?", text)
         is_replica = match is not None and match["placement"] == Placement.REPLICA
@@ -69,14 +72,14 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Rdma:
-    """Network devices for each node, under the name that the cluster's device plugin gives them."""
+    """RDMA devices per node, by the resource name of the cluster's device plugin."""
 
     resource: str
     count: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``RESOURCE`` or ``RESOURCE=COUNT``, as in ``rdma/ib=8``. Raises BadValue."""
+        """Parse ``RESOURCE`` or ``RESOURCE=COUNT``, such as ``rdma/ib=8``. Raises BadValue."""
         match = re.fullmatch(rf"(?P<resource>(?=[^=]*/){QUALIFIED})(=(?P<count>[1-9]\d{{0,2}}))?", text)
         if match is None:
             raise BadValue(
@@ -90,14 +93,16 @@ class Rdma:
 
 
 def is_lower_level(key: str, than: str) -> bool:
-    """Whether domains of a label are known to lie in those of another one, which a cluster's own labels do not tell."""
+    """Return True if domains of one label are known to lie within those of another; unknown for labels of a cluster's
+    own.
+    """
     if key == LEVELS[-1]:
         return than != key
     return key in LEVELS and than in LEVELS and LEVELS.index(key) > LEVELS.index(than)
 
 
 def one_process_has_one_slice(spec: JobSpec) -> None:
-    """A process sees one MIG slice only, whatever it is given."""
+    """Check that a node with a MIG slice has one process, since a process can use only one slice."""
     if spec.mig is not None and (spec.gpus > 1 or spec.nproc > 1):
         what, count = ("nproc", spec.nproc) if spec.nproc > 1 else ("gpus", spec.gpus)
         raise UsageError(
@@ -108,7 +113,7 @@ def one_process_has_one_slice(spec: JobSpec) -> None:
 
 
 def gpu_type_is_of_a_gpu(spec: JobSpec) -> None:
-    """A type is of something, and is said once."""
+    """Check that a GPU type comes with GPUs and does not contradict the node selector."""
     if spec.gpu_type is None:
         return
     if not spec.gpus:
@@ -121,7 +126,7 @@ def gpu_type_is_of_a_gpu(spec: JobSpec) -> None:
 
 
 def validate_unique_topology(spec: JobSpec) -> None:
-    """Kubernetes takes one rule per label and kind."""
+    """Check that each label and kind occurs once, as Kubernetes requires."""
     seen: set[tuple[Placement, str]] = set()
     for wish in spec.topology:
         if (wish.placement, wish.key) in seen:
@@ -130,7 +135,7 @@ def validate_unique_topology(spec: JobSpec) -> None:
 
 
 def slices_of_one_gpu(spec: JobSpec) -> Iterator[SpecWarning]:
-    """Two nodes may land on two slices of one GPU."""
+    """Yield a warning if two nodes may get two slices of the same GPU."""
     if spec.mig is not None and spec.nnodes.maximum > 1:
         yield SpecWarning(
             f"Nodes of MIG slices ({spec.mig}) may share one GPU, and NCCL before 2.30 refuses two ranks on one.",

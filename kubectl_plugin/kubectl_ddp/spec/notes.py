@@ -1,4 +1,4 @@
-"""What is meant so about a job, and surprises those who know other launchers, or how its engine differs."""
+"""Notes on intended behaviour that may surprise users of other launchers, and on differences between engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def spec_notes(spec: JobSpec) -> list[str]:
-    """One sentence or two each."""
+    """Return the notes, one or two sentences each."""
     return [*_of_the_job(spec), *_of_the_engine(spec), *_of_the_queue(spec)]
 
 

@@ -1,4 +1,4 @@
-"""Where each value of a job came from."""
+"""Origin of each value of a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Kind(StrEnum):
     FILE = "file"
     FABRIC = "fabric"
     CONFIG = "config"
-    """The person's own defaults."""
+    """The user's own defaults."""
     PRESET = "preset"
     ENVIRONMENT = "environment"
     RULE = "rule"
@@ -26,27 +26,27 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from."""
+    """Origin of a value."""
 
     kind: Kind
     place: str = ""
-    """The flag, the file with its line, the preset, the variable, or the field that a rule started from."""
+    """Flag, file with line, preset, variable, or the field that a rule used."""
     reason: str = ""
-    """Why a preset or a rule sets it."""
+    """Reason why a preset or a rule sets it."""
 
     def __str__(self) -> str:
-        """For a person, as in ``preset gpu-nccl: failures print nothing otherwise``."""
+        """Return a description such as ``preset gpu-nccl: failures print nothing otherwise``."""
         where = self.place if self.kind in {Kind.FLAG, Kind.FILE, Kind.CONFIG} else f"{self.kind} {self.place}".rstrip()
         return f"{where}: {self.reason}" if self.reason else where
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as it was given, and where."""
+    """Raw value with its origin."""
 
     raw: Raw
     origin: Origin
 
 
 Layer: TypeAlias = Mapping[str, Given]
-"""What one source says: dotted key, as in ``nnodes`` or ``env.NCCL_DEBUG``, to value."""
+"""Values of one source by dotted key, such as ``nnodes`` or ``env.NCCL_DEBUG``."""

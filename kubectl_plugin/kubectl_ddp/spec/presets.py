@@ -1,4 +1,4 @@
-"""Presets: values that belong together on a kind of machine, each with its reason."""
+"""Presets: sets of values for a kind of machine, each with a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Setting:
     value: Raw
     reason: str
     source: str
-    """Where it is written; empty where nobody says so."""
+    """Address of its documentation; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Preset:
     """Dotted key of the job file → setting."""
 
     def layer(self) -> Layer:
-        """What the preset says, as one source."""
+        """Return the preset's values as a source."""
         return {
             key: Given(setting.value, Origin(Kind.PRESET, self.name, setting.reason))
             for key, setting in self.settings.items()

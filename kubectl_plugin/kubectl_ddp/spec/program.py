@@ -1,4 +1,4 @@
-"""What a job runs: a script of this machine, a module of the image, or any command of the image."""
+"""Program of a job: a local script, a module of the image, or any command of the image."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from pathlib import PurePath
 from typing import Final, TypeAlias
 
 TRAINER: Final = "ddp_trainer"
-"""The reference trainer's module."""
+"""Module of the reference trainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Python file of this machine. It travels with the job; what it imports must be in the image."""
+    """A local Python file. It is shipped with the job; its imports must be in the image."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A Python module of the image, run as ``python -m`` does."""
+    """A Python module of the image, run as by ``python -m``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Words that start something of the image that is not to be run by Python."""
+    """Command of the image that does not run in Python."""
 
     words: tuple[str, ...]
 
@@ -36,7 +36,7 @@ Program: TypeAlias = Script | Module | Command
 
 
 def default_job_name(program: Program) -> str:
-    """A job name made of what it runs: lower case letters, digits and dashes, beginning with a letter.
+    """Return a default job name for a program: lower case letters, digits and dashes, starting with a letter.
 
     >>> default_job_name(Script("My_Train.v2.py")), default_job_name(Module("ddp_trainer"))
     ('my-train-v2', 'ddp-trainer')

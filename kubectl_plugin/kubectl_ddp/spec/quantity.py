@@ -1,4 +1,4 @@
-"""Amounts: memory, processor time, nodes and durations, as people write them and as numbers."""
+"""Quantities: memory, CPU time, nodes and durations, parsed from text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Self
 
 
 class BadValue(ValueError):
-    """A value that cannot be meant; ``message`` continues a sentence that begins with where it was found."""
+    """Raised for an invalid value; ``message`` continues a sentence that starts with the value's location."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -23,13 +23,13 @@ BINARY: Final = {"Ei": 2**60, "Pi": 2**50, "Ti": 2**40, "Gi": 2**30, "Mi": 2**20
 DECIMAL: Final = {"E": 10**18, "P": 10**15, "T": 10**12, "G": 10**9, "M": 10**6, "k": 10**3, "": 1}
 SECONDS: Final[Mapping[str, int]] = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
 LARGEST_BYTES: Final = 2**63 - 1
-"""Kubernetes keeps quantities in 64 bits."""
+"""Limit of Kubernetes' 64-bit quantities."""
 LARGEST_SECONDS: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Memory:
-    """An amount of memory."""
+    """Amount of memory."""
 
     size_bytes: int
 
@@ -39,7 +39,7 @@ class Memory:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``4Gi``, ``512Mi`` or ``2G``. Raises BadValue, also for a number without a unit.
+        """Parse ``4Gi``, ``512Mi`` or ``2G``; a number without a unit is invalid. Raises BadValue.
 
         >>> Memory.parse("1.5Gi").size_bytes
         1610612736
@@ -50,14 +50,14 @@ class Memory:
 
     @classmethod
     def parse_quantity(cls, text: str) -> Self:
-        """Read a quantity of Kubernetes, in which a number without a unit is a number of bytes. Raises BadValue."""
+        """Parse a Kubernetes quantity, in which a number without a unit is in bytes. Raises BadValue."""
         match = re.fullmatch(NUMBER + r"(Ei|Pi|Ti|Gi|Mi|Ki|E|P|T|G|M|k)?", text)
         if match is None:
             raise BadValue(f"'{text}' is no amount of memory", hint="Write it as '4Gi' or '512Mi'.")
         return cls(int(Fraction(match[1]) * (BINARY | DECIMAL)[match[2] or ""]))
 
     def __str__(self) -> str:
-        """The same amount, with a unit and as short as it can be written exactly."""
+        """Return the shortest exact notation with a unit."""
         for suffix, unit in BINARY.items():
             if self.size_bytes % unit == 0:
                 return f"{self.size_bytes // unit}{suffix}"
@@ -67,7 +67,7 @@ class Memory:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Cpu:
-    """Processor time, in thousandths of a core."""
+    """CPU time in thousandths of a core."""
 
     millis: int
 
@@ -79,7 +79,7 @@ class Cpu:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``4``, ``1.5`` or ``500m``. Raises BadValue.
+        """Parse ``4``, ``1.5`` or ``500m``. Raises BadValue.
 
         >>> str(Cpu.parse("1.5"))
         '1500m'
@@ -96,7 +96,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """How many nodes a job may run on: at least ``minimum``, at best ``maximum``."""
+    """Minimum and maximum number of nodes of a job."""
 
     minimum: int
     maximum: int
@@ -114,7 +114,7 @@ class Nodes:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read torchrun's ``4`` or ``2:8``. Raises BadValue."""
+        """Parse torchrun's notation ``4`` or ``2:8``. Raises BadValue."""
         match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
         if match is None:
             raise BadValue(f"'{text}' is no number of nodes", hint="Write '4', or '2:8' for at least 2 and at best 8.")
@@ -122,7 +122,7 @@ class Nodes:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the number may change while the job runs."""
+        """True if the number may change while the job runs."""
         return self.minimum < self.maximum
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Nodes:
 
 
 def parse_seconds(text: str) -> int:
-    """Read a duration, ``90``, ``90s``, ``2m``, ``1h`` or ``7d``, as whole seconds. Raises BadValue.
+    """Parse a duration such as ``90``, ``90s``, ``2m``, ``1h`` or ``7d`` as whole seconds. Raises BadValue.
 
     >>> parse_seconds("2m")
     120

@@ -1,4 +1,4 @@
-"""Rules between the queue, the gang and the scheduler of a job."""
+"""Rules between queue, gang and scheduler of a job."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
 
 OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE})
-"""Gangs beside which a queue is one of Kueue's; Volcano and KAI have queues of their own."""
+"""Gangs with which a queue is one of Kueue's; Volcano and KAI have their own queues."""
 SCHEDULERS: Final = {
     Gang.VOLCANO: "volcano",
     Gang.SCHEDULER_PLUGINS: "scheduler-plugins-scheduler",
     Gang.KAI: "kai-scheduler",
 }
-"""The names under which these schedulers are installed by default."""
+"""Default names of these schedulers."""
 
 
 def the_gang_has_a_queue(spec: JobSpec) -> None:
-    """Kueue knows jobs by their queue, and the scheduler plugins know no queues."""
+    """Check that a job of Kueue has a queue, and that a job of the scheduler plugins has none."""
     if spec.gang is Gang.KUEUE and spec.queue is None:
         raise UsageError("Kueue starts nothing that is in no queue.", hint="Add --queue NAME, a LocalQueue.")
     if spec.gang is Gang.SCHEDULER_PLUGINS and spec.queue is not None:
@@ -31,7 +31,7 @@ def the_gang_has_a_queue(spec: JobSpec) -> None:
 
 
 def the_priority_has_a_queue(spec: JobSpec) -> None:
-    """Only Kueue orders what waits by a class of its own."""
+    """Check that a queue priority comes with a queue of Kueue, since only Kueue supports it."""
     if spec.queue_priority is not None and not is_kueue_managed(spec):
         raise UsageError(
             f"The queue priority '{spec.queue_priority}' is a class of Kueue's, and the job is in no queue of Kueue's.",
@@ -40,5 +40,5 @@ def the_priority_has_a_queue(spec: JobSpec) -> None:
 
 
 def is_kueue_managed(spec: JobSpec) -> bool:
-    """Whether Kueue decides when the job runs."""
+    """Return True if Kueue decides when the job runs."""
     return spec.queue is not None and spec.gang in OF_KUEUE

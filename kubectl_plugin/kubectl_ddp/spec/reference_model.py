@@ -1,8 +1,8 @@
-"""The GPT of a job that runs the reference trainer, and what a layout demands of it.
+"""GPT of a job that runs the reference trainer, and its constraints on the layout.
 
-Read from the words after ``train``, of which the trainer takes the last where one is said twice. Its own defaults stand
-here once more, since torch stays out of the plugin; tests hold the two together. A word that the trainer itself will
-refuse makes no model here, so that it is refused once and by whoever knows why.
+It is read from the arguments after ``train``; the last of repeated arguments applies. The trainer's defaults are
+repeated here, because the plugin does not import torch; tests compare them. Arguments that the trainer itself refuses
+give no model here, so that only the trainer reports them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from kubectl_ddp.spec.program import TRAINER, Module, Program
 TASK: Final = "text"
 MODEL: Final = "gpt"
 SIZES: Final[Mapping[str, int]] = {"layers": 4, "heads": 4}
-"""Of a GPT that says nothing else."""
+"""Sizes of a GPT without options."""
 VOCABULARY: Final = 256
-"""The task ``text`` learns bytes."""
+"""Vocabulary size: the task ``text`` trains on bytes."""
 GLOBAL_BATCH: Final = 64
 SCHEDULE: Final = "1f1b"
 FLAGS: Final[Mapping[str, str]] = {
@@ -42,13 +42,13 @@ FLAGS: Final[Mapping[str, str]] = {
     "shards": "--shards",
     "microBatch": "--micro-batch",
 }
-"""What is read, by the key that a chart has for it."""
+"""Flags to read, by the chart's key."""
 WHOLE: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceModel:
-    """A model, and how its steps are cut."""
+    """Model and division of its steps."""
 
     layers: int
     heads: int
@@ -58,7 +58,7 @@ class ReferenceModel:
     schedule: str
 
     def layout_violations(self, layout: Layout, max_ranks: int) -> Iterator[Violation]:
-        """Why the trainer would refuse the layout; ``max_ranks`` is what the job can grow to."""
+        """Yield the reasons why the trainer would refuse the layout; ``max_ranks`` is the maximum of the job."""
         yield from of_slices(layout.tp, heads=self.heads, vocabulary=VOCABULARY)
         if layout.pp == 1:
             return
@@ -67,21 +67,21 @@ class ReferenceModel:
             yield from of_micro_batches(self.schedule, count, pp=layout.pp)
 
     def _micro_batches(self, layout: Layout, max_ranks: int) -> Iterator[int]:
-        """Of a step, in the parts of the batch one after the other."""
+        """Yield the number of micro-batches of each part of the batch."""
         parts = layout.data_size
         shards = logical_shards(self.shards, max_ranks=max_ranks, parts=parts, global_batch=self.global_batch)
-        for part in range(parts if parts <= shards else 0):  # the trainer says what lacks where parts have no shard
+        for part in range(parts if parts <= shards else 0):  # the trainer reports the error if some parts have no shard
             samples = share(part, parts=parts, shards=shards, global_batch=self.global_batch)
             yield -(-samples // max(1, micro_batch_size(samples, self.micro_batch, layout.pp)))
 
 
 def runs_the_trainer(program: Program) -> bool:
-    """Whether the arguments are the reference trainer's; those of other programs are their own."""
+    """Return True if the program is the reference trainer, so that its arguments can be parsed."""
     return isinstance(program, Module) and program.name.partition(".")[0] == TRAINER
 
 
 def last_flag_value(args: Sequence[str], flag: str) -> str | None:
-    """The value of a flag; ``None`` where it is not given.
+    """Return the last value of a flag, or None if it is not given.
 
     >>> last_flag_value(["--shards", "4", "--shards=8"], "--shards")
     '8'
@@ -95,7 +95,7 @@ def last_flag_value(args: Sequence[str], flag: str) -> str | None:
 
 
 def reference_model(program: Program, args: Sequence[str]) -> ReferenceModel | None:
-    """The model of these words; ``None`` where another one is trained, or none can be."""
+    """Return the model of these arguments, or None for other or invalid models."""
     said = {key: last_flag_value(args, flag) for key, flag in FLAGS.items()}
     if not runs_the_trainer(program) or said["task"] != TASK:
         return None

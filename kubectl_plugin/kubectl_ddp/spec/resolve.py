@@ -1,4 +1,4 @@
-"""From what was said, and where, to the job: flag over file over preset over default, and rules for the rest."""
+"""Resolution of a job from its sources: flag over file over preset over default, then rules for missing values."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ from kubectl_ddp.spec.values import Raw, text
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A job, and where each of its values came from."""
+    """A job and the origin of each of its values."""
 
     spec: JobSpec
     origins: Mapping[str, Origin]
-    """Dotted key to origin."""
+    """Origin by dotted key."""
     warnings: tuple[SpecWarning, ...]
     notes: tuple[str, ...] = ()
-    """What was chosen for the person, and why."""
+    """Automatic choices with their reasons."""
 
 
 def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolved:
-    """The job that ``layers`` (weakest first) describe, over its preset and the defaults. Raises UsageError."""
+    """Return the job described by ``layers`` (weakest first), completed by its preset and the defaults. Raises
+    UsageError.
+    """
     said = merge(layers)
     said = merge([defaults(), _preset_layer(said, surroundings.shared), said])
     said.pop(PRESET, None)
@@ -55,7 +57,7 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
 
 
 def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
-    """What the fabric says, where nobody has said anything."""
+    """Add the fabric's values for keys that are not set."""
     if values.get("fabric", AUTO) == AUTO:
         values["fabric"], origins["fabric"] = fabric.chosen(values)
     for key, given in fabric.layer(values["fabric"], fabric.facts_of(values)).items():
@@ -66,7 +68,7 @@ def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
 
 
 def _resolve_layout(values: Values, origins: dict[str, Origin], surroundings: DefaultingContext) -> tuple[str, ...]:
-    """The layout, and words for the program, that a plan chooses where it is asked to."""
+    """Replace ``parallel: auto`` by a planned layout with its additional arguments; return notes about it."""
     if values.get("parallel") != PLANNED:
         return ()
     if not surroundings.plans:
@@ -83,7 +85,7 @@ def _resolve_layout(values: Values, origins: dict[str, Origin], surroundings: De
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, Given]:
-    """Later sources over earlier ones; who names a program takes back every other program."""
+    """Merge sources, later ones over earlier ones; a program replaces a program under another key."""
     merged: dict[str, Given] = {}
     for layer in layers:
         if any(key in layer for key in PROGRAM_KEYS):
@@ -104,7 +106,11 @@ def _preset_layer(said: Mapping[str, Given], shared: Shared) -> Layer:
 
 
 def _load_shared_preset(given: Given, shared: Callable[[], SharedPresets]) -> Preset:
-    """One that we do not bring. Raises UsageError where the namespace of the job does not have it either."""
+    """Return a shared preset of the job's namespace.
+
+    Raises:
+        UsageError: If the namespace does not have it.
+    """
     name, why = str(given.raw), ""
     try:
         there = shared()
@@ -168,12 +174,12 @@ DEFAULTS: Final[Mapping[str, Raw]] = {
 
 
 def defaults() -> Layer:
-    """The weakest source."""
+    """Return the constant defaults, the weakest source."""
     return {key: Given(value, Origin(Kind.DEFAULT)) for key, value in DEFAULTS.items()}
 
 
 def set_values(assignments: Sequence[str]) -> Layer:
-    """What ``--set KEY=VALUE`` says; lists are written ``[a, b]``. Raises UsageError."""
+    """Parse the values of ``--set KEY=VALUE``; lists are written ``[a, b]``. Raises UsageError."""
     layer: dict[str, Given] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")

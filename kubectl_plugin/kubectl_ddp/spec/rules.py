@@ -1,4 +1,4 @@
-"""What must hold between the fields of a job, and what is legal but probably not meant."""
+"""Consistency rules between the fields of a job, and warnings about valid but doubtful values."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "torch.distributed.run",
 """Programs and modules that start ranks."""
 
 STORE_POD_SUFFIX: Final = "-store-00000"
-"""The store's pod is named by the Job controller: the Job's name, a dash and five characters."""
+"""Suffix of the store's pod name from the Job controller: a dash and five characters after the Job's name."""
 
 POD_OF_JOBSET: Final = "-node-0-{index}-00000"
-"""Longest ending of a worker pod's name, the one that JobSet makes; a PyTorchJob's is ``-worker-0``."""
+"""Longest suffix of a worker pod's name, which is JobSet's; a PyTorchJob's is ``-worker-0``."""
 
 LEAST_GRACE_SECONDS: Final = 5
 
@@ -41,18 +41,18 @@ RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
 
 
 def check(spec: JobSpec) -> None:
-    """Raise UsageError with the first rule that ``spec`` breaks."""
+    """Raise UsageError for the first rule that ``spec`` violates."""
     for rule in RULES:
         rule(spec)
 
 
 def warnings(spec: JobSpec) -> list[SpecWarning]:
-    """Everything legal about ``spec`` that is probably not meant."""
+    """Return warnings about values of ``spec`` that are valid but probably unintended."""
     return [found for doubt in DOUBTS for found in doubt(spec)]
 
 
 def longest_suffix(maximum_nodes: int) -> int:
-    """Characters that names made of the job's name add to it, at most, whichever engine runs it."""
+    """Return the maximum length of suffixes that any engine adds to the job's name."""
     worker = POD_OF_JOBSET.format(index=maximum_nodes - 1)
     return max(len(STORE_POD_SUFFIX), len(worker))
 
@@ -101,7 +101,7 @@ def _variables_are_free(spec: JobSpec) -> None:
 
 
 def _validate_trainer_args(spec: JobSpec) -> None:
-    """What depends on them could not be checked, and no pod would start with them."""
+    """Check the trainer's arguments: other rules depend on them, and no pod would start with invalid ones."""
     for misfit in invalid_options(spec.args) if runs_the_trainer(spec.program) else ():
         raise UsageError(misfit.message, hint=misfit.help)
 
@@ -120,7 +120,7 @@ def _validate_batch_size(spec: JobSpec) -> None:
 
 
 def _max_data_size(spec: JobSpec) -> tuple[int, int]:
-    """The number of nodes at which a batch is divided into the most parts, and these."""
+    """Return the number of nodes with the most parts of a batch, and the number of parts."""
     if spec.parallel is None:
         return spec.nnodes.maximum, spec.largest_world
     by_nodes = layout.layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc)
@@ -128,7 +128,7 @@ def _max_data_size(spec: JobSpec) -> tuple[int, int]:
 
 
 def trainer_argument(spec: JobSpec, flag: str) -> int | None:
-    """A whole number among the reference trainer's arguments; other programs' flags are their own."""
+    """Return an integer argument of the reference trainer; None for other programs."""
     said = last_flag_value(spec.args, flag) if runs_the_trainer(spec.program) else None
     return int(said) if said is not None and re.fullmatch(r"[0-9]{1,18}", said) else None
 
@@ -154,7 +154,7 @@ def _module_is_no_file(spec: JobSpec) -> None:
 
 
 def _program_starts_no_ranks(spec: JobSpec) -> None:
-    """The launcher of the job starts them; a second launcher would start as many for each of them."""
+    """Check that the program is not a launcher, since it would start a set of ranks in every rank."""
     match spec.program:
         case Module(name):
             names = [name]

@@ -1,4 +1,4 @@
-"""A job as a document, apiVersion ``ddp.dev/v1``: what the annotation ``ddp.dev/spec`` and ``-o json`` hold."""
+"""Job as a document of apiVersion ``ddp.dev/v1``, the content of the annotation ``ddp.dev/spec`` and of ``-o json``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIND: Final = "Job"
 
 
 def make_program(key: str, value: Any) -> Script | Module | Command:
-    """The program that one of the three keys names."""
+    """Return the program for one of the three program keys."""
     match key:
         case "script":
             return Script(value)
@@ -30,7 +30,7 @@ def make_program(key: str, value: Any) -> Script | Module | Command:
 
 
 def spec_to_dict(spec: JobSpec) -> dict[str, Raw]:
-    """``spec`` as JSON values; a job file of these keys says the same job."""
+    """Return ``spec`` as JSON values; as a job file, they describe the same job."""
     document: dict[str, Raw] = {"apiVersion": API_VERSION, "kind": KIND}
     for key, field in FIELDS.items():
         value = _program_value(spec, key) if key in PROGRAM_KEYS else _plain(getattr(spec, field.attribute))
@@ -40,7 +40,7 @@ def spec_to_dict(spec: JobSpec) -> dict[str, Raw]:
 
 
 def spec_from_dict(document: Mapping[str, Raw]) -> JobSpec:
-    """The job that :func:`spec_to_dict` wrote. Raises UsageError for anything else."""
+    """Parse the output of :func:`spec_to_dict`. Raises UsageError."""
     attributes: dict[str, Any] = {}
     for key, raw in document.items():
         if key in {"apiVersion", "kind"}:
@@ -56,7 +56,7 @@ def spec_from_dict(document: Mapping[str, Raw]) -> JobSpec:
 
 
 def digest(spec: JobSpec, code: str = "") -> str:
-    """SHA-256 of what the job computes and on what: all of ``spec`` but its name, and the text of its script."""
+    """Return the SHA-256 of everything that affects the job's results: ``spec`` without its name, and the script."""
     document = {key: value for key, value in spec_to_dict(spec).items() if key != "name"}
     if code:
         document["code"] = hashlib.sha256(code.encode()).hexdigest()
@@ -64,7 +64,7 @@ def digest(spec: JobSpec, code: str = "") -> str:
 
 
 def compact(document: Mapping[str, Raw]) -> str:
-    """One line of JSON, the same for equal documents, and letter for letter what Go writes: a chart makes it too."""
+    """Return canonical JSON on one line, byte for byte the same as Go's, since a chart computes it too."""
     line = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return line.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -80,7 +80,7 @@ def _program_value(spec: JobSpec, key: str) -> Raw:
 
 
 def _plain(value: Any) -> Raw:
-    """A domain value as JSON: numbers and booleans stay, the rest is written as people write it."""
+    """Return a value as JSON: numbers and booleans unchanged, others in their text notation."""
     match value:
         case None | bool() | int():
             return value

@@ -1,4 +1,4 @@
-"""Presets that a namespace shares: an administrator keeps them in a ConfigMap, and the chart ``ddp-platform`` makes it.
+"""Shared presets of a namespace, which an administrator keeps in a ConfigMap; the chart ``ddp-platform`` creates it.
 
 One entry per preset, in YAML, each value with its reason::
 
@@ -19,23 +19,28 @@ from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.presets import Preset, Setting
 
 CONFIG_MAP: Final = "ddp-presets"
-"""Its name, the same in every namespace."""
+"""Name of the ConfigMap in every namespace."""
 
 OWN: Final = frozenset({"name", "namespace", "args", "code", *PROGRAM_KEYS})
-"""Keys that say which job it is, and so have no place in a preset."""
+"""Keys that identify a job and are invalid in a preset."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPresets:
-    """What a namespace has."""
+    """Shared presets of a namespace."""
 
     place: str = ""
-    """Where they stand, for a sentence; empty where nobody can share any."""
+    """Location for messages; empty if presets cannot be shared."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Name to YAML; read when the preset is asked for, so that a broken one stands in the way of nobody else."""
+    """Preset texts in YAML by name; parsed on use, so that an invalid preset does not affect others."""
 
     def read(self, name: str) -> Preset:
-        """One of them. Raises KeyError where there is none, and UsageError where it is not what it should be."""
+        """Return one preset.
+
+        Raises:
+            KeyError: If it does not exist.
+            UsageError: If it is invalid.
+        """
         text = self.texts[name]
         try:
             return _parse_preset(name, _parse_yaml(text))
@@ -47,11 +52,11 @@ class SharedPresets:
 
 
 Shared: TypeAlias = Callable[[str | None], SharedPresets]
-"""Asks for what the namespace of a job shares; ``None`` is the one that is looked at anyway. Raises DdpError."""
+"""Function that loads the shared presets of a namespace (None for the default one). Raises DdpError."""
 
 
 def nothing_shared(_namespace: str | None) -> SharedPresets:
-    """This machine, or no cluster that can be asked."""
+    """Return no presets, for local jobs and without a cluster."""
     return SharedPresets()
 
 

@@ -1,4 +1,4 @@
-"""What is legal about a job and probably not meant."""
+"""Warnings about valid but probably unintended settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SpecWarning:
-    """Something legal that is probably not meant."""
+    """A valid but probably unintended setting."""
 
     message: str
     hint: str = ""

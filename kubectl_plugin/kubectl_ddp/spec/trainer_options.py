@@ -1,4 +1,4 @@
-"""Options of the reference trainer that go with no layout, or not with the job's, and words that it has not."""
+"""Checks of the reference trainer's options: unknown values, and conflicts with the layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubectl_ddp.spec.reference_model import last_flag_value
 
 
 def option_value(args: Sequence[str], word: OptionCondition) -> str | None:
-    """What the words give an option, the last of it; empty for a switch, None where it is not given.
+    """Return the last value of an option; empty for a switch, None if it is not given.
 
     >>> option_value(["--strategy", "ddp", "--strategy=manual"], Word("--strategy"))
     'manual'
@@ -27,12 +27,12 @@ def option_value(args: Sequence[str], word: OptionCondition) -> str | None:
 
 
 def option_violations(layouts: LayoutRange | None, said: Said) -> Iterator[Violation]:
-    """Why the trainer would refuse its options."""
+    """Yield the reasons why the trainer would refuse its options."""
     yield from find_conflicts(layouts, said, (*CLASHES, *WITHOUT_SHARD))
 
 
 def invalid_options(args: Sequence[str]) -> Iterator[Violation]:
-    """Words that the trainer would refuse, whatever the layout.
+    """Yield the options that the trainer would refuse with any layout.
 
     >>> next(invalid_options(["--precision", "fp64"])).help
     'Give fp32, tf32, bf16 or fp16.'

@@ -1,4 +1,4 @@
-"""One value at a time: text from a flag, a file or JSON becomes a domain value, or a BadValue says why not."""
+"""Parsers of single values: from the text of a flag, a file or JSON to a domain value, or a BadValue."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Final, Generic, Self, TypeAlias, TypeVar
 from kubectl_ddp.spec.quantity import BadValue
 
 Raw: TypeAlias = "str | int | float | bool | list[Raw] | Mapping[str, Raw] | None"
-"""What flags (text), job files (text, lists, maps) and JSON hold."""
+"""Values of flags (text), job files (text, lists, maps) and JSON."""
 
 T = TypeVar("T")
 
 LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
-"""DNS-1123: how Kubernetes names Secrets, claims and classes."""
+"""Pattern of DNS-1123 names of Secrets, claims and classes."""
 QUALIFIED: Final = rf"({SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
-"""Keys of labels and taints."""
+"""Pattern of keys of labels and taints."""
 LABEL_VALUE: Final = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 
 
 class Egress(StrEnum):
-    """What the pods of a job may reach."""
+    """Allowed egress of a job's pods."""
 
     OPEN = "open"
-    """Everything: data lies in object stores, hubs and file servers whose addresses nobody can list here."""
+    """All destinations: data is in object stores, hubs and file servers whose addresses cannot be listed here."""
     CLOSED = "closed"
-    """The pods of the same job, and DNS."""
+    """Only pods of the same job, and DNS."""
 
 
 class Effect(StrEnum):
-    """What a taint does; Kubernetes' words."""
+    """Effect of a taint, in Kubernetes' terms."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -43,7 +43,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A taint that the job does not mind; without a value or an effect, any."""
+    """Tolerated taint; any value or effect if they are empty."""
 
     key: str
     value: str = ""
@@ -51,7 +51,7 @@ class Toleration:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read kubectl's notation of taints, ``KEY[=VALUE][:EFFECT]``. Raises BadValue."""
+        """Parse kubectl's notation of taints, ``KEY[=VALUE][:EFFECT]``. Raises BadValue."""
         match = re.fullmatch(rf"(?P<key>{QUALIFIED})(=(?P<value>{LABEL_VALUE}))?(:(?P<effect>\w+))?", text)
         if match is None or match["effect"] not in {None, *Effect}:
             raise BadValue(
@@ -73,7 +73,7 @@ class SecretKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``SECRET:KEY``. Raises BadValue."""
+        """Parse ``SECRET:KEY``. Raises BadValue."""
         match = re.fullmatch(rf"({SUBDOMAIN}):([-._A-Za-z0-9]+)", text)
         if match is None:
             raise BadValue(f"'{text}' names no entry of a Secret", hint="Write it as 'SECRET:KEY', as in 'hub:token'.")
@@ -86,7 +86,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class EnvSource:
-    """A Secret or a ConfigMap whose entries all become environment variables."""
+    """A Secret or ConfigMap whose entries all become environment variables."""
 
     kind: str
     """``secret`` or ``configmap``."""
@@ -94,7 +94,7 @@ class EnvSource:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``secret/NAME`` or ``configmap/NAME``. Raises BadValue."""
+        """Parse ``secret/NAME`` or ``configmap/NAME``. Raises BadValue."""
         match = re.fullmatch(rf"(secret|configmap)/({SUBDOMAIN})", text)
         if match is None:
             raise BadValue(f"'{text}' names no source of variables", hint="Write 'secret/NAME' or 'configmap/NAME'.")
@@ -105,7 +105,7 @@ class EnvSource:
 
 
 def text(raw: Raw) -> str:
-    """A line of text."""
+    """Return a scalar as one line of text."""
     if isinstance(raw, bool):
         return "true" if raw else "false"
     if isinstance(raw, (str, int, float)):
@@ -124,14 +124,14 @@ def _clean(word: str) -> str:
 
 
 def text_list(raw: Raw) -> tuple[str, ...]:
-    """A list of words."""
+    """Return a list of words."""
     if not isinstance(raw, (list, tuple)):
         raise BadValue(f"'{raw}' is not a list", hint="Write it as a list, as in '[a, b]'.")
     return tuple(text(item) for item in raw)
 
 
 def parse_command(raw: Raw) -> tuple[str, ...]:
-    """A command: a list of words, or one line as a shell splits it; not empty."""
+    """Return a command from a list of words, or from one line split as by a shell; not empty."""
     try:
         parts = tuple(shlex.split(raw)) if isinstance(raw, str) else text_list(raw)
     except ValueError as error:
@@ -152,7 +152,7 @@ def _suggest(word: str, members: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[T]):
-    """Reads one of a closed set of words."""
+    """Parser for one of a fixed set of words."""
 
     kind: Callable[[str], T]
     members: tuple[str, ...]
@@ -166,7 +166,7 @@ class Choice(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class IntRange:
-    """Reads a whole number from ``least`` to ``most``."""
+    """Parser for an integer from ``least`` to ``most``."""
 
     least: int
     most: int
@@ -182,7 +182,7 @@ PROCESSES: Final = IntRange(1, 4096)
 
 
 def process_count(raw: Raw) -> int:
-    """Processes per node; torchrun's words for "as many as there are" are refused."""
+    """Return the processes per node; torchrun's words for automatic counts are rejected."""
     word = text(raw)
     if word in {"auto", "gpu", "cpu", "xpu"}:
         raise BadValue(
@@ -194,7 +194,7 @@ def process_count(raw: Raw) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Reads text of a given shape."""
+    """Parser for text that matches a pattern."""
 
     pattern: str
     what: str
@@ -208,17 +208,17 @@ class Matching:
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[Raw], T]:
-    """A value whose type reads text."""
+    """Return a parser for a value type that reads text."""
     return lambda raw: parse(text(raw))
 
 
 def each(parse: Callable[[str], T]) -> Callable[[Raw], tuple[T, ...]]:
-    """A list of values whose type reads text."""
+    """Return a parser for lists of a value type that reads text."""
     return lambda raw: tuple(parse(item) for item in text_list(raw))
 
 
 def table(key_pattern: str, what: str, parse: Callable[[Raw], T]) -> Callable[[Raw], dict[str, T]]:
-    """A map whose keys have a shape."""
+    """Return a parser for maps whose keys match a pattern."""
 
     def parse_map(raw: Raw) -> dict[str, T]:
         if not isinstance(raw, Mapping):
