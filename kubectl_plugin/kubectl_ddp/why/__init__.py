@@ -1,5 +1,5 @@
-"""Why a job does what it does: facts read once, a chain of small named checks over them, findings in order.
+"""Diagnosis of a job: facts are read once, a chain of small checks examines them, and findings are sorted by cause.
 
-``model`` says what a finding is and which cause goes before which, ``facts`` what is known, ``gather`` reads it, and
-``chain`` lists the checks; each of the other files holds those of one concern.
+``model`` defines findings and the order of causes, ``facts`` the data, and ``gather`` reads it. ``chain`` lists the
+checks. Each other module contains the checks of one concern.
 """

@@ -1,4 +1,4 @@
-"""What holds a whole job back before it has pods: no operator, a queue, a suspension, pods that may not be made."""
+"""Checks of a whole job without pods: missing operator, queue, suspension, rejected pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kubectl_ddp.why.model import Cause, Finding
 
 INCOMPLETE: Final = "ddp.dev/incomplete"
 PATIENCE_SECONDS: Final = 8.0
-"""So long an operator may take before anybody wonders."""
+"""Seconds that an operator may take before its inaction counts as a problem."""
 
 _MANAGED_BY: Final = (("spec", "managedBy"), ("spec", "runPolicy", "managedBy"))
 
@@ -28,7 +28,7 @@ _REFUSED: Final = re.compile(
 
 
 def operator(facts: Facts) -> Iterator[Finding]:
-    """Nobody acts on the job."""
+    """Check whether an operator acts on the job."""
     if facts.is_over or not facts.is_on_cluster or facts.age_seconds < PATIENCE_SECONDS:
         return
     is_known = bool(facts.job.get("status") or facts.snapshot.pods or facts.has_root_events)
@@ -67,7 +67,7 @@ def _of_operator(facts: Facts, name: str, selector: str, sick: list[str], *, is_
 
 
 def subject_of(name: str) -> str:
-    """A name that begins a sentence."""
+    """Capitalize a name for the beginning of a sentence."""
     return name[:1].upper() + name[1:]
 
 
@@ -76,7 +76,7 @@ def _is_suspended_or_queued(job: Object) -> bool:
 
 
 def _operator_problems(facts: Facts) -> list[str]:
-    """What is wrong with the operator's pods; nothing while one of them is ready."""
+    """Return the problems of the operator's pods; empty if one of them is ready."""
     pods = facts.around.of(RelatedKind.OPERATOR)
     if any(holds(pod, "Ready") for pod in pods):
         return []
@@ -84,7 +84,7 @@ def _operator_problems(facts: Facts) -> list[str]:
 
 
 def state_of(pod: Object) -> str:
-    """What a pod of somebody else's is doing, in one line."""
+    """Return the state of another component's pod in one line."""
     name = f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
     for status in pod.get("status", {}).get("containerStatuses") or ():
         waiting = (status.get("state") or {}).get("waiting") or {}
@@ -96,7 +96,7 @@ def state_of(pod: Object) -> str:
 
 
 def job_suspension(facts: Facts) -> Iterator[Finding]:
-    """Somebody holds it back."""
+    """Check whether the job is suspended."""
     if facts.is_over or not roots.is_suspend_requested(facts.job) or has_label(facts.job, KUEUE_QUEUE):
         return
     if INCOMPLETE in (facts.job["metadata"].get("annotations") or {}):
@@ -117,7 +117,7 @@ def job_suspension(facts: Facts) -> Iterator[Finding]:
 
 
 def rejected_pods(facts: Facts) -> Iterator[Finding]:
-    """The API server does not let its pods be made: a quota, Pod Security, a webhook."""
+    """Check whether the API server rejects the job's pods, because of a quota, Pod Security, or a webhook."""
     if not facts.has_missing_pods:
         return
     events = [event for event in facts.events("FailedCreate", "FailedCreatePod") if _REFUSED.search(message_of(event))]

@@ -1,4 +1,4 @@
-"""The checks, and what they find."""
+"""List of all checks, and their execution."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ CHECKS: Final[tuple[Check, ...]] = (
     training.unhealthy_node,
     training.present,
 )
-"""Each looks at the facts and nothing else, and yields what it is sure of; the order here means nothing."""
+"""Each check examines only the facts and yields only certain findings; the order is not significant."""
 
 
 LAST_RESORTS: Final = frozenset({Cause.STARTING, Cause.RUNNING})
-"""What is said only where nothing else is the matter."""
+"""Causes that are reported only if all other checks find nothing."""
 
 
 def run_checks(facts: Facts) -> tuple[Finding, ...]:
-    """What is the matter with a job, what explains the most first."""
+    """Run all checks and return the findings, the most explanatory first."""
     found = [finding for check in CHECKS for finding in check(facts)]
     is_troubled = any(not finding.is_aside and finding.cause not in LAST_RESORTS for finding in found)
     told = [finding for finding in found if not (is_troubled and finding.cause in LAST_RESORTS)]

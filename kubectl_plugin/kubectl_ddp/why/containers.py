@@ -1,4 +1,4 @@
-"""Why a container of a pod that has a node does not run: image, configuration, init, volume, network, program."""
+"""Checks of containers that do not run on their node: image, configuration, init, volume, network, program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _IMAGE_HELPS: Final = (
 
 
 def image(facts: Facts) -> Iterator[Finding]:
-    """It cannot be got."""
+    """Check whether an image cannot be pulled."""
     held = [each for each in facts.containers() if each.waiting.get("reason") in _IMAGE]
     if not held:
         return
@@ -67,7 +67,7 @@ def image(facts: Facts) -> Iterator[Finding]:
 
 
 def config(facts: Facts) -> Iterator[Finding]:
-    """A ConfigMap, a Secret, or a key of one is missing: as a variable or as a volume."""
+    """Check whether a ConfigMap, a Secret or a key is missing, for a variable or a volume."""
     held = [
         (each.pod, str(each.waiting.get("message")))
         for each in facts.containers()
@@ -97,7 +97,7 @@ def _missing(match: re.Match[str]) -> str:
 
 
 def volume(facts: Facts) -> Iterator[Finding]:
-    """A volume cannot be attached or mounted."""
+    """Check whether a volume cannot be attached or mounted."""
     failed = [(pod, event) for pod, event in _mount_failures(facts) if not _MISSING.search(message_of(event))]
     if not failed:
         return
@@ -113,7 +113,7 @@ def volume(facts: Facts) -> Iterator[Finding]:
 
 
 def sandbox(facts: Facts) -> Iterator[Finding]:
-    """The node cannot give the pod its network."""
+    """Check whether the node cannot set up the pod's network."""
     failed = [
         (pod, event)
         for event in facts.events("FailedCreatePodSandBox")
@@ -132,7 +132,7 @@ def sandbox(facts: Facts) -> Iterator[Finding]:
 
 
 def init(facts: Facts) -> Iterator[Finding]:
-    """An init container fails."""
+    """Check whether an init container fails."""
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("exitCode")), None)
         if not each.is_init or ended is None or _has_passed(each):
@@ -155,7 +155,7 @@ def _has_passed(each: Container) -> bool:
 
 
 def start(facts: Facts) -> Iterator[Finding]:
-    """The container's program cannot be started."""
+    """Check whether a container's program cannot be started."""
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("reason") in _START), None)
         is_held = each.waiting.get("reason") in _START
@@ -178,13 +178,13 @@ def _program(text: str) -> str:
 
 
 def _mount_failures(facts: Facts) -> list[tuple[Object, Object]]:
-    """Pods that wait, each with an event that says which volume they wait for."""
+    """Return the waiting pods, each with an event about a volume that is missing."""
     return [
         (pod, event)
         for event in facts.events("FailedMount", "FailedAttachVolume", "FailedMapVolume")
         if (pod := facts.pod(event["involvedObject"]["name"])) is not None
         and _is_waiting(pod)
-        # An object that is made a moment later is not missing for long, and nobody takes the event back.
+        # An object created moments later is not missing for long, but its event remains.
         and not _has_volumes(pod)
         and event["involvedObject"].get("uid") == pod["metadata"]["uid"]
     ]
@@ -196,7 +196,7 @@ def _is_waiting(pod: Object) -> bool:
 
 
 def _has_volumes(pod: Object) -> bool:
-    """Whether the kubelet has come to the containers, for which all volumes have to be there."""
+    """Return True if the kubelet has reached the containers, which requires all volumes."""
     states = [each.get("state") or {} for each in pod.get("status", {}).get("containerStatuses") or ()]
     reasons = {(state.get("waiting") or {}).get("reason") for state in states}
     return bool(reasons & (_IMAGE | _CONFIG | _START))

@@ -1,4 +1,4 @@
-"""What is known about a job when the question is asked, and the views of it that several checks share."""
+"""Facts about a job at the time of the diagnosis, and views of them for several checks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.state import JobState, State
 
 RECENT_SECONDS: Final = 120.0
-"""So long a job that tells no steps is watched after a trouble, before it counts as over."""
+"""Seconds without trouble after which a job without step metrics counts as recovered."""
 
 
 LEAST_SILENCE_SECONDS: Final = 60.0
-"""No step for less is no hang."""
+"""Minimum seconds without a step that count as a hang."""
 SILENCE_IN_STEPS: Final = 20.0
 
 
@@ -35,17 +35,17 @@ class Container:
 
     @property
     def pod_name(self) -> str:
-        """The pod's name."""
+        """Name of the pod."""
         return str(self.pod["metadata"]["name"])
 
     @property
     def waiting(self) -> Mapping[str, Any]:
-        """Why it waits; empty when it does not."""
+        """Waiting state with its reason; empty if it does not wait."""
         return (self.status.get("state") or {}).get("waiting") or {}
 
     @property
     def endings(self) -> Iterator[Mapping[str, Any]]:
-        """How it ended, now and the time before."""
+        """Terminations of the current and the previous container."""
         for moment in ("state", "lastState"):
             ended = (self.status.get(moment) or {}).get("terminated")
             if ended:
@@ -54,7 +54,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that the checks may look at; read once."""
+    """All data for the checks, read once."""
 
     snapshot: Snapshot
     state: JobState
@@ -62,11 +62,11 @@ class Facts:
     """Unix time."""
     around: RelatedObjects = field(default_factory=RelatedObjects)
     samples: Mapping[str, Samples] = field(default_factory=dict)
-    """Pod → what it says about itself."""
+    """Metric samples by pod."""
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Pod → the last lines it wrote, each with its time in front."""
+    """Last log lines by pod, each with its time as prefix."""
     sight: HangSnapshot = field(default_factory=HangSnapshot)
-    """The ranks as their launchers see them; read only of a job that does not step."""
+    """Ranks' states from their launchers; read only if the job makes no steps."""
 
     @property
     def job(self) -> Object:
@@ -75,58 +75,60 @@ class Facts:
 
     @property
     def name(self) -> str:
-        """The job's name."""
+        """Name of the job."""
         return self.state.name
 
     @property
     def pods(self) -> tuple[Object, ...]:
-        """Its pods that are not on their way out."""
+        """Pods that are not being deleted."""
         return tuple(pod for pod in self.snapshot.pods if "deletionTimestamp" not in pod["metadata"])
 
     @property
     def workers(self) -> list[Object]:
-        """Worker pods that are not on their way out."""
+        """Worker pods that are not being deleted."""
         return evidence.workers(self.pods)
 
     @property
     def is_on_cluster(self) -> bool:
-        """Whether operators, queues and stores stand around it; on one machine its engine is all of them."""
+        """True if operators, queues and stores surround the job; for local jobs, the engine replaces them."""
         return bool(self.around.found or self.around.unseen)
 
     @property
     def age_seconds(self) -> float:
-        """Seconds since the job was made."""
+        """Seconds since the creation of the job."""
         return self.state.age_seconds(self.now) or 0.0
 
     @property
     def is_over(self) -> bool:
-        """Whether it will do no more by itself."""
+        """True if the job has reached a final state."""
         return self.state.is_terminal
 
     @property
     def is_training(self) -> bool:
-        """Whether its ranks are at work, as far as anybody can tell."""
-        # Of a node that is lost the last word was that its containers are ready; the pod's condition is taken back.
+        """True if enough nodes are ready and, as far as known, train."""
+        # The containers of a lost node remain ready; only the pod's condition changes.
         gone = sum(condition_of(pod, "Ready").get("status") == "False" for pod in self.workers if _was_ready(pod))
         return self.state.state is State.RUNNING and self.state.nodes.ready - gone >= self.state.nodes.minimum
 
     @property
     def last_step(self) -> float | None:
-        """Unix time of the last step of any rank; None where no rank reports steps."""
+        """Unix time of the last step of any rank; None if no rank reports steps."""
         return max((rank.last_step for rank in self.state.ranks if rank.last_step is not None), default=None)
 
     @property
     def is_step_overdue(self) -> bool:
-        """Whether it runs, has stepped, and has not for much longer than a step takes."""
+        """True if the job runs and has made steps, but none for much longer than a step takes."""
         return is_step_overdue(self.state, self.now)
 
     def has_recovered_from(self, event: Object | None) -> bool:
-        """Whether the job has gone on since an event: its ranks have stepped, or it has run for a while."""
+        """Return True if the job has recovered since an event: its ranks have stepped, or it has run for some time."""
         seen = event_timestamp(event) if event is not None else None
         return self.is_training if seen is None else self.has_run_since(seen)
 
     def has_run_since(self, seen: float) -> bool:
-        """Whether it trains, and its ranks have stepped since a Unix time; without steps, whether it is a while ago."""
+        """Return True if the job trains and its ranks have stepped since a Unix time; without step metrics, if it is
+        long ago.
+        """
         if not self.is_training:
             return False
         stepped = self.last_step
@@ -134,12 +136,12 @@ class Facts:
 
     @property
     def has_missing_pods(self) -> bool:
-        """Whether it has fewer worker pods than it is told to have."""
+        """True if there are fewer worker pods than requested."""
         is_wanted = not self.is_over and not roots.is_suspend_requested(self.job)
         return is_wanted and len(self.workers) < self.state.nodes.desired
 
     def containers(self) -> Iterator[Container]:
-        """Every container of its pods that has a status, init containers before the others of their pod."""
+        """Yield every container of the pods that has a status, init containers first in each pod."""
         for pod in self.pods:
             status = pod.get("status") or {}
             for init in status.get("initContainerStatuses") or ():
@@ -148,22 +150,22 @@ class Facts:
                 yield Container(pod, main)
 
     def events(self, *reasons: str) -> list[Object]:
-        """Events of this run about the job, its pods and Jobs, with one of these reasons, oldest first."""
+        """Return this run's events about the job, its pods and Jobs with one of these reasons, oldest first."""
         return [
             event
             for event in self.job_events()
-            # What Kueue did to a Workload stands in its conditions, and is undone there.
+            # Kueue's actions on a Workload are in its conditions, and are reset there.
             if event.get("reason") in reasons and event["involvedObject"].get("kind") != "Workload"
         ]
 
     def job_events(self) -> list[Object]:
-        """All events of this run about the job or what was made of it, oldest first."""
+        """Return all events of this run about the job and its objects, oldest first."""
         whose = Attribution.of(self.snapshot)
         seen = (*self.snapshot.events, *self.around.of(RelatedKind.EVENTS))
         return distinct(event for event in seen if whose.matches_event(event))
 
     def events_of_claims(self) -> list[Object]:
-        """Events about the volumes that its pods name, oldest first."""
+        """Return the events about the volume claims of the pods, oldest first."""
         names = {name for pod in self.pods for name in claims_of(pod)}
         return distinct(
             event
@@ -174,18 +176,18 @@ class Facts:
 
     @property
     def has_root_events(self) -> bool:
-        """Whether anybody has said anything about the job itself, as its operator does when it fails to make pods."""
+        """True if there are events about the job object itself, such as its operator's failures to create pods."""
         kind = self.job.get("kind")
         about = [event["involvedObject"] for event in self.job_events()]
         return any(each.get("kind") == kind and each.get("name") == self.name for each in about)
 
     def pod(self, name: str) -> Object | None:
-        """The present pod of this name."""
+        """Return the current pod of this name, or None."""
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
 
 
 def is_step_overdue(state: JobState, now: float) -> bool:
-    """Whether a job runs, has stepped, and has not for much longer than a step takes."""
+    """Return True if a job runs and has made steps, but none for much longer than a step takes."""
     stepped = max((rank.last_step for rank in state.ranks if rank.last_step is not None), default=None)
     slowest = max((rank.seconds_per_step or 0.0 for rank in state.ranks), default=0.0)
     limit = max(LEAST_SILENCE_SECONDS, SILENCE_IN_STEPS * slowest)
@@ -197,30 +199,30 @@ def _was_ready(pod: Object) -> bool:
 
 
 def claims_of(pod: Object) -> list[str]:
-    """Names of the PersistentVolumeClaims that a pod mounts."""
+    """Return the names of the PersistentVolumeClaims that a pod mounts."""
     claims = ((volume.get("persistentVolumeClaim") or {}) for volume in pod["spec"].get("volumes") or ())
     return [str(claim["claimName"]) for claim in claims if claim.get("claimName")]
 
 
 def format_event(event: Object) -> str:
-    """An event as evidence."""
+    """Format an event as evidence."""
     about = event["involvedObject"]
     return f"event {event.get('reason')} on {about.get('kind')} {about.get('name')}: {line_of(message_of(event))}"
 
 
 def message_of(event: Object) -> str:
-    """What an event says; not every event says something."""
+    """Return the message of an event, or an empty string."""
     return str(event.get("message") or "")
 
 
 def line_of(text: str | None, *, most: int = 400) -> str:
-    """A text as one line of bounded length, without secrets and terminal controls."""
+    """Return a text as one line of limited length, without secrets and terminal controls."""
     line = clean_text(" ".join((text or "").split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def names_of(pods: list[Object] | tuple[Object, ...], *, most: int = 3) -> str:
-    """Pods by name.
+    """Return the names of pods for a sentence.
 
     >>> names_of([{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}])
     'pods a, b'
@@ -231,7 +233,7 @@ def names_of(pods: list[Object] | tuple[Object, ...], *, most: int = 3) -> str:
 
 
 def subject(text: str) -> str:
-    """A text that begins a sentence.
+    """Capitalize a text for the beginning of a sentence.
 
     >>> subject("pods a, b")
     'Pods a, b'
@@ -240,5 +242,5 @@ def subject(text: str) -> str:
 
 
 def has_label(item: Object, label: str) -> str:
-    """The value of a label, or nothing."""
+    """Return the value of a label, or an empty string."""
     return str((item["metadata"].get("labels") or {}).get(label, ""))

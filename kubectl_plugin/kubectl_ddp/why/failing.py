@@ -1,4 +1,4 @@
-"""What ended pods that ran: a node that was lost, a pod that had to make room, memory, the first error of any rank."""
+"""Checks of pods that ran and ended: lost nodes, preemption, memory, the first error of any rank."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kubectl_ddp.why.model import Cause, Finding
 
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
 _ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) terminated message: (.*)", re.DOTALL)
-"""Event of Kubeflow's operator about a pod that failed; it deletes the pod at once."""
+"""Pattern of the event in which Kubeflow's operator reports a failed pod; it deletes the pod immediately."""
 _FULL: Final = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 
 
 def node_lost(facts: Facts) -> Iterator[Finding]:
-    """A node under its pods is gone, or does not answer."""
+    """Check whether a node of the pods is lost or does not respond."""
     if facts.is_over and facts.state.state is not State.FAILED:
         return
     dead = {
@@ -61,7 +61,7 @@ def node_lost(facts: Facts) -> Iterator[Finding]:
 
 
 def pod_preemption(facts: Facts) -> Iterator[Finding]:
-    """The scheduler took its place for a pod that goes before it."""
+    """Check whether the scheduler preempted a pod for one of higher priority."""
     told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) == "PreemptionByScheduler"]
     events = facts.events("Preempted")
     gone = [event for event in events if _has_no_replacement(facts, event)]
@@ -79,7 +79,7 @@ def pod_preemption(facts: Facts) -> Iterator[Finding]:
 
 
 def host_oom(facts: Facts) -> Iterator[Finding]:
-    """A container, or a worker in it, used more memory than it has."""
+    """Check whether a container or a worker exceeded its memory."""
     killed = [each for each in facts.containers() if any(end.get("reason") == "OOMKilled" for end in each.endings)]
     error, event = first_error_of(facts)
     is_told = error is not None and (
@@ -102,7 +102,7 @@ def host_oom(facts: Facts) -> Iterator[Finding]:
 
 
 def gpu_oom(facts: Facts) -> Iterator[Finding]:
-    """The GPU's memory was not enough."""
+    """Check whether a GPU ran out of memory."""
     error = facts.state.first_error
     if error is not None and error.reason == FailureReason.GPU_OOM:
         yield Finding(
@@ -115,14 +115,14 @@ def gpu_oom(facts: Facts) -> Iterator[Finding]:
 
 
 def gpu_fault(facts: Facts) -> Iterator[Finding]:
-    """A GPU failed or is missing."""
+    """Check whether a GPU failed or is missing."""
     error, event = first_error_of(facts)
     if error is None or error.reason != FailureReason.GPU_FAULT:
         return
     node = error.host or str(((facts.pod(error.pod) or {}).get("spec") or {}).get("nodeName") or "")
     fault = fault_in(error.message)
     fix = f"{fault.fix[0].upper()}{fault.fix[1:]}." if fault else "Look for 'Xid' in the kernel log of the node."
-    # The sentences of the launcher and the trainer end with the fix, which is the help here.
+    # Messages of the launcher and the trainer end with the fix, which is reported as help here.
     words = line_of(cause_line(error.message.partition(" Fix: ")[0])).rstrip(".")
     where = f" on node {node}" if node and node not in words else ""
     yield Finding(
@@ -135,7 +135,7 @@ def gpu_fault(facts: Facts) -> Iterator[Finding]:
 
 
 def first_error(facts: Facts) -> Iterator[Finding]:
-    """The error of the rank that failed first, or what is known of how the job failed."""
+    """Report the error of the rank that failed first, or what is known about the failure."""
     error, event = first_error_of(facts)
     if error is None:
         yield from _unknown_failure(facts)
@@ -164,7 +164,7 @@ def first_error(facts: Facts) -> Iterator[Finding]:
 
 
 def _unknown_failure(facts: Facts) -> Iterator[Finding]:
-    """A job that failed, or a container that fails again and again, without a word of a rank."""
+    """Check for a failed job, or a container that fails repeatedly, without an error report of a rank."""
     failed = roots.conditions(facts.job).get("Failed")
     crashed = [(pod, how) for pod in facts.pods if (how := crash_message(pod))]
     if failed is None and not crashed:
@@ -182,7 +182,7 @@ def _unknown_failure(facts: Facts) -> Iterator[Finding]:
 
 
 def first_error_of(facts: Facts) -> tuple[FirstError | None, Object | None]:
-    """The first error of the job, and the event that reports it where its operator has deleted the pod already."""
+    """Return the first error of the job, and the event that reports it if the operator has deleted the pod."""
     if facts.state.first_error is not None:
         return facts.state.first_error, None
     for event in reversed(facts.job_events()):
@@ -193,7 +193,7 @@ def first_error_of(facts: Facts) -> tuple[FirstError | None, Object | None]:
 
 
 def _is_over_it(facts: Facts, event: Object | None = None) -> bool:
-    """Whether the job has gone on since."""
+    """Return True if the job has recovered since."""
     if event is not None:
         return facts.has_recovered_from(event)
     return facts.is_training or facts.state.state is State.SUCCEEDED
@@ -205,13 +205,13 @@ def _exit_text(error: FirstError) -> str:
 
 
 def _last_call(error: FirstError) -> list[str]:
-    """The line of the stack that is closest to the error."""
+    """Return the line of the stack closest to the error."""
     calls = [line.strip() for line in error.stack.splitlines() if line.strip().startswith("File ")]
     return [calls[-1]] if calls else []
 
 
 def disruption_reason(pod: Object) -> str:
-    """Who ended a pod, in Kubernetes' own word; empty when nobody did."""
+    """Return Kubernetes' reason for the disruption of a pod; empty without a disruption."""
     reason = str((pod.get("status") or {}).get("reason") or "")
     if reason in _LOST | _EVICTED:
         return reason
@@ -225,18 +225,18 @@ def _reason(pod: Object) -> str:
 
 
 def disruption(pod: Object) -> str:
-    """Who ended a pod, and why, as evidence."""
+    """Return the disruption of a pod as evidence, with reason and message."""
     return f"pod {pod['metadata']['name']}: {disruption_reason(pod)}: {line_of(_reason(pod))}"
 
 
 def pods_of_events(events: list[Object]) -> list[Object]:
-    """The pods that events are about, as far as an event knows them."""
+    """Return the pods of events, with their names only."""
     names = dict.fromkeys(str(event["involvedObject"]["name"]) for event in events)
     return [{"metadata": {"name": name}} for name in names]
 
 
 def _has_no_replacement(facts: Facts, event: Object) -> bool:
-    """Whether the pod of an event is gone, and none runs in its place."""
+    """Return True if the pod of an event is gone and has no running replacement."""
     if facts.is_over:
         return False
     name = event["involvedObject"]["name"]

@@ -1,4 +1,4 @@
-"""Reads the facts: the job first, then all that its state makes worth a look, at once."""
+"""Collection of facts: reads the job first, then in parallel everything that its state makes relevant."""
 
 from __future__ import annotations
 
@@ -22,19 +22,27 @@ from kubectl_ddp.state import job_state
 from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
 
 LINES: Final = 200
-"""How many of its last lines a pod is asked for."""
+"""Number of last log lines to read per pod."""
 MOST_LOGS: Final = 16
-"""Of so many pods at most; a job of a thousand would be read for minutes."""
+"""Maximum number of pods whose logs are read; a job of a thousand pods would take minutes."""
 
 
 def gather(
     backend: Backend, name: str, *, also: frozenset[RelatedKind] = frozenset(), clock: Callable[[], float] = time.time
 ) -> Facts:
-    """Everything that may explain the job; ``also`` what would not, by what the job shows.
+    """Read all facts that may explain the job's state.
 
-    Raises NotFound, and what else reading the job itself is refused with.
+    Args:
+        backend: Place where the job runs.
+        name: Name of the job.
+        also: Kinds of objects to read in addition to those relevant for the job's state.
+        clock: Source of Unix time.
+
+    Raises:
+        NotFound: If the job does not exist.
+        DdpError: If the job itself cannot be read.
     """
-    snapshot = backend.job(name, events=False)  # they are read with what stands around it
+    snapshot = backend.job(name, events=False)  # events are read together with the related objects
     kinds = related_kinds(snapshot) | also
     talking = _running_pods(snapshot)[:MOST_LOGS]
     with (
@@ -56,7 +64,7 @@ def gather(
 
 
 def related_kinds(snapshot: Snapshot) -> frozenset[RelatedKind]:
-    """What is worth a look, of all that stands around a job."""
+    """Return the kinds of related objects that are relevant for the job's state."""
     return frozenset(kind for kind, is_wanted in _WANTED.items() if is_wanted(snapshot))
 
 
@@ -90,7 +98,7 @@ _WANTED: Final[Mapping[RelatedKind, Callable[[Snapshot], bool]]] = {
 
 
 def _running_pods(snapshot: Snapshot) -> list[Object]:
-    """Pods that run."""
+    """Return the running pods."""
     pods = [*workers(snapshot.pods), *stores(snapshot.pods)]
     return [pod for pod in pods if not _is_over(snapshot) and pod.get("status", {}).get("phase") == "Running"]
 
@@ -98,5 +106,5 @@ def _running_pods(snapshot: Snapshot) -> list[Object]:
 def _lines(backend: Backend, pod: Object) -> tuple[str, ...] | None:
     try:
         return tuple(backend.logs(pod, tail=LINES, timestamps=True))
-    except DdpError:  # it ends just now, or its node does not answer: the others may tell
+    except DdpError:  # it is ending, or its node does not respond: use the other pods' logs
         return None

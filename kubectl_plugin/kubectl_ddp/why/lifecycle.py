@@ -1,4 +1,4 @@
-"""What ends a job by somebody's will: its deletion, its success, its own deadline; and the end of its local engine."""
+"""Checks for intended ends of a job: deletion, success, deadline; and for the loss of its local engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubectl_ddp.why.model import Cause, Finding
 
 
 def pending_deletion(facts: Facts) -> Iterator[Finding]:
-    """It is being deleted; finalizers tell who is waited for."""
+    """Check whether the job is being deleted, and which finalizers block it."""
     about = facts.job["metadata"]
     if "deletionTimestamp" not in about:
         return
@@ -33,7 +33,7 @@ def pending_deletion(facts: Facts) -> Iterator[Finding]:
 
 
 def finished(facts: Facts) -> Iterator[Finding]:
-    """It has done what it was to do."""
+    """Check whether the job has succeeded."""
     if facts.state.state is State.SUCCEEDED:
         told = summary_text(facts.state.summary or {})
         yield Finding(
@@ -45,7 +45,7 @@ def finished(facts: Facts) -> Iterator[Finding]:
 
 
 def engine_lost(facts: Facts) -> Iterator[Finding]:
-    """The local engine died, and its pods with it."""
+    """Check whether the local engine has died, and its pods with it."""
     if facts.state.state is State.LOST:
         yield Finding(
             cause=Cause.ENGINE_LOST,
@@ -55,7 +55,7 @@ def engine_lost(facts: Facts) -> Iterator[Finding]:
 
 
 def deadline(facts: Facts) -> Iterator[Finding]:
-    """It took longer than it was allowed."""
+    """Check whether the job exceeded its deadline."""
     failed = roots.conditions(facts.job).get("Failed") or {}
     text = f"{failed.get('reason', '')} {failed.get('message', '')}"
     if "DeadlineExceeded" in text or "deadline" in text.lower():

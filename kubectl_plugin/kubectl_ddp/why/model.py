@@ -1,4 +1,4 @@
-"""Findings, and which of them is told first."""
+"""Data model of findings, and the order of causes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, Still
 
 
 class Cause(StrEnum):
-    """What can be the matter, in the order in which it is told: what explains the others goes before them."""
+    """Causes in order of precedence: a cause precedes those that it explains."""
 
     DELETING = "deleting"
     FINISHED = "finished"
@@ -22,34 +22,34 @@ class Cause(StrEnum):
     EVICTED = "evicted"
     POD_DELETED = "pod-deleted"
     OPERATOR = "operator"
-    """Nobody acts on the job: its operator is absent, fails, or leaves it to another."""
+    """No controller acts on the job: its operator is absent, fails, or leaves it to another."""
     QUEUED = "queued"
     SUSPENDED = "suspended"
     QUOTA = "quota"
     ADMISSION = "admission"
-    """The API server refuses its pods."""
+    """The API server rejects the pods."""
     UNSCHEDULABLE = "unschedulable"
     VOLUME = "volume"
     IMAGE = "image"
     CONFIG = "config"
-    """A ConfigMap, a Secret or a key of one that is not there."""
+    """A ConfigMap, a Secret or a key is missing."""
     INIT = "init"
     SANDBOX = "sandbox"
-    """The node cannot give the pod its network."""
+    """The node cannot set up the pod's network."""
     START = "start"
     """The container's program cannot be started."""
     DEADLINE = "deadline"
     HOST_OOM = "host-oom"
     GPU_OOM = "gpu-oom"
     GPU_FAULT = "gpu-fault"
-    """A GPU failed, or is missing."""
+    """A GPU failed or is missing."""
     NODE_UNWELL = "node-unwell"
-    """A node reports pressure, or what a problem detector found, which may explain a hang."""
+    """A node reports pressure or a problem detector's finding, which may explain a hang."""
     HANG = "hang"
     ERROR = "error"
-    """The first error of any rank."""
+    """First error of any rank."""
     STORE = "store"
-    """The ranks cannot meet, because the rendezvous store is not there."""
+    """The rendezvous store does not run, so the ranks cannot connect."""
     RENDEZVOUS = "rendezvous"
     STARTING = "starting"
     RUNNING = "running"
@@ -79,32 +79,32 @@ EXIT_CODES: Final[Mapping[Cause, int]] = {
     Cause.NODE_UNWELL: _INFRASTRUCTURE,
     Cause.RUNNING: 0,
 }
-"""What ``why`` exits with; a cause that is not here keeps the job from running, so it is still pending."""
+"""Exit code of ``why`` by cause; any other cause keeps the job from running, so the job counts as pending."""
 
 _ORDER: Final = {cause: place for place, cause in enumerate(Cause)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause, with what shows it and what helps."""
+    """One cause, with evidence and a remedy."""
 
     cause: Cause
     message: str
     evidence: tuple[str, ...] = ()
-    """What was seen, in the words of who said it."""
+    """Observations, quoted from their sources."""
     help: str = ""
-    """What to do: one sentence, with the command in quotes."""
+    """Remedy in one sentence, with the command in quotes."""
     is_aside: bool = False
-    """It does not keep the job from going on now: it is over, or the job can do without."""
+    """True if it does not block the job now: it is over, or the job can run without."""
     exit_code: int | None = None
-    """Where it is another than the cause's."""
+    """Exit code if it differs from the cause's."""
 
     @property
     def code(self) -> int:
-        """What ``why`` exits with when this is the first."""
+        """Exit code of ``why`` if this is the first finding."""
         return self.exit_code if self.exit_code is not None else EXIT_CODES.get(self.cause, _PENDING)
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Place among the findings of a job."""
+        """Sort key among the findings of a job."""
         return self.is_aside, _ORDER[self.cause]

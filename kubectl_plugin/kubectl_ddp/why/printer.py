@@ -1,4 +1,4 @@
-"""Findings as a person reads them, and as the versioned JSON of ``-o json``."""
+"""Output of findings as text and as the versioned JSON of ``-o json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASIDE: Final = "Besides"
 
 
 def text(facts: Facts, found: Sequence[Finding], style: Style) -> str:
-    """What is the matter; the first cause, then the others, then what does not keep the job from going on."""
+    """Return the findings as text: the first cause, then the others, then findings that do not block the job."""
     return "\n".join(_lines(facts, found, style))
 
 
@@ -39,7 +39,7 @@ def _lines(facts: Facts, found: Sequence[Finding], style: Style) -> Iterator[str
 
 
 def diagnosis_to_dict(facts: Facts, found: Sequence[Finding]) -> dict[str, Any]:
-    """The same for programs. Times are Unix times."""
+    """Return the findings as a JSON object. Times are Unix times."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Diagnosis",

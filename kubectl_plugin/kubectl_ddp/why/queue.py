@@ -1,4 +1,4 @@
-"""Kueue: whether a job waits for quota, who is ahead of it, who holds the quota, and whether it was sent back."""
+"""Checks of Kueue: waiting for quota, jobs ahead in the queue, holders of the quota, preemption."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kubectl_ddp.why.model import Cause, Finding
 
 _MOST: Final = 5
 _OTHER_LEVELS: Final = ("is above the podset topology", "does not contain the requested level")
-"""Kueue's words for levels that no flavor has, or not in this order; more quota helps against neither."""
+"""Kueue's messages about levels that no flavor has, or not in this order; more quota does not help."""
 
 
 def queued(facts: Facts) -> Iterator[Finding]:
-    """It waits in a queue of Kueue's."""
+    """Check whether the job waits in a queue of Kueue."""
     queue = has_label(facts.job, KUEUE_QUEUE)
     if facts.is_over or not queue:
         return
@@ -40,7 +40,7 @@ def queued(facts: Facts) -> Iterator[Finding]:
 
 
 def _deactivated_finding(facts: Facts, mine: Object) -> Finding:
-    """Its Workload is deactivated: by a person, as ``suspend`` does it, or by Kueue, which has given it up."""
+    """Return the finding for a deactivated Workload: suspended by a user, or given up by Kueue."""
     evicted = condition_of(mine, "Evicted")
     gave_up = str(evicted.get("reason", "")).startswith("DeactivatedDueTo")
     return Finding(
@@ -54,7 +54,7 @@ def _deactivated_finding(facts: Facts, mine: Object) -> Finding:
 
 
 def kueue_preemption(facts: Facts) -> Iterator[Finding]:
-    """Kueue took its quota away for another."""
+    """Check whether Kueue preempted the job."""
     mine = workload_of(facts)
     if mine is None or facts.is_over:
         return
@@ -74,13 +74,13 @@ def kueue_preemption(facts: Facts) -> Iterator[Finding]:
 
 
 def workload_of(facts: Facts) -> Object | None:
-    """The Workload that Kueue made of the job."""
+    """Return the job's Workload, or None."""
     uid = facts.job["metadata"].get("uid")
     return next((each for each in facts.around.of(RelatedKind.WORKLOADS) if owner_of(each) == uid), None)
 
 
 def _missing_workload(facts: Facts, queue: str) -> Iterator[Finding]:
-    """Kueue has made no Workload of it."""
+    """Report that the job has no Workload."""
     if not facts.around.was_read(RelatedKind.WORKLOADS):
         yield Finding(
             cause=Cause.QUEUED,
@@ -154,19 +154,19 @@ def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
 
 
 def workloads_ahead(facts: Facts, mine: Object, cluster_queue: str) -> list[Object]:
-    """Workloads that wait for the same quota and come first."""
+    """Return the workloads that wait for the same quota and precede this one."""
     line = in_line(_in_queue(facts, cluster_queue))
     return next((line[:place] for place, each in enumerate(line) if each is mine), [])
 
 
 def _num_workloads_ahead(facts: Facts, seen: Sequence[Object]) -> int:
-    """Kueue's own word, where it gives one; of other namespaces we may see less."""
+    """Return Kueue's own count if available; the seen workloads may lack those of other namespaces."""
     told = facts.snapshot.queued
     return told.position - 1 if told is not None and told.position is not None else len(seen)
 
 
 def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
-    """Why the queue, or the one that it leads to, takes no jobs."""
+    """Return the reason why the LocalQueue or its ClusterQueue admits no jobs; empty if it does."""
     named = (local, _named(facts.around.of(RelatedKind.CLUSTER_QUEUES), cluster_queue))
     return next((why for queue in named if queue is not None and (why := inactive_reason(queue))), "")
 
@@ -203,7 +203,7 @@ def _describe_workload(workload: Object) -> str:
 
 
 def _space(item: Object) -> str:
-    """Its namespace; queues of other namespaces may have the same name, and lead elsewhere."""
+    """Return the namespace; queues of the same name in other namespaces are different queues."""
     return str(item["metadata"]["namespace"])
 
 

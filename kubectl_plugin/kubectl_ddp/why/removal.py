@@ -1,4 +1,4 @@
-"""Pods that ran and were taken away: evicted, drained or deleted, and a rendezvous store that was killed."""
+"""Checks of removed pods: evicted, drained or deleted, and a killed rendezvous store."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from kubectl_ddp.why.model import Cause, Finding
 
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 _BY_CONTROLLER: Final = re.compile(r"Suspended$|^SuccessfulDelete")
-"""Reasons of events of a controller that takes pods away on purpose: a suspension, fewer nodes, a pod that failed."""
+"""Pattern of event reasons of controllers that remove pods intentionally: suspension, fewer nodes, failed pods."""
 _OTHERWISE: Final = ("Preempted", "TaintManagerEviction", "Evicted", "NodeNotReady")
-"""Reasons of events by which another check explains that a pod is gone."""
+"""Event reasons with which another check explains the removal of a pod."""
 _SOON_SECONDS: Final = 5.0
 _STORE: Final = re.compile(r"-store(-[a-z0-9]+)*$")
 
 
 def pod_eviction(facts: Facts) -> Iterator[Finding]:
-    """The kubelet, or the eviction API, sent a pod away."""
+    """Check whether the kubelet or the eviction API evicted a pod."""
     told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _EVICTED]
     events = facts.events("Evicted")
     drained = [event for event in _killed(facts) if _is_cordoned(facts, event)]
@@ -55,7 +55,7 @@ def pod_eviction(facts: Facts) -> Iterator[Finding]:
 
 
 def deleted(facts: Facts) -> Iterator[Finding]:
-    """Somebody deleted a pod of the job."""
+    """Check whether a pod of the job was deleted by a user or program."""
     if facts.is_over or roots.is_suspend_requested(facts.job) or "deletionTimestamp" in facts.job["metadata"]:
         return
     leaving = (
@@ -78,7 +78,7 @@ def deleted(facts: Facts) -> Iterator[Finding]:
 
 
 def store_killed(facts: Facts) -> Iterator[Finding]:
-    """The rendezvous store was killed while the ranks trained; they keep training without it."""
+    """Check whether the rendezvous store was killed during training; the ranks continue without it."""
     if not (facts.is_training and facts.is_on_cluster):
         return
     pods = stores(facts.pods)
@@ -102,7 +102,7 @@ def store_killed(facts: Facts) -> Iterator[Finding]:
 
 
 def _killed(facts: Facts) -> list[Object]:
-    """Events of worker pods that the kubelet stopped on somebody's order, and that are gone."""
+    """Return the kubelet's events about requested stops of worker pods that are gone."""
     excused = {event["involvedObject"].get("uid") for event in facts.events(*_OTHERWISE)}
     on_purpose = [
         moment
@@ -119,7 +119,7 @@ def _killed(facts: Facts) -> list[Object]:
 
 
 def _gone(facts: Facts) -> list[Object]:
-    """Recent events of the kubelet that stopped a container of a pod that is gone."""
+    """Return the kubelet's recent events about stopped containers of pods that are gone."""
     here = {pod["metadata"].get("uid") for pod in facts.snapshot.pods}
     return [
         event
@@ -134,12 +134,12 @@ def _terminating_pods(facts: Facts) -> list[Object]:
 
 
 def _has_desired_pods(facts: Facts) -> bool:
-    """Whether the job has all the pods that it is told to have, beside those that leave."""
+    """Return True if the job has all requested pods, without those being deleted."""
     return len(facts.workers) >= facts.state.nodes.desired
 
 
 def _is_replaced(facts: Facts, leaving: Sequence[Object], events: Sequence[Object]) -> bool:
-    """Whether enough other pods run, and ranks have made progress since."""
+    """Return True if enough other pods run, and ranks have made progress since."""
     if not leaving:
         return facts.has_recovered_from(events[-1] if events else None)
     running = [pod for pod in facts.workers if (pod.get("status") or {}).get("phase") == "Running"]
@@ -163,7 +163,7 @@ def _cordon_message(event: Object) -> str:
 
 
 def _restart_times(pod: Object) -> Iterator[float]:
-    """When containers of a pod ended that run again."""
+    """Yield the times at which containers ended that run again."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         ended = epoch(((status.get("lastState") or {}).get("terminated") or {}).get("finishedAt"))
         if ended is not None:

@@ -1,4 +1,4 @@
-"""Why pods are on no node: the scheduler's words by predicate, and each node's own reason where nodes may be read."""
+"""Checks of unscheduled pods: the scheduler's messages by predicate, and the reasons per node if nodes may be read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTED: Final = re.compile(r"(\d+) (?:node\(s\) )?([^,]+?(?:\{[^}]*\})?)(?:, (
 
 
 def scheduling_failure(facts: Facts) -> Iterator[Finding]:
-    """No node takes them."""
+    """Check whether pods fit no node."""
     pods = [pod for pod in facts.pods if _is_unschedulable(pod) and not _has_volume_problem(pod)]
     if not pods:
         return
@@ -51,7 +51,7 @@ def scheduling_failure(facts: Facts) -> Iterator[Finding]:
 
 
 def gated(facts: Facts) -> Iterator[Finding]:
-    """Somebody holds them back from the scheduler, or their scheduler does not run."""
+    """Check whether a scheduling gate holds pods, or their scheduler does not run."""
     pending = [pod for pod in facts.pods if pod.get("status", {}).get("phase") == "Pending"]
     held = [pod for pod in pending if pod["spec"].get("schedulingGates")]
     if held:
@@ -76,7 +76,7 @@ def gated(facts: Facts) -> Iterator[Finding]:
 
 
 def claims(facts: Facts) -> Iterator[Finding]:
-    """No node takes them, because of a volume."""
+    """Check whether a volume keeps pods from every node."""
     pods = [pod for pod in facts.pods if _is_unschedulable(pod) and _has_volume_problem(pod)]
     if not pods:
         return
@@ -105,7 +105,7 @@ def claims(facts: Facts) -> Iterator[Finding]:
 
 
 def nodes_by_predicate(message: str) -> dict[str, int]:
-    """What the scheduler says keeps how many nodes away, without what it says about preemption.
+    """Parse the scheduler's message into the number of nodes per predicate, without its part about preemption.
 
     >>> message = "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: no"
     >>> nodes_by_predicate(message)
@@ -138,13 +138,13 @@ def _class(claim: Object) -> str:
 
 
 def _by_node(facts: Facts, pod: Object) -> Iterator[str]:
-    """What is against each node, by the same filters as before a job is submitted."""
+    """Yield the reasons against each node, from the same filters as before a submission."""
     wanted = pod_requirements(pod["spec"])
     taken = used(scheduled_pods(facts.around.of(RelatedKind.BOUND)))
     for machine in parse_nodes(facts.around.of(RelatedKind.NODES)):
         why = [machine.closed] if machine.closed else []
         why += [reason for filter_ in _WHATEVER_RUNS for reason in filter_(wanted, machine)]
-        # What others have taken can be said only where pods of all namespaces may be read.
+        # The use by other pods is known only if pods of all namespaces may be read.
         why += (
             check_free_resources(wanted, machine, taken.get(machine.name, {}))
             if facts.around.was_read(RelatedKind.BOUND)

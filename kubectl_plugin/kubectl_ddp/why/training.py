@@ -1,4 +1,4 @@
-"""Pods run: do the ranks find one another, do they step, and if not, whom do they wait for?"""
+"""Checks of running pods: rendezvous, progress, and the ranks that block others."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _FORMING: Final = frozenset({GroupState.PENDING, GroupState.RENDEZVOUS})
 _MOST_SILENT: Final = 4
 _MOST_ABSENT: Final = 8
 STORE_SECONDS: Final = 15.0
-"""So long a store may take to start."""
+"""Seconds that a store may take to start."""
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
-    """Ranks run and make no progress."""
+    """Check whether ranks run without progress."""
     if facts.state.state not in _WORKING:
         return
     told_at, told, is_hung = _reported(facts)
     stepped = facts.last_step
     if facts.state.stall is not None:
         is_current = True
-    else:  # a launcher that reports stalls reports none; another's report holds until a rank steps
+    else:  # a launcher that can report stalls reports none; another's report holds until a rank steps
         is_current = bool(told) and not is_reported(facts.samples) and (stepped is None or stepped < told_at)
     if is_current:
         yield _stalled(facts, told_at, told, is_hung=is_hung)
@@ -58,7 +58,7 @@ def hang(facts: Facts) -> Iterator[Finding]:
 
 
 def _reported(facts: Facts) -> tuple[float, str, bool]:
-    """The launchers' last report of a stall: when, its sentence, and whether the limit of the rank is over."""
+    """Return the launchers' last report of a stall: time, message, and True if the rank has exceeded its limit."""
     hung, waiting = _last_match(facts, _HUNG), _last_match(facts, _WAITING)
     return (*hung, True) if hung[0] >= waiting[0] and hung[1] else (*waiting, False)
 
@@ -77,12 +77,12 @@ def _stalled(facts: Facts, told_at: float, told: str, *, is_hung: bool) -> Findi
 
 
 def _is_in_long_section(look: RankStatus) -> bool:
-    """Whether a rank is in a section that takes long by its nature, and not for longer than its limit."""
+    """Return True if a rank is in a section that takes long by nature, and within its limit."""
     return look.section in LONG_SECTIONS and not look.has_exceeded_limit(1.0)
 
 
 def _lagging_ranks(facts: Facts) -> list[str]:
-    """Ranks that are stopped, dead, or furthest behind."""
+    """Return the ranks that are stopped, dead, or furthest behind."""
     ranks = facts.state.ranks
     odd = [f"rank {rank.rank} on {rank.pod} is {rank.state}" for rank in ranks if rank.state is not RankActivity.UP]
     steps = [rank.step for rank in ranks if rank.step is not None]
@@ -96,7 +96,7 @@ def _lagging_ranks(facts: Facts) -> list[str]:
 
 
 def store(facts: Facts) -> Iterator[Finding]:
-    """The ranks cannot meet: where they meet does not run, or nobody reaches it."""
+    """Check whether the rendezvous store does not run or cannot be reached."""
     if not _is_in_rendezvous(facts) or not facts.is_on_cluster:
         return
     pods = [pod for pod in stores(facts.pods) if pod.get("status", {}).get("phase") == "Running"]
@@ -124,7 +124,7 @@ def _store_pods(facts: Facts) -> str:
 
 
 def rendezvous(facts: Facts) -> Iterator[Finding]:
-    """Some nodes wait for others."""
+    """Check whether some nodes wait for others."""
     came = _arrived_pods(facts) if _is_in_rendezvous(facts) else []
     if not came:
         return
@@ -146,7 +146,7 @@ def rendezvous(facts: Facts) -> Iterator[Finding]:
 
 
 def _arrived_pods(facts: Facts) -> list[Object]:
-    """Worker pods that the store has told for whom they wait."""
+    """Return the worker pods that have joined the rendezvous and wait for others."""
     told = {name for name, lines in facts.lines.items() if any(_MISSING.search(line) for line in lines)}
     return [pod for pod in facts.workers if pod["metadata"]["name"] in told]
 
@@ -158,7 +158,7 @@ def _why_absent(facts: Facts, pod: Object) -> str:
 
 
 def _is_in_rendezvous(facts: Facts) -> bool:
-    """Whether pods run, and their ranks have not found one another."""
+    """Return True if pods run and their ranks have not formed a group."""
     if facts.state.state not in _WORKING:
         return False
     states = {group_state(samples) for samples in facts.samples.values()} - {""}
@@ -168,7 +168,7 @@ def _is_in_rendezvous(facts: Facts) -> bool:
 
 
 def _last_match(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
-    """The last line of any pod in which a pattern is found: when, and what the pattern's group says."""
+    """Return the last log line of any pod that matches a pattern: its time, and the text of the pattern's group."""
     found = [
         (line.partition(" ")[0], match[1])
         for lines in facts.lines.values()
@@ -180,7 +180,7 @@ def _last_match(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
 
 
 def unhealthy_node(facts: Facts) -> Iterator[Finding]:
-    """A node under its pods reports a trouble of its own: pressure, or what a problem detector sees (Xid, ECC)."""
+    """Check whether a node reports a problem: pressure, or the finding of a problem detector (Xid, ECC)."""
     mine = {pod["spec"].get("nodeName") for pod in facts.workers}
     for node in facts.around.of(RelatedKind.NODES):
         if node["metadata"]["name"] not in mine:
@@ -201,21 +201,23 @@ def unhealthy_node(facts: Facts) -> Iterator[Finding]:
 
 
 def _may_explain_failure(facts: Facts, bad: Sequence[str]) -> bool:
-    """Whether a node's trouble may be why: of no error that a script has raised, and pressure of none that ran."""
+    """Return True if a node's problem may explain the failure: no script raised an error, and for pressure, no rank
+    ran.
+    """
     error = facts.state.first_error
     is_pressure = all(each.partition(":")[0].endswith("Pressure") for each in bad)
     return not (error and error.is_users) and not (is_pressure and (error or facts.state.ranks))
 
 
 def _is_bad(kind: str, status: str) -> bool:
-    """Whether a condition of a node is a trouble; detectors have both kinds: ``KernelReady`` and ``KernelDeadlock``."""
+    """Return True if a node condition is a problem; both polarities occur: ``KernelReady`` and ``KernelDeadlock``."""
     if kind == "Ready":
-        return False  # a node that is lost is a cause of its own
+        return False  # a lost node is a separate cause
     return status == ("False" if kind.endswith(("Ready", "Healthy")) else "True")
 
 
 def present(facts: Facts) -> Iterator[Finding]:
-    """Nothing is wrong that could be seen: it trains, or it is on its way."""
+    """Report the state of a job without detected problems: training or starting."""
     if facts.is_training:
         progress = progress_text(facts.state)
         silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
