@@ -82,8 +82,9 @@ def _one_node(facts: Facts) -> Choice | None:
 
 
 def _machine(facts: Facts) -> Choice | None:
-    """Match whole machines only. The fabric uses all devices of a machine, and other jobs may share a machine with a
-    smaller job.
+    """Match whole machines only.
+
+    The fabric uses all devices of a machine, and other jobs may share a machine with a smaller job.
     """
     if facts.gpus not in WHOLE_MACHINES:
         return None

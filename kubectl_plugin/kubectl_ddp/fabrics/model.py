@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The rest of the key."""
+        """Part of the key after the first dot."""
         return self.key.partition(".")[2]
 
     @property

@@ -137,9 +137,7 @@ DISABLED: Final = ConflictingVariable(
     name="NCCL_IB_DISABLE", reason="it switches off what NCCL_NET asks for", source=sources.env("NCCL_IB_DISABLE")
 )
 DEVICES: Final = ("rdma/", "nvidia.com/hostdev", "nvidia.com/rdma", "openshift.io/", "intel.com/", "mellanox.com/")
-"""Prefixes of resource names that device plugins use for InfiniBand and RoCE devices; the cluster's operator chooses
-them.
-"""
+"""Prefixes of the resource names of InfiniBand and RoCE devices, which the cluster's operator chooses."""
 
 IB: Final = Profile(
     name="ib",

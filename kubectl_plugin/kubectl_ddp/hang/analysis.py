@@ -21,8 +21,9 @@ TIMES: Final = 3.0
 UNLEARNED_SECONDS: Final = 10.0
 """Limit for a rank whose step times are unknown: it may be compiling, connecting, or reading its data set."""
 LAG_SECONDS: Final = 2.5
-"""Delay until a launcher notices that a rank has moved. A rank reports four times a second, on a possibly loaded
-machine, and the launcher reads twice a second.
+"""Delay until a launcher notices that a rank has moved.
+
+A rank reports four times a second, on a possibly loaded machine, and the launcher reads twice a second.
 """
 SILENT_SECONDS: Final = 8.0
 """Duration of retries for a pod that shows no ranks."""

@@ -2,7 +2,7 @@
 
 ::
 
-  file ─▶ manifests ─▶ Workload, Pods ─▶ catalogue.check ─▶ findings
+  file ─▶ manifests ─▶ Workload, Pods ─▶ registry.check ─▶ findings
                        └─ RULES: memory, devices, network, security, launch, placement
 
 The package is pure. Its input is the objects of one file, rendered by this program or written by hand. The variables of

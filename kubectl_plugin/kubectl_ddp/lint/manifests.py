@@ -72,9 +72,7 @@ def find_workloads(objects: Sequence[Object]) -> list[Workload]:
 
 
 def without_pods(objects: Sequence[Object]) -> list[str]:
-    """Return the TrainJobs, such as ``TrainJob/train``, whose runtime is not in the file; the runtime defines their
-    pods.
-    """
+    """Return the TrainJobs, such as ``TrainJob/train``, whose runtime, which defines their pods, is not in the file."""
     runtimes = {mapping(each.get("metadata")).get("name") for each in objects if each.get("kind") in _RUNTIMES}
     return [
         f"TrainJob/{mapping(each.get('metadata')).get('name', '?')}"

@@ -42,9 +42,7 @@ def _holds(expression: Mapping[str, Any], labels: Labels) -> bool:
 
 
 def blocking_policies(policies: Sequence[Object], own: Labels, peers: Sequence[Labels]) -> Iterator[tuple[str, str]]:
-    """Yield the policies that block traffic between pods with the labels ``own`` and one of ``peers``, as (direction,
-    name).
-    """
+    """Yield direction and name of the policies that block pods labelled ``own`` from one of ``peers``."""
     for direction, side in (("Ingress", "from"), ("Egress", "to")):
         isolating = [each for each in policies if _applies_to(mapping(each.get("spec")), direction, own)]
         rules = [rule for each in isolating for rule in mappings(mapping(each.get("spec")).get(direction.lower()))]

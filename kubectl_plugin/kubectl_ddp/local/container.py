@@ -42,7 +42,7 @@ class StartError(Exception):
 
 
 class Container:
-    """A running container. Call :meth:`exited` with the wait status of :attr:`pid`."""
+    """A running container. Call :meth:`finish` when the process :attr:`pid` has ended."""
 
     def __init__(self, mark: str, pid: int, output: int, log: LogWriter) -> None:
         self.mark = mark

@@ -28,9 +28,7 @@ _OUTER_JOB: Final = re.compile(
 
 
 def of_shell(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of the caller's environment that a pod inherits: everything but variables of an outer job or
-    launcher.
-    """
+    """Return the variables that a pod inherits from the caller: all except those of an outer job or launcher."""
     return {name: value for name, value in environ.items() if not _OUTER_JOB.match(name)}
 
 
@@ -88,8 +86,7 @@ def _operator_port(job: Object) -> int:
 def resolve(
     variables: Iterable[Variable], pod: Object, *, inherited: Mapping[str, str], adapt: Callable[[str], str]
 ) -> dict[str, str]:
-    """Return the values of a container's ``env`` list by the kubelet's rules; the last entry of a name takes
-    precedence.
+    """Return the values of a container's ``env`` list by the kubelet's rules; the last entry of a name wins.
 
     Args:
         variables: Entries with ``value`` or ``valueFrom``.

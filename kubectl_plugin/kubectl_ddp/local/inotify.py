@@ -24,9 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """Watcher of paths and of descriptors that become readable, such as a pidfd. Close it, or use it as a context
-    manager.
-    """
+    """Watcher of paths and descriptors, such as a pidfd. Close it, or use it as a context manager."""
 
     def __init__(self, paths: Iterable[Path], descriptors: Iterable[int] = ()) -> None:
         self._poll = select.poll()

@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(slots=True)
 class PodRunner:
-    """One pod. Call :meth:`start` and :meth:`stop`, and report the end of its process with :meth:`exited`."""
+    """One pod. Call :meth:`start` and :meth:`stop`, and report the end of its process with :meth:`on_process_exit`."""
 
     pod: Object
     node: Node

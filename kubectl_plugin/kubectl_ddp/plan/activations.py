@@ -51,9 +51,7 @@ class ActivationMemory:
     unused: float
     """Part of ``costly`` from the last product. It is not needed, but torch keeps it until the block is done."""
     backward: float
-    """Peak of additional memory in a block's backward pass: gradients of the stream and of the perceptron's hidden
-    layer.
-    """
+    """Peak of additional memory in a block's backward pass: gradients of stream and hidden layer."""
     head: float
     """Inputs of the last norm and of the output layer."""
     loss: float

@@ -20,9 +20,10 @@ from typing import Final
 from kubectl_ddp.errors import UsageError
 
 _REACHED: Final = 0.8
-"""Share of a link's bandwidth that collectives achieve with large messages. All-reduces of nccl-tests measure 0.76
-(A100) to 1.0 (H100) of NVLink's bandwidth, and 0.93 of eight times 400 Gb/s (Azure's and NVIDIA's published health
-checks).
+"""Share of a link's bandwidth that collectives achieve with large messages.
+
+All-reduces of nccl-tests measure 0.76 (A100) to 1.0 (H100) of NVLink's bandwidth, and 0.93 of eight times 400 Gb/s
+(Azure's and NVIDIA's published health checks).
 """
 GIGA: Final = 10**9
 RESERVED_BYTES: Final = 4 * 2**30
@@ -144,8 +145,7 @@ class Machine:
         return self.gpu.memory_bytes - self.reserved_bytes
 
     def link(self, stride: int, size: int) -> float:
-        """Return the bytes per second and rank, in one direction, in a group of ``size`` ranks with distance
-        ``stride``.
+        """Return the bytes per second and rank, in one direction, in a group of ``size`` ranks, ``stride`` apart.
 
         Within a node, this is the bandwidth of NVLink. Between nodes, all ranks of a group within a node send at the
         same time, each over its own share of the network. A group of whole nodes is therefore faster than a group with

@@ -167,9 +167,7 @@ def _peak_candidates(
 
 
 def _recv_buffer_count(choice: Choice, stage: Stage) -> int:
-    """Return the number of receive buffers of a stage, except those of micro-batches in flight, which count as
-    activations.
-    """
+    """Return the number of receive buffers of a stage, without those counted as activations in flight."""
     if choice.layout.pp == 1:
         return 0
     there, back = not stage.is_first, not stage.is_last

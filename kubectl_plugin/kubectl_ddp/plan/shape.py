@@ -38,8 +38,9 @@ class Shape:
     is_tied: bool = True
     """True if the embedding is also the output layer."""
     cuts_vocabulary: bool = False
-    """True if tensor parallelism divides the vocabulary evenly, as in the trainer's own GPT. If False, the vocabulary
-    is assumed to be padded until it divides.
+    """True if tensor parallelism divides the vocabulary evenly, as in the trainer's own GPT.
+
+    If False, the vocabulary is assumed to be padded until it divides.
     """
 
     def __post_init__(self) -> None:

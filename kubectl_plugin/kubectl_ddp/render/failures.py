@@ -16,9 +16,7 @@ def view(spec: JobSpec, container: str) -> dict[str, Any]:
 
 
 def backoff_limit(spec: JobSpec) -> int:
-    """Return the number of lost pods that a job survives. Pods count separately, so one incident on all nodes counts
-    often.
-    """
+    """Return the number of lost pods that a job survives; an incident that affects every node counts once per node."""
     return min(LARGEST_LIMIT, spec.nnodes.maximum * max(1, spec.max_restarts))
 
 

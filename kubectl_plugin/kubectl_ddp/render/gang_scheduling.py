@@ -52,11 +52,11 @@ def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
 
 
 def _kueue(spec: JobSpec, engine: Engine) -> GangMetadata:
-    """Return Kueue's labels. Kueue admits a job as a whole, and an Indexed Job also partially, down to the minimum of
-    nodes.
+    """Return Kueue's labels and annotations.
 
-    Partial admission is off if Kueue keeps replicas together: it would admit any number of pods, and keep pods of an
-    incomplete replica gated forever.
+    Kueue admits a job as a whole, and an Indexed Job also partially, down to the minimum of nodes. Partial admission is
+    off if Kueue keeps replicas together: it would admit any number of pods, and keep pods of an incomplete replica
+    gated forever.
     """
     partial = {
         "kueue.x-k8s.io/job-min-parallelism": str(spec.nnodes.minimum),

@@ -26,8 +26,9 @@ def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()
 
 
 def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
-    """Return affinity for packing: a pod is placed next to others of its job. Kubernetes accepts the first pod without
-    any.
+    """Return affinity that places a pod next to others of its job.
+
+    Kubernetes accepts the first pod without any others.
     """
     terms = {
         required: [

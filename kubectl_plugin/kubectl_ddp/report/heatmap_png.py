@@ -56,9 +56,7 @@ def color(share: float) -> str:
 
 
 def bounds(rows: Sequence[Values]) -> tuple[float, float]:
-    """Return the value range of the colours. It covers nearly all values and is wide enough that noise does not fill
-    it.
-    """
+    """Return the value range of the colours: nearly all values, but wide enough that noise does not fill it."""
     values = sorted(value for row in rows for value in row if value is not None)
     if not values:
         return 0.0, 1.0

@@ -13,7 +13,7 @@ from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, build_timeline, elementwise_ratio, growth, merge_growth
 
 LOST = "lost_progress"
-"""State beyond those of ``contract.JobTime``: productive time whose steps had to be repeated."""
+"""State beyond those of ``constants.JobTime``: productive time whose steps had to be repeated."""
 
 
 class Kind(StrEnum):

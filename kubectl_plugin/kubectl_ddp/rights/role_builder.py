@@ -21,8 +21,7 @@ GROUP: Final = "rbac.authorization.k8s.io"
 
 
 def required_roles(missing: Collection[Right], served: Collection[Kind], *, namespace: str, user: str) -> list[Object]:
-    """Return the Roles and bindings that grant all rights in each namespace with a missing right; empty if none is
-    missing.
+    """Return the Roles and bindings for each namespace with a missing right; empty if none is missing.
 
     Args:
         missing: Rights that are not granted.
@@ -53,7 +52,7 @@ def build_roles(rights: Iterable[Right], *, namespace: str, user: str) -> list[O
 def _role_and_binding(about: Mapping[str, str], rights: Sequence[Right], user: str) -> list[Object]:
     kind = "Role" if "namespace" in about else "ClusterRole"
     who = user or "YOU"
-    name = f"{about['name']}:{who}".replace("/", "-").replace("%", "-")  # each person needs a binding of their own
+    name = f"{about['name']}:{who}".replace("/", "-").replace("%", "-")  # one binding per person
     return [
         {
             "apiVersion": f"{GROUP}/v1",

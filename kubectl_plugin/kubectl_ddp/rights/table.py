@@ -2,7 +2,7 @@
 
 It is the source of
 
-- the rights that ``doctor`` and ``preflight`` check, and the Role that they request (``granting``),
+- the rights that ``doctor`` and ``preflight`` check, and the Role that they request (``role_builder``),
 - the table of the documentation (``reference``).
 
 ``tests/unit`` runs the commands against a server that records their requests, and compares them with the table. The
@@ -85,7 +85,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         resources=(*JOBS, "pods"),
         without="nothing can be followed or waited for",
     ),
-    # -- what they say
+    # -- logs and events
     Need(commands=("logs",), verbs=("get",), resources=("pods", "pods/log")),
     Need(
         commands=("submit", "clone", *EXPLAINING),
@@ -146,9 +146,9 @@ NEEDS: Final[tuple[Need, ...]] = (
         without="the place in Kueue's line is known where its visibility API tells it, and a job that is held back "
         "seems to wait",
     ),
-    # -- making and changing
+    # -- creation and changes
     Need(commands=(*MAKING, "preflight"), verbs=("create",), resources=(*JOBS, *COMPANIONS)),
-    # A Secret of each run, which is never read again: it goes with the job.
+    # The Secret of each run. It is never read again, and is deleted with the job.
     Need(commands=(*MAKING, "preflight"), verbs=("create",), resources=("secrets",)),
     Need(commands=MAKING, verbs=("get", "patch", "delete"), resources=JOBS),
     Need(commands=MAKING, verbs=("patch",), resources=("jobs.batch",)),
@@ -188,7 +188,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         resources=("configmaps",),
         without="what a restart has left that was cut off stays",
     ),
-    # -- reaching in
+    # -- access to pods
     Need(commands=REACHING, verbs=("get",), resources=("pods",)),
     Need(commands=("exec", "profile"), verbs=("create", "get"), resources=("pods/exec",), is_broad=True),
     Need(
@@ -206,7 +206,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         where=EVERYWHERE,
         without="Grafana's address has to be given, with --grafana for one",
     ),
-    # -- what decides whether a job can run
+    # -- prerequisites of a job
     Need(commands=("capacity",), verbs=("list",), resources=("nodes",), where=EVERYWHERE),
     Need(
         commands=(*SUBMITTING, *EXPLAINING),
@@ -329,7 +329,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         where=EVERYWHERE,
         without="only jobs of the same namespace are seen ahead in the queue",
     ),
-    # -- the checkup
+    # -- doctor
     Need(
         commands=("doctor",),
         verbs=("get",),

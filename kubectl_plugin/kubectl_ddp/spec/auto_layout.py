@@ -123,8 +123,7 @@ def _unknown(what: str) -> UsageError:
 
 
 def _elastic(found: Plan, nodes: Nodes, nproc: int) -> Iterator[tuple[Estimate, LayoutRange]]:
-    """Yield the fitting layouts, with a minimum of replicas for the fewest nodes; layouts without whole replicas are
-    left out.
+    """Yield the fitting layouts with their replicas at the minimum of nodes; those without whole replicas are left out.
 
     The memory of a replica stays the same, since passes have the same number of samples at any size.
     """

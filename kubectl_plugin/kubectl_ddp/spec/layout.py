@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
 
 MOST_LOOKED_AT: Final = 64
-"""Maximum number of node counts to check between the minimum and maximum, from above, the order in which nodes are
-lost.
-"""
+"""Maximum number of node counts to check between maximum and minimum, starting at the maximum."""
 
 
 AUTO: Final = "auto"

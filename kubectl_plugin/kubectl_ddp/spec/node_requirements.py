@@ -49,11 +49,12 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse ``pack=LABEL`` or ``spread=LABEL``, optionally with ``:required`` or ``:preferred``, or
-        ``replica=LABEL``, which is always required.
+        """Parse ``pack=LABEL``, ``spread=LABEL`` or ``replica=LABEL``.
+
+        ``pack`` and ``spread`` accept the suffix ``:required`` or ``:preferred``; ``replica`` is always required.
 
         Raises:
-            BadValue: If the text is none of these.
+            BadValue: If the text has another form.
         """
         match = re.fullmatch(rf"(?P<placement>pack|spread|replica)=(?P<key>{QUALIFIED})(:(?P<force>\w+))?", text)
         is_replica = match is not None and match["placement"] == Placement.REPLICA
@@ -93,9 +94,7 @@ class Rdma:
 
 
 def is_lower_level(key: str, than: str) -> bool:
-    """Return True if domains of one label are known to lie within those of another; unknown for labels of a cluster's
-    own.
-    """
+    """Return True if domains of one label are known to lie within those of another, as for standard labels."""
     if key == LEVELS[-1]:
         return than != key
     return key in LEVELS and than in LEVELS and LEVELS.index(key) > LEVELS.index(than)

@@ -38,8 +38,10 @@ class Resolved:
 
 
 def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolved:
-    """Return the job described by ``layers`` (weakest first), completed by its preset and the defaults. Raises
-    UsageError.
+    """Return the job described by ``layers`` (weakest first), completed by preset, defaults and rules.
+
+    Raises:
+        UsageError: If a value is invalid, or values contradict each other.
     """
     said = merge(layers)
     said = merge([defaults(), _preset_layer(said, surroundings.shared), said])

@@ -30,9 +30,9 @@ class TopView:
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rank → its busy time relative to the median."""
     throughput: str = ""
-    """A sparkline."""
+    """Sparkline of the throughput."""
     step_time: str = ""
-    """A sparkline."""
+    """Sparkline of the step time."""
     notes: Sequence[str] = ()
     """Notes at the foot: keys, or errors."""
 

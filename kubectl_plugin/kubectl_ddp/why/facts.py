@@ -126,8 +126,9 @@ class Facts:
         return self.is_training if seen is None else self.has_run_since(seen)
 
     def has_run_since(self, seen: float) -> bool:
-        """Return True if the job trains and its ranks have stepped since a Unix time; without step metrics, if it is
-        long ago.
+        """Return True if the job trains and its ranks have stepped since a Unix time.
+
+        Without step metrics, the time must be more than :data:`RECENT_SECONDS` ago.
         """
         if not self.is_training:
             return False

@@ -201,8 +201,9 @@ def unhealthy_node(facts: Facts) -> Iterator[Finding]:
 
 
 def _may_explain_failure(facts: Facts, bad: Sequence[str]) -> bool:
-    """Return True if a node's problem may explain the failure: no script raised an error, and for pressure, no rank
-    ran.
+    """Return True if a node's problem may explain the failure.
+
+    It does not explain an error raised by a script. Pressure does not explain anything once a rank has run.
     """
     error = facts.state.first_error
     is_pressure = all(each.partition(":")[0].endswith("Pressure") for each in bad)
