@@ -76,7 +76,7 @@ _LADDER: Final = (
     (96, 12288, 96),
     (126, 16384, 128),
 )
-"""Layers, width and heads of models by increasing size: GPT-3's, and two of Llama's widths."""
+"""Layers, width and heads of models by increasing size: GPT-3's, and two of Llama's widths between and above them."""
 
 _SIZE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([KMBTkmbt]?)")
 _UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

@@ -90,7 +90,7 @@ class Facts:
 
     @property
     def is_on_cluster(self) -> bool:
-        """True if operators, queues and stores surround the job; for local jobs, the engine replaces them."""
+        """True if the job runs on a cluster, with operators and queues; a local job has only its engine."""
         return bool(self.around.found or self.around.unseen)
 
     @property
@@ -105,7 +105,7 @@ class Facts:
 
     @property
     def is_training(self) -> bool:
-        """True if enough nodes are ready and, as far as known, train."""
+        """True if the job runs with at least its minimum of ready nodes."""
         # The containers of a lost node remain ready; only the pod's condition changes.
         gone = sum(condition_of(pod, "Ready").get("status") == "False" for pod in self.workers if _was_ready(pod))
         return self.state.state is State.RUNNING and self.state.nodes.ready - gone >= self.state.nodes.minimum
