@@ -40,7 +40,8 @@ async def main():
         group = Generation(
             number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.number
         )
-        ask = RunPreflight(number=1, names=("other", "own"), place=group.assignment_of(own.token))  # the other never comes
+        # The other node never comes.
+        ask = RunPreflight(number=1, names=("other", "own"), place=group.assignment_of(own.token))
         {body}
 
 asyncio.run(main())
