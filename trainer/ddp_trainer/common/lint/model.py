@@ -55,6 +55,19 @@ class Found:
     """Additional detail for the rule's sentence and fix."""
 
 
+Condition = Callable[[Environment, Facts], Iterable[Found]]
+"""Returns the variables that a rule reports."""
+
+
+def where(is_reported: Callable[[str], bool], *names: str) -> Condition:
+    """Return the condition of a rule that reports each of the named variables by its stripped value alone."""
+    return lambda environment, _: [
+        Found(name, environment[name].strip())
+        for name in names
+        if name in environment and is_reported(environment[name].strip())
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleMetadata:
     """Text of a rule, independent of what it inspects."""
@@ -87,7 +100,7 @@ class RuleMetadata:
 class Rule(RuleMetadata):
     """Rule that inspects an environment."""
 
-    when: Callable[[Environment, Facts], Iterable[Found]]
+    when: Condition
     needs_node: bool = False
     """True if the rule needs facts that are known only on the node."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddp_trainer.common.lint import sources
-from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
 from ddp_trainer.common.lint.values import split_list
 
 _LEVELS: Final = ("VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE")
@@ -19,12 +19,6 @@ _SUBSYSTEMS: Final = frozenset(
 )
 _STREAMS: Final = ("/dev/stdout", "/dev/stderr")
 _MANY_RANKS: Final = 8
-
-
-def _no_level(environment: Environment, _: Facts) -> Iterator[Found]:
-    value = environment.get("NCCL_DEBUG", "").strip()
-    if value and value.upper() not in _LEVELS:
-        yield Found("NCCL_DEBUG", value)
 
 
 def _debug_level_unset(environment: Environment, facts: Facts) -> Iterator[Found]:
@@ -63,7 +57,7 @@ RULES: Final = (
         id="N16",
         severity=Severity.WARNING,
         looks_for="`NCCL_DEBUG` with a word that is no level, such as `WARN,VERSION`",
-        when=_no_level,
+        when=where(lambda value: value.upper() not in {"", *_LEVELS}, "NCCL_DEBUG"),
         message="{name}={value} is no level, so NCCL reports nothing.",
         fix="Use WARN; the others are VERSION, INFO and TRACE.",
         source=sources.env("NCCL_DEBUG"),

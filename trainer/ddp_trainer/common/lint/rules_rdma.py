@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddp_trainer.common.lint import sources
-from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
 from ddp_trainer.common.lint.values import number, split_list
 
 _EFA_NETWORKS: Final = ("aws libfabric", "libfabric", "ofi")
@@ -81,29 +81,6 @@ def _no_such_device(environment: Environment, facts: Facts) -> Iterator[Found]:
         yield Found("NCCL_IB_HCA", environment["NCCL_IB_HCA"], ", ".join(facts.rdma_devices))
 
 
-def _fixed_gid_index(environment: Environment, _: Facts) -> Iterator[Found]:
-    index = number(environment.get("NCCL_IB_GID_INDEX", ""))
-    if index is not None and index >= 0:
-        yield Found("NCCL_IB_GID_INDEX", str(index))
-
-
-def _traffic_class(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("NCCL_IB_TC", "")) not in {None, 0}:
-        yield Found("NCCL_IB_TC", environment["NCCL_IB_TC"])
-
-
-def _infinite_timeout(environment: Environment, _: Facts) -> Iterator[Found]:
-    told = number(environment.get("NCCL_IB_TIMEOUT", ""))
-    if told is not None and not 1 <= told < 32:
-        yield Found("NCCL_IB_TIMEOUT", str(told))
-
-
-def _short_timeout(environment: Environment, _: Facts) -> Iterator[Found]:
-    told = number(environment.get("NCCL_IB_TIMEOUT", ""))
-    if told is not None and 1 <= told < 20:
-        yield Found("NCCL_IB_TIMEOUT", str(told))
-
-
 def _other_network_variable(environment: Environment, _: Facts) -> Iterator[Found]:
     network = _network(environment)
     without_verbs = network == "socket" or _is_efa(environment)
@@ -140,11 +117,6 @@ def _one_host(environment: Environment, facts: Facts) -> Iterator[Found]:
         yield Found("NCCL_HOSTID", environment["NCCL_HOSTID"])
 
 
-def _custom_comm_id(environment: Environment, _: Facts) -> Iterator[Found]:
-    if environment.get("NCCL_COMM_ID"):
-        yield Found("NCCL_COMM_ID", environment["NCCL_COMM_ID"])
-
-
 def _no_file(environment: Environment, facts: Facts) -> Iterator[Found]:
     for name in _FILES:
         file = environment.get(name)
@@ -172,7 +144,7 @@ RULES: Final = (
         id="N10",
         severity=Severity.WARNING,
         looks_for="a fixed `NCCL_IB_GID_INDEX`",
-        when=_fixed_gid_index,
+        when=where(lambda value: (index := number(value)) is not None and index >= 0, "NCCL_IB_GID_INDEX"),
         message="{name}={value}: since NCCL 2.21 it should not be set; with Multus the index differs from pod to pod.",
         fix="Delete it; with several GIDs use NCCL_IB_ADDR_RANGE.",
         source=sources.issue("k8snetworkplumbingwg/multus-cni", 1100),
@@ -181,7 +153,7 @@ RULES: Final = (
         id="N11",
         severity=Severity.INFO,
         looks_for="`NCCL_IB_TC`",
-        when=_traffic_class,
+        when=where(lambda value: number(value) not in {None, 0}, "NCCL_IB_TC"),
         message="{name}={value} is one fabric's own (OCI 41, Google 52, CoreWeave 96); others lose packets in it.",
         fix="Make sure that it is this fabric's.",
         source=sources.env("NCCL_IB_TC"),
@@ -190,7 +162,7 @@ RULES: Final = (
         id="N12",
         severity=Severity.ERROR,
         looks_for="`NCCL_IB_TIMEOUT` of 0 or from 32",
-        when=_infinite_timeout,
+        when=where(lambda value: number(value) not in {None, *range(1, 32)}, "NCCL_IB_TIMEOUT"),
         message="{name}={value} means for ever: a failure becomes a hang.",
         fix="Delete it: 20 is the default.",
         source=sources.env("NCCL_IB_TIMEOUT"),
@@ -264,7 +236,7 @@ RULES: Final = (
         id="N28",
         severity=Severity.INFO,
         looks_for="`NCCL_COMM_ID`",
-        when=_custom_comm_id,
+        when=where(bool, "NCCL_COMM_ID"),
         message="{name}={value} has no part in a torch job, whose store hands out the id.",
         fix="Delete it.",
         source=sources.ENV,
@@ -282,7 +254,7 @@ RULES: Final = (
         id="N44",
         severity=Severity.INFO,
         looks_for="`NCCL_IB_TIMEOUT` below the default",
-        when=_short_timeout,
+        when=where(lambda value: number(value) in range(1, 20), "NCCL_IB_TIMEOUT"),
         message="{name}={value} gives up sooner than NCCL's own 20 (since 2.23).",
         fix="Delete it.",
         source=sources.env("NCCL_IB_TIMEOUT"),

@@ -7,7 +7,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import sources
-from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
 from ddp_trainer.common.lint.values import number, split_list
 
 _IFNAME: Final = "NCCL_SOCKET_IFNAME"
@@ -56,12 +56,6 @@ def _missing_torch_interface(environment: Environment, facts: Facts) -> Iterator
         for word in split_list(environment.get(name, "")):
             if facts.interfaces is not None and word not in facts.interfaces and not word.startswith(("^", "=")):
                 yield Found(name, word, _seen(facts.interfaces))
-
-
-def _pattern_for_torch(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in _TORCHS:
-        if any(word.startswith(("^", "=")) for word in split_list(environment.get(name, ""))):
-            yield Found(name, environment[name])
 
 
 def _unrouted_interface(environment: Environment, facts: Facts) -> Iterator[Found]:
@@ -170,7 +164,7 @@ RULES: Final = (
         id="T08",
         severity=Severity.ERROR,
         looks_for="`^` or `=` in `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`",
-        when=_pattern_for_torch,
+        when=where(lambda value: any(word.startswith(("^", "=")) for word in split_list(value)), *_TORCHS),
         message="{name}={value} has NCCL's syntax, and gloo takes the names of interfaces as they are.",
         fix="Write the plain name, or names with commas, as many on every node.",
         source=sources.TORCH_DISTRIBUTED,

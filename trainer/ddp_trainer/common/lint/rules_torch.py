@@ -7,8 +7,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import sources
-from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import is_no, is_yes, number, split_list
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
+from ddp_trainer.common.lint.values import is_no, is_one, is_yes, number, split_list
 
 _DETAIL: Final = "TORCH_DISTRIBUTED_DEBUG"
 _HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -17,17 +17,6 @@ _DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FIL
 _DUMP_SWITCHES: Final = ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
 _LEFT_ON: Final = ("TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_DESYNC_DEBUG", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 _LEAST_HEARTBEAT: Final = 60
-
-
-def _detail(environment: Environment, _: Facts) -> Iterator[Found]:
-    if environment.get(_DETAIL, "").strip().upper() == "DETAIL":
-        yield Found(_DETAIL, environment[_DETAIL])
-
-
-def _no_level(environment: Environment, _: Facts) -> Iterator[Found]:
-    value = environment.get(_DETAIL, "").strip()
-    if value and value.upper() not in {"OFF", "INFO", "DETAIL"}:
-        yield Found(_DETAIL, value)
 
 
 def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -39,11 +28,6 @@ def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
     elif told in {0, 1, 2}:
         why = "a lost peer is a hang for ever" if told == 0 else "the flight recorder's dump is lost"
         yield Found(_HANDLING, str(told), why)
-
-
-def _blocking(environment: Environment, _: Facts) -> Iterator[Found]:
-    if is_yes(environment.get("TORCH_NCCL_BLOCKING_WAIT", "")):
-        yield Found("TORCH_NCCL_BLOCKING_WAIT", environment["TORCH_NCCL_BLOCKING_WAIT"])
 
 
 def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -69,17 +53,6 @@ def _two_files(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found(_DUMP_FILES[0], new, f"{_DUMP_FILES[1]}={old}")
 
 
-def _short_heartbeat_timeout(environment: Environment, _: Facts) -> Iterator[Found]:
-    told = number(environment.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", ""))
-    if told is not None and told < _LEAST_HEARTBEAT:
-        yield Found("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(told))
-
-
-def _monitoring_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
-    if is_no(environment.get("TORCH_NCCL_ENABLE_MONITORING", "")):
-        yield Found("TORCH_NCCL_ENABLE_MONITORING", environment["TORCH_NCCL_ENABLE_MONITORING"])
-
-
 def _threads(environment: Environment, facts: Facts) -> Iterator[Found]:
     told = number(environment.get("OMP_NUM_THREADS", "").partition(",")[0])
     # One thread is the minimum, even on a node with less than one core.
@@ -91,22 +64,6 @@ def _one_thread(environment: Environment, facts: Facts) -> Iterator[Found]:
     share = int((facts.cpus or 0) // (facts.nproc or 1))
     if "OMP_NUM_THREADS" not in environment and (facts.nproc or 1) > 1 and share > 1:
         yield Found("OMP_NUM_THREADS", detail=str(share))
-
-
-def _one_connection(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")) == 1:
-        yield Found("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-
-
-def _launch_blocking(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("CUDA_LAUNCH_BLOCKING", "")) == 1:
-        yield Found("CUDA_LAUNCH_BLOCKING", "1")
-
-
-def _left_on(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in _LEFT_ON:
-        if is_yes(environment.get(name, "")):
-            yield Found(name, environment[name])
 
 
 def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -125,7 +82,7 @@ RULES: Final = (
         id="T01",
         severity=Severity.WARNING,
         looks_for="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
-        when=_detail,
+        when=where(lambda value: value.upper() == "DETAIL", _DETAIL),
         message="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
         fix="Delete it when the mistake is found.",
         source=sources.TORCH_DISTRIBUTED,
@@ -143,7 +100,7 @@ RULES: Final = (
         id="T04",
         severity=Severity.WARNING,
         looks_for="`TORCH_NCCL_BLOCKING_WAIT`",
-        when=_blocking,
+        when=where(is_yes, "TORCH_NCCL_BLOCKING_WAIT"),
         message="{name}={value} makes every wait block the process, so compute and communication no longer overlap.",
         fix="Delete it.",
         source=sources.TORCH_NCCL,
@@ -170,7 +127,7 @@ RULES: Final = (
         id="T07",
         severity=Severity.WARNING,
         looks_for="`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` below 60",
-        when=_short_heartbeat_timeout,
+        when=where(lambda value: number(value) in range(_LEAST_HEARTBEAT), "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
         message="{name}={value} kills a process whose watchdog is merely held up for that long.",
         fix="Delete it: 480 is the default.",
         source=sources.TORCH_NCCL,
@@ -188,7 +145,7 @@ RULES: Final = (
         id="T11",
         severity=Severity.WARNING,
         looks_for="`CUDA_DEVICE_MAX_CONNECTIONS=1`",
-        when=_one_connection,
+        when=where(is_one, "CUDA_DEVICE_MAX_CONNECTIONS"),
         message="{name}={value} puts all streams in one queue; Megatron's tensor parallelism wants that, DDP and FSDP "
         "lose their overlap.",
         fix="Delete it where the job is not Megatron's.",
@@ -198,7 +155,7 @@ RULES: Final = (
         id="T12",
         severity=Severity.WARNING,
         looks_for="`CUDA_LAUNCH_BLOCKING=1`",
-        when=_launch_blocking,
+        when=where(is_one, "CUDA_LAUNCH_BLOCKING"),
         message="{name}={value} waits for every kernel, and can lock up collectives on several streams.",
         fix="Delete it when the mistake is found.",
         source=sources.TORCH_CUDA,
@@ -225,7 +182,7 @@ RULES: Final = (
         id="T15",
         severity=Severity.WARNING,
         looks_for="`TORCH_NCCL_ENABLE_MONITORING=0`",
-        when=_monitoring_disabled,
+        when=where(is_no, "TORCH_NCCL_ENABLE_MONITORING"),
         message="{name}={value}: a watchdog that is stuck is never noticed.",
         fix="Delete it.",
         source=sources.TORCH_NCCL,
@@ -243,7 +200,7 @@ RULES: Final = (
         id="T20",
         severity=Severity.ERROR,
         looks_for="`TORCH_DISTRIBUTED_DEBUG` with another word than OFF, INFO, DETAIL",
-        when=_no_level,
+        when=where(lambda value: value.upper() not in {"", "OFF", "INFO", "DETAIL"}, _DETAIL),
         message="{name}={value} is refused by torch when the ranks meet.",
         fix="Use OFF or INFO, or delete it.",
         source=sources.TORCH_DISTRIBUTED,
@@ -263,7 +220,7 @@ RULES: Final = (
         id="T22",
         severity=Severity.WARNING,
         looks_for="debugging switches of torch left on: `TORCH_NCCL_NAN_CHECK` and others",
-        when=_left_on,
+        when=where(is_yes, *_LEFT_ON),
         message="{name}={value} is a debugging switch that every step pays for.",
         fix="Delete it when the mistake is found.",
         source=sources.TORCH_NCCL,

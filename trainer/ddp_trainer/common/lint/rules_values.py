@@ -7,8 +7,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import names, sources
-from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity
-from ddp_trainer.common.lint.values import number, split_list
+from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
+from ddp_trainer.common.lint.values import is_one, number, split_list
 
 _SWITCHES: Final = (
     *("NCCL_P2P_DISABLE", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_PXN_DISABLE"),
@@ -108,23 +108,12 @@ def _no_choice(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, value, "LOC, NVL, PIX, PXB, PHB, SYS")
 
 
-def _level_as_number(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in _LEVELS:
-        if number(environment.get(name, "")) is not None:
-            yield Found(name, environment[name])
-
-
 def _fixed_algorithm(environment: Environment, _: Facts) -> Iterator[Found]:
     # The recipe for TCPX on GCP sets exactly these variables.
     if not any(name.startswith("NCCL_GPUDIRECTTCPX_") for name in environment):
         for name in sorted(environment.keys() & _NEEDED):
             if name == "NCCL_ALGO" or not _forces_ll128(environment[name]):
                 yield Found(name, environment[name])
-
-
-def _ll128_protocol(environment: Environment, _: Facts) -> Iterator[Found]:
-    if _forces_ll128(environment.get("NCCL_PROTO", "")):
-        yield Found("NCCL_PROTO", environment["NCCL_PROTO"])
 
 
 def _forces_ll128(value: str) -> bool:
@@ -160,11 +149,6 @@ def _cumem_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
 def _mnnvl_without_cumem(environment: Environment, _: Facts) -> Iterator[Found]:
     if number(environment.get("NCCL_CUMEM_ENABLE", "")) == 0 and number(environment.get("NCCL_MNNVL_ENABLE", "")) == 1:
         yield Found("NCCL_CUMEM_ENABLE", "0")
-
-
-def _mnnvl_forced(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("NCCL_MNNVL_ENABLE", "")) == 1:
-        yield Found("NCCL_MNNVL_ENABLE", "1")
 
 
 def _nvls_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -216,7 +200,7 @@ RULES: Final = (
         id="N06",
         severity=Severity.WARNING,
         looks_for="numbers in `NCCL_P2P_LEVEL`, `NCCL_NET_GDR_LEVEL`",
-        when=_level_as_number,
+        when=where(lambda value: number(value) is not None, *_LEVELS),
         message="{name}={value} is a number, whose meaning has changed between versions; above 4 all mean SYS.",
         fix="Use LOC, NVL, PIX, PXB, PHB or SYS.",
         source=sources.env("NCCL_P2P_LEVEL"),
@@ -244,7 +228,7 @@ RULES: Final = (
         id="N15",
         severity=Severity.WARNING,
         looks_for="`NCCL_MNNVL_ENABLE=1`",
-        when=_mnnvl_forced,
+        when=where(is_one, "NCCL_MNNVL_ENABLE"),
         message="{name}={value} makes the start fail (Cuda failure 800) on every node without an IMEX channel.",
         fix="Leave it at 2, which finds out, or claim a ComputeDomain for the pods.",
         source=sources.issue("NVIDIA/nccl", 1925),
@@ -280,7 +264,7 @@ RULES: Final = (
         id="N33",
         severity=Severity.ERROR,
         looks_for="`LL128` forced by `NCCL_PROTO`",
-        when=_ll128_protocol,
+        when=where(_forces_ll128, "NCCL_PROTO"),
         message="{name}={value} forces LL128, which corrupts data on platforms that do not support it.",
         fix="Delete it: where LL128 is supported NCCL uses it.",
         source=sources.env("NCCL_PROTO"),

@@ -24,6 +24,11 @@ def number(text: str) -> int | None:
         return None
 
 
+def is_one(text: str) -> bool:
+    """Return whether a variable is the number 1."""
+    return number(text) == 1
+
+
 def is_yes(text: str) -> bool:
     """Return whether a switch is on."""
     return text.strip().lower() in _YES
