@@ -1,8 +1,8 @@
 """Probe of one GPU in a child process: create a context, write memory, copy it and read it back.
 
-:func:`probe_gpus` runs one probe for each GPU and waits. :func:`command`, :func:`environment_of` and
-:func:`probe_error` are for callers that start the processes themselves. A GPU that fell off the bus can block a process
-that accesses it, and a process cannot leave a failed context. The probe is therefore a separate process, run by path:
+:func:`command` and :func:`environment_of` define the process to start, and :func:`probe_error` reads its result. A GPU
+that fell off the bus can block a process that accesses it, and a process cannot leave a failed context. The probe is
+therefore a separate process, run by path:
 ``python -I process/gpu_probe.py``, with the GPU in ``CUDA_VISIBLE_DEVICES``. It uses only the driver's library, so it
 takes about as long as CUDA needs to start. Standard library only. Not proven on GPUs: tests use a substitute for the
 driver's library.
@@ -10,11 +10,9 @@ driver's library.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 LIBRARY = "libcuda.so.1"
@@ -57,48 +55,6 @@ def probe_error(returncode: int | None, output: str) -> str:
         return f"CUDA error: the GPU does not answer within {PROBE_SECONDS:g} s"
     said = output.strip().splitlines()[-1:] if returncode == FAULTY else []
     return "".join(said) or f"CUDA error: the probe ended with {returncode}"
-
-
-def probe_gpus(
-    devices: Sequence[str], environ: Mapping[str, str], *, seconds: float = PROBE_SECONDS, library: str = LIBRARY
-) -> dict[str, str]:
-    """Probe GPUs in parallel, each in a child process.
-
-    Args:
-        devices: Indices or UUIDs, see :func:`ddp_trainer.process.gpu_devices.visible_gpus`.
-        environ: Environment of the probes.
-        seconds: Time limit of each probe.
-        library: Name or path of the driver's library.
-
-    Returns:
-        The fault of each faulty GPU, by device. GPUs that work are left out.
-    """
-    probes = {
-        device: subprocess.Popen(
-            command(library),
-            env=environment_of(device, environ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for device in devices
-    }
-    found = {}
-    for device, process in probes.items():
-        try:
-            output, _ = process.communicate(timeout=seconds)
-            found[device] = probe_error(process.returncode, output)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            found[device] = probe_error(None, "")
-    return {device: trouble for device, trouble in found.items() if trouble}
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill a probe. Do not wait for one that blocks in the kernel and survives the signal."""
-    process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=1)
 
 
 def main(library: str) -> int:

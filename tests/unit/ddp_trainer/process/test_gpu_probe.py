@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.gpu_faults import FaultKind, fault_in
-from ddp_trainer.process.gpu_probe import NO_DRIVER, command, environment_of, probe_error, probe_gpus
+from ddp_trainer.process.gpu_probe import NO_DRIVER, command, environment_of, probe_error
 from tests.fake_driver import compiled
 
 
@@ -22,7 +22,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 def probed(library: str, tmp_path: Path, faults: str, *devices: str, seconds: float = 60) -> dict[str, str]:
     (tmp_path / "faults").write_text(faults)
     environ = {**os.environ, "FAKE_GPU_FAULT": str(tmp_path / "faults")}
-    return probe_gpus(devices, environ, seconds=seconds, library=library)
+    found = {device: probe(library, environment_of(device, environ), seconds) for device in devices}
+    return {device: trouble for device, trouble in found.items() if trouble}
+
+
+def probe(library: str, environ: dict[str, str], seconds: float) -> str:
+    try:
+        done = subprocess.run(
+            command(library), env=environ, timeout=seconds, stdout=subprocess.PIPE, text=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return probe_error(None, "")
+    return probe_error(done.returncode, done.stdout)
 
 
 def test_gpus_that_work_are_left_out_and_others_are_told_by_cudas_words(library: str, tmp_path: Path) -> None:
@@ -44,5 +55,5 @@ def test_a_gpu_that_does_not_answer_is_not_waited_for(library: str, tmp_path: Pa
 def test_without_a_driver_there_is_nothing_to_probe(tmp_path: Path) -> None:
     absent = str(tmp_path / "libcuda.so.1")
     assert subprocess.run(command(absent), env=environment_of("0", os.environ), check=False).returncode == NO_DRIVER
-    assert probe_gpus(["0"], os.environ, library=absent) == {}
+    assert probe(absent, environment_of("0", os.environ), 60) == ""
     assert probe_error(NO_DRIVER, "") == ""
