@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.net.addresses import is_local_address, split_endpoint
@@ -77,7 +77,7 @@ def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order
     meeting_host, meeting_port = _endpoint(arguments.meet, "--meet") if arguments.meet else (host, port)
     if arguments.script and not os.access(arguments.script, os.R_OK):
         raise PreflightError(f"The script {arguments.script!r} cannot be read; name a file, or leave it out.")
-    leads_here = expected > 1 and _is_this_host(meeting_host)
+    leads_here = expected > 1 and any(map(is_local_address, names.forward(meeting_host).addresses))
     return Order(
         expected=expected,
         least=least,
@@ -142,11 +142,6 @@ def _endpoint(text: str, flag: str) -> tuple[str, int]:
     return host, port
 
 
-def _is_this_host(host: str) -> bool:
-    """Return True if the name resolves to an address of this host."""
-    return any(map(is_local_address, names.forward(host).addresses))
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise PreflightError(f"{message[:1].upper()}{message[1:]}; --help lists the flags.")
@@ -154,49 +149,33 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = _Parser(prog="ddp-launch preflight", description=_DESCRIPTION)
-    add = parser.add_argument
+
+    def add(*names: str, **settings: Any) -> None:
+        """Add a flag that can also be written with underscores, as in torchrun."""
+        spellings = (*names, f"--{names[-1].removeprefix('--').replace('-', '_')}")
+        parser.add_argument(*dict.fromkeys(spellings), **settings)
+
     add("--nnodes", default=environ.get("PET_NNODES") or "1", metavar="N", help="nodes of the run, or MIN:MAX")
-    add(
-        "--node-rank",
-        "--node_rank",
-        type=_parse_int,
-        default=None,
-        metavar="N",
-        help="of this node; 0 hosts the meeting",
-    )
-    add("--nproc-per-node", "--nproc_per_node", type=_workers, default=1, metavar="N", help="workers of this node")
+    add("--node-rank", type=_parse_int, metavar="N", help="of this node; 0 hosts the meeting")
+    add("--nproc-per-node", type=_workers, default=1, metavar="N", help="workers of this node")
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
-    add(
-        "--rdzv-endpoint",
-        "--rdzv_endpoint",
-        default=endpoint,
-        metavar="HOST:PORT",
-        help="the first node's, as in a launch",
-    )
-    add("--master-addr", "--master_addr", default="", metavar="HOST", help="the same, as in a static launch")
-    add(
-        "--master-port",
-        "--master_port",
-        type=_parse_int,
-        default=_STATIC_PORT,
-        metavar="PORT",
-        help="with --master-addr",
-    )
+    add("--rdzv-endpoint", default=endpoint, metavar="HOST:PORT", help="the first node's, as in a launch")
+    add("--master-addr", default="", metavar="HOST", help="the same, as in a static launch")
+    add("--master-port", type=_parse_int, default=_STATIC_PORT, metavar="PORT", help="with --master-addr")
     add("--meet", default="", metavar="HOST:PORT", help="meet there instead, where the endpoint is what is wrong")
     add(
         "--newcomer",
         type=_parse_int,
-        default=None,
         metavar="N",
         help="rank of a node that wants to join the others, which train: it hosts the meeting, and is judged alone",
     )
     add("--standalone", action="store_true", help="this node alone: only what it can tell of itself")
     add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
     add("-o", "--output", choices=("table", "json"), default="table", help="what to print")
-    add("--json-file", "--json_file", default="", metavar="FILE", help="write the JSON document there too")
-    add("--secret-file", "--secret_file", default="", metavar="FILE", help=f"secret of the run (${Env.SECRET_FILE})")
+    add("--json-file", default="", metavar="FILE", help="write the JSON document there too")
+    add("--secret-file", default="", metavar="FILE", help=f"secret of the run (${Env.SECRET_FILE})")
     add("--quiet", action="store_true", help="print nothing where another node prints the same")
-    add("script", nargs="?", default="", help="file whose digest is compared")
+    parser.add_argument("script", nargs="?", default="", help="file whose digest is compared")
     return parser
 
 
