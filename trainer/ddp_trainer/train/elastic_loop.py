@@ -20,14 +20,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ddp_trainer.process.recorder import RankRecorder
-from ddp_trainer.train.api import (
-    JobLabels,
-    join_group,
-    make_progress,
-    publish_summary,
-    release_ended_group,
-    with_defaults,
-)
+from ddp_trainer.train import api
+from ddp_trainer.train.api import JobLabels
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
@@ -75,13 +69,13 @@ class ElasticLoop:
             env: This process's place in the group.
             control: The channel to the launcher; None without a launcher.
         """
-        self._config = with_defaults(config, env)
+        self._config = api.with_defaults(config, env)
         self._task = UserTask(config.task, model, optimizer, samples, scheduler)
         precision = str(optimizer.param_groups[0]["params"][0].dtype).removeprefix("torch.")
         self._labels = JobLabels(precision, "manual")
         self._make_recorder = recorder
         stop = StopRequest(grace_seconds=env.grace_seconds, leave=exit_immediately)
-        progress = make_progress(self._config, env)
+        progress = api.make_progress(self._config, env)
         self._process = ProcessContext.outside_groups(env, progress, stop, time.time(), control)
         self._outcome: Outcome | None = None
         self._open = ExitStack()
@@ -127,13 +121,13 @@ class ElasticLoop:
                 if trainer.commit_step(step.samples_of_all, step.result):
                     self._exit(trainer.end_group())
             except PeerLost as err:
-                ended = release_ended_group(self._transition, self._process.group, err)
+                ended = api.release_ended_group(self._transition, self._process.group, err)
             else:
                 continue
             self._teardown_group()
             self._start(self._transition.next(ended))
         if self._process.env.local_rank == 0:
-            publish_summary(self._outcome, self._config, self._process.progress)
+            api.publish_summary(self._outcome, self._config, self._process.progress)
         if self._outcome.error is not None:
             raise self._outcome.error
 
@@ -142,12 +136,12 @@ class ElasticLoop:
         while env is not None:
             before = self._process
             try:
-                self._process = join_group(
+                self._process = api.join_group(
                     before, env, self._transition, self._config, self._make_recorder, self._labels
                 )
                 self._outcome = self._trainer.start(self._process)
             except PeerLost as err:
-                ended = release_ended_group(
+                ended = api.release_ended_group(
                     self._transition, None if self._process is before else self._process.group, err
                 )
             else:

@@ -19,25 +19,10 @@ from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.hanging.diagnosis import waits_for
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
 from ddp_trainer.common.safe_text import clean_text
+from ddp_trainer.launch.hang import rank_snapshot
 from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
-from ddp_trainer.launch.hang.rank_snapshot import (
-    RankSnapshot,
-    RankSummary,
-    RankSummaryReader,
-    collect_snapshots,
-    take_snapshots,
-    write_record,
-)
 from ddp_trainer.launch.hang.status_socket import FindingHistory, HangStatusServer
-from ddp_trainer.launch.protocol.messages import (
-    Assignment,
-    Failure,
-    FromAgent,
-    HangingRanks,
-    RankStates,
-    Show,
-    SuspectHang,
-)
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHang, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 
@@ -61,7 +46,7 @@ class HangGuard:
         policy: HangPolicy,
         folder: Path,
         node: str,
-        send: Callable[[FromAgent], None],
+        send: Callable[[messages.FromAgent], None],
         kill: Callable[[int], None],
         say: Callable[[str], None],
         stalled: Callable[[float, int], None] = lambda *_: None,
@@ -92,7 +77,7 @@ class HangGuard:
         self._loop = asyncio.get_running_loop()
         self._generation = 0
         self._findings = FindingHistory()
-        self._outlines = RankSummaryReader()
+        self._outlines = rank_snapshot.RankSummaryReader()
         self._is_blind = False
         """True after the message that workers run without a watchdog."""
         self._watches: dict[int, RankWatch] = {}
@@ -133,7 +118,7 @@ class HangGuard:
         left = sorted(self._folder.glob(f"rank-*.pulse{heartbeat_page.IMPORTS}"))
         return left[0] if left else None
 
-    def begin(self, generation: Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
+    def begin(self, generation: messages.Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
         """Start to watch the workers of a generation.
 
         Args:
@@ -218,25 +203,27 @@ class HangGuard:
         """Return the server of the pages about these ranks."""
         return HangStatusServer(self._folder, environment, self, self._status_fields, self._findings, self._say)
 
-    async def summarize_ranks(self) -> list[RankSummary]:
+    async def summarize_ranks(self) -> list[rank_snapshot.RankSummary]:
         """Return outlines of the ranks without any work of theirs."""
         return await self._outlines.of(tuple(self._watches.values()))
 
-    async def take_snapshots(self) -> list[RankSnapshot]:
+    async def take_snapshots(self) -> list[rank_snapshot.RankSnapshot]:
         """Return snapshots of the ranks with their stacks."""
-        return await take_snapshots(tuple(self._watches.values()))
+        return await rank_snapshot.take_snapshots(tuple(self._watches.values()))
 
     def _status_fields(self) -> dict[str, object]:
         return {"node": self._node, "generation": self._generation, "on_hang": str(self._policy.on_hang)}
 
-    def on_message(self, message: Show | HangingRanks) -> None:
+    def on_message(self, message: messages.Show | messages.HangingRanks) -> None:
         """Handle the store's request for states, or its decision."""
         if message.generation == self._generation and self._watches:
-            task = self._loop.create_task(self._show() if isinstance(message, Show) else self._apply_decision(message))
+            task = self._loop.create_task(
+                self._show() if isinstance(message, messages.Show) else self._apply_decision(message)
+            )
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
-    def failure_of(self, local_rank: int, failure: Failure) -> Failure:
+    def failure_of(self, local_rank: int, failure: messages.Failure) -> messages.Failure:
         """Return the failure of a worker, with the hang as its reason if the watchdog killed it."""
         sentence, stack = self._condemned.pop(local_rank, ("", ""))
         if not sentence:
@@ -256,7 +243,7 @@ class HangGuard:
         if overdue and now >= self._alarm_at:
             longest = max(look.seconds for look in overdue)
             self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.poll_interval_seconds, longest / 8))
-            self._send(SuspectHang(generation=self._generation))
+            self._send(messages.SuspectHang(generation=self._generation))
         self._reschedule()
 
     def _record(self, looks: list[RankStatus]) -> None:
@@ -281,14 +268,14 @@ class HangGuard:
         """Collect the state of each worker and send it to the store."""
         generation = self._generation
         watches = tuple(self._watches.values())
-        records = asyncio.gather(*(asyncio.to_thread(write_record, each) for each in watches))
-        looks = await collect_snapshots(watches)
+        records = asyncio.gather(*(asyncio.to_thread(rank_snapshot.write_record, each) for each in watches))
+        looks = await rank_snapshot.collect_snapshots(watches)
         await records
-        self._send(RankStates(generation=generation, ranks=tuple(looks)))
+        self._send(messages.RankStates(generation=generation, ranks=tuple(looks)))
 
     # ------------------------------------------------------------------ reaction
 
-    async def _apply_decision(self, hung: HangingRanks) -> None:
+    async def _apply_decision(self, hung: messages.HangingRanks) -> None:
         acts = self._policy.on_hang is OnHang.ACT
         self._waits_for = (time.monotonic(), min(hung.ranks, default=NO_RANK))
         self._findings.add(hung.generation, hung.ranks, hung.to_kill if acts else (), hung.sentences)

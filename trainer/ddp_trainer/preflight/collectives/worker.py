@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.cuda import nccl
 
-from ddp_trainer.preflight.collectives import pairs_report
+from ddp_trainer.preflight.collectives import pairs, pairs_report
 from ddp_trainer.preflight.collectives.comparison import BaselineRun
 from ddp_trainer.preflight.collectives.device import check_free_memory
 from ddp_trainer.preflight.collectives.device_benchmark import device_name, measure_throughput
@@ -35,12 +35,6 @@ from ddp_trainer.preflight.collectives.errors import (
 from ddp_trainer.preflight.collectives.exchange import Exchange
 from ddp_trainer.preflight.collectives.measure import measure
 from ddp_trainer.preflight.collectives.operations import OPERATIONS, Operation
-from ddp_trainer.preflight.collectives.pairs import (
-    exchange_rank_info,
-    make_failures_raise,
-    measure_pairs,
-    message_bytes,
-)
 from ddp_trainer.preflight.collectives.rank import Rank, join
 from ddp_trainer.preflight.collectives.reporter import Outcome
 from ddp_trainer.preflight.collectives.request import OFF, parse
@@ -101,16 +95,16 @@ def _device(own: Rank) -> Mapping[str, Any]:
 
 def _pair(own: Rank) -> tuple[int, str]:
     """Return exit code and sentence of ``--pairs``. Ranks that receive the outcome in time return the same code."""
-    make_failures_raise()
-    request, size_bytes = own.request, message_bytes(own)
+    pairs.make_failures_raise()
+    request, size_bytes = own.request, pairs.message_bytes(own)
     check_free_memory(size_bytes, own.device, own.local_world)
-    places = exchange_rank_info(own)
+    places = pairs.exchange_rank_info(own)
     names = {int(each["node"]): f"{each['node']} ({each['host']})" for each in places.values()}
     if len(names) < 2:
         raise BadRequest("--pairs needs two nodes or more, and all ranks are on one; leave it out.")
     if own.rank == 0 and request.output == "table":
         print(pairs_report.header(names, own.backend, size_bytes), flush=True)
-    found = measure_pairs(own, places)
+    found = pairs.measure_pairs(own, places)
     if found is None:
         code = int(own.store.get("pairs/outcome"))
         own.store.set(f"pairs/read/{own.rank}", "")

@@ -19,18 +19,8 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.train.checkpoint.checkpoint_files import (
-    Checkpoint,
-    CorruptCheckpoint,
-    best_of,
-    directories,
-    manifest_if_complete,
-    parse_name,
-    read,
-    reason_of,
-    unpack,
-    weights,
-)
+from ddp_trainer.train.checkpoint import checkpoint_files
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CorruptCheckpoint, parse_name, reason_of
 from ddp_trainer.train.checkpoint.manifest import FORMAT, PAYLOAD, Manifest
 from ddp_trainer.train.checkpoint.weights_io import export_weights
 from ddp_trainer.train.config.metric_goal import TargetMetric
@@ -112,7 +102,10 @@ def _parser() -> _Parser:
 
 def _list_checkpoints(arguments: argparse.Namespace) -> int:
     with_contents = arguments.command == "inspect"
-    entries = [_entry(directory, with_contents=with_contents) for directory in directories(arguments.directory)]
+    entries = [
+        _entry(directory, with_contents=with_contents)
+        for directory in checkpoint_files.directories(arguments.directory)
+    ]
     _show(entries, arguments)
     bad = [entry for entry in entries if entry.trouble]
     for entry in bad:
@@ -125,7 +118,7 @@ def _list_checkpoints(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     checkpoint = _chosen(arguments)
     try:
-        found = weights(checkpoint)
+        found = checkpoint_files.weights(checkpoint)
     except OSError as err:
         raise BadConfig(
             f"{checkpoint.directory} cannot be read: {reason_of(err)}.", hint="Export another one."
@@ -140,17 +133,19 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _chosen(arguments: argparse.Namespace) -> Checkpoint:
     whole = {
-        path: each for path in directories(arguments.directory) if (each := manifest_if_complete(path)) is not None
+        path: each
+        for path in checkpoint_files.directories(arguments.directory)
+        if (each := checkpoint_files.manifest_if_complete(path)) is not None
     }
     wanted = list(whole)
     if arguments.step is not None:
         wanted = [path for path, manifest in whole.items() if manifest.step == arguments.step]
     elif arguments.best is not None:
-        best = best_of(whole, TargetMetric(arguments.best))
+        best = checkpoint_files.best_of(whole, TargetMetric(arguments.best))
         wanted = [] if best is None else [best]
     for path in wanted:
         try:
-            checkpoint = read(path)
+            checkpoint = checkpoint_files.read(path)
         except (CorruptCheckpoint, OSError) as err:
             print(f"Skipped {path}: {err}.", file=sys.stderr)
             continue
@@ -170,12 +165,12 @@ def _chosen(arguments: argparse.Namespace) -> Checkpoint:
 
 
 def _entry(directory: Path, *, with_contents: bool) -> Entry:
-    manifest = manifest_if_complete(directory)
+    manifest = checkpoint_files.manifest_if_complete(directory)
     try:
-        checkpoint = read(directory)
+        checkpoint = checkpoint_files.read(directory)
         if checkpoint.manifest.format > FORMAT:
             return Entry(directory, None, f"format {checkpoint.manifest.format} is newer than this version")
-        contents = ", ".join(_described(unpack(checkpoint))) if with_contents else ""
+        contents = ", ".join(_described(checkpoint_files.unpack(checkpoint))) if with_contents else ""
     except TrainError as err:
         return Entry(directory, manifest, err.message.rstrip("."))
     except (CorruptCheckpoint, OSError) as err:

@@ -11,17 +11,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ddp_trainer.train.checkpoint.checkpoint_files import (
-    Checkpoint,
-    CheckpointDirectory,
-    CorruptCheckpoint,
-    directories,
-    manifest_if_complete,
-    passed_over,
-    read,
-    reason_of,
-    verify_files,
-)
+from ddp_trainer.train.checkpoint import checkpoint_files
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory, CorruptCheckpoint, reason_of
 from ddp_trainer.train.distributed.group import Group
 
 
@@ -38,7 +29,7 @@ def verify_latest_checkpoint(
     Returns:
         The checkpoint, or None on other ranks and if no checkpoint is valid.
     """
-    found = iter(()) if directory is None else directories(directory.path)
+    found = iter(()) if directory is None else checkpoint_files.directories(directory.path)
     while True:
         here = next(found, None)
         named = group.broadcast(b"" if here is None else bytes(here), 0)
@@ -49,7 +40,7 @@ def verify_latest_checkpoint(
             checkpoint = _verify_checkpoint(place, here, group)
         except (CorruptCheckpoint, OSError) as err:
             if here is not None:
-                skipped(passed_over(here, err))
+                skipped(checkpoint_files.passed_over(here, err))
             continue
         if checkpoint is not None or here is None:
             return checkpoint
@@ -61,13 +52,13 @@ def _verify_checkpoint(place: Path, here: Path | None, group: Group) -> Checkpoi
     Raises:
         Damaged: A rank found damage or could not read a file; raised on every rank.
     """
-    manifest = manifest_if_complete(place)
+    manifest = checkpoint_files.manifest_if_complete(place)
     sees = manifest is not None and bool(manifest.pieces)
     if sum(group.gather(int(sees))) < group.world_size or manifest is None:
-        return _agree_on_result(lambda: None if here is None else read(here), group)
+        return _agree_on_result(lambda: None if here is None else checkpoint_files.read(here), group)
 
     def verify_local_files() -> Checkpoint:
-        verify_files(place, manifest.files[group.rank :: group.world_size])
+        checkpoint_files.verify_files(place, manifest.files[group.rank :: group.world_size])
         return Checkpoint(manifest, b"", place)
 
     checkpoint = _agree_on_result(verify_local_files, group)
