@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Self
 
 Environment = Mapping[str, str]
 """Environment variables of a worker."""
@@ -98,11 +99,23 @@ class RuleMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(RuleMetadata):
-    """Rule that inspects an environment."""
+    """Rule that inspects an environment. Without a condition, it is the decorator of its condition."""
 
-    when: Condition
+    when: Condition = field(default=lambda *_: ())
     needs_node: bool = False
     """True if the rule needs facts that are known only on the node."""
+
+    def __call__(self, when: Condition) -> Self:
+        """Return this rule with a condition.
+
+        >>> text = {"message": "{name}={value} is odd.", "fix": "Delete it.", "looks_for": "", "source": ""}
+        >>> @Rule(id="N0", severity=Severity.INFO, **text)
+        ... def odd(environment, facts):
+        ...     return [Found("X", "1")]
+        >>> print(*odd.check({}, Facts()))
+        info N0: X=1 is odd. Delete it.
+        """
+        return replace(self, when=when)
 
     def check(self, environment: Environment, facts: Facts) -> list[Finding]:
         """Return the findings of this rule."""
@@ -122,12 +135,5 @@ class Finding:
     source: str
 
     def __str__(self) -> str:
-        """Return the finding as one line.
-
-        >>> found = Found("X", "1")
-        >>> rule = Rule(id="N0", severity=Severity.INFO, looks_for="", when=lambda *_: [found],
-        ...             message="{name}={value} is odd.", fix="Delete it.", source="")
-        >>> print(*rule.check({}, Facts()))
-        info N0: X=1 is odd. Delete it.
-        """
+        """Return the finding as one line."""
         return f"{self.severity} {self.rule}: {self.message} {self.fix}"

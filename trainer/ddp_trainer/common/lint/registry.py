@@ -9,15 +9,10 @@ from ddp_trainer.common.lint import rules_logging, rules_names, rules_rdma, rule
 from ddp_trainer.common.lint.model import Environment, Facts, Finding, Rule, Severity
 from ddp_trainer.common.lint.values import split_list
 
+_MODULES: Final = (rules_logging, rules_names, rules_rdma, rules_sockets, rules_torch, rules_values)
+
 RULES: Final[Sequence[Rule]] = sorted(
-    (
-        *rules_names.RULES,
-        *rules_values.RULES,
-        *rules_logging.RULES,
-        *rules_sockets.RULES,
-        *rules_rdma.RULES,
-        *rules_torch.RULES,
-    ),
+    (rule for module in _MODULES for rule in vars(module).values() if isinstance(rule, Rule)),
     key=lambda rule: rule.id,
 )
 

@@ -14,6 +14,14 @@ from ddp_trainer.common.lint.values import split_list
 _CLOSE: Final = 0.85
 
 
+@Rule(
+    id="N01",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_*` names that NCCL does not know",
+    message="NCCL ignores {name}, which it does not know.",
+    fix="{detail}",
+    source="https://github.com/NVIDIA/nccl (the names that src/ looks up, 2.30.7)",
+)
 def _unknown_to_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
     explained = names.NCCL | names.NCCL_GONE.keys() | names.NCCL_NOW_TORCHS.keys()
     for name in environment:
@@ -22,6 +30,55 @@ def _unknown_to_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, detail=f"Did you mean {near[0]}?" if near else "Delete it.")
 
 
+@Rule(
+    id="N02",
+    severity=Severity.WARNING,
+    looks_for="names that NCCL has removed or renamed",
+    message="{name} is {value}.",
+    fix="{detail}",
+    source=sources.ENV,
+)
+def _gone_from_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in environment.keys() & names.NCCL_GONE.keys():
+        what, _semicolon, then = names.NCCL_GONE[name].partition("; ")
+        yield Found(name, what, f"{then[:1].upper()}{then[1:]}.")
+
+
+@Rule(
+    id="T03",
+    severity=Severity.WARNING,
+    looks_for="torch's variables under their old names, `NCCL_ASYNC_ERROR_HANDLING` and others",
+    message="{name} is the old name of torch's {detail}.",
+    fix="Rename it to {detail}={value}.",
+    source=sources.TORCH_NCCL,
+)
+def _deprecated_nccl_name(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in environment.keys() & names.NCCL_NOW_TORCHS.keys():
+        yield Found(name, environment[name], names.NCCL_NOW_TORCHS[name])
+
+
+@Rule(
+    id="T10",
+    severity=Severity.INFO,
+    looks_for="`PYTORCH_CUDA_ALLOC_CONF` without `PYTORCH_ALLOC_CONF`",
+    message="{name} is deprecated since torch 2.9.",
+    fix="Rename it to PYTORCH_ALLOC_CONF.",
+    source=sources.TORCH_CUDA,
+)
+def _old_allocator_name(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        if name in environment and "PYTORCH_ALLOC_CONF" not in environment:
+            yield Found(name, environment[name])
+
+
+@Rule(
+    id="T17",
+    severity=Severity.WARNING,
+    looks_for="misspelt names of torch and gloo",
+    message="torch does not know {name}.",
+    fix="Did you mean {detail}?",
+    source=sources.TORCH_NCCL,
+)
 def _misspelled_torch_name(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in environment:
         if name.startswith(names.TORCH_BEGINNINGS) and name not in names.TORCH:
@@ -30,23 +87,14 @@ def _misspelled_torch_name(environment: Environment, _: Facts) -> Iterator[Found
                 yield Found(name, detail=near)
 
 
-def _gone_from_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in environment.keys() & names.NCCL_GONE.keys():
-        what, _semicolon, then = names.NCCL_GONE[name].partition("; ")
-        yield Found(name, what, f"{then[:1].upper()}{then[1:]}.")
-
-
-def _deprecated_nccl_name(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in environment.keys() & names.NCCL_NOW_TORCHS.keys():
-        yield Found(name, environment[name], names.NCCL_NOW_TORCHS[name])
-
-
-def _old_allocator_name(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
-        if name in environment and "PYTORCH_ALLOC_CONF" not in environment:
-            yield Found(name, environment[name])
-
-
+@Rule(
+    id="T18",
+    severity=Severity.WARNING,
+    looks_for="unknown keys in `PYTORCH_ALLOC_CONF`",
+    message="{name} has the key {value}, and torch refuses keys that it does not know.",
+    fix="{detail}",
+    source=sources.TORCH_CUDA,
+)
 def _unknown_allocator_key(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
         # Commas within the brackets of roundup_power2_divisions:[256:1,512:2] do not separate keys.
@@ -56,61 +104,3 @@ def _unknown_allocator_key(environment: Environment, _: Facts) -> Iterator[Found
             if key and key not in names.ALLOCATOR_KEYS:
                 near = difflib.get_close_matches(key, sorted(names.ALLOCATOR_KEYS), n=1)
                 yield Found(name, key, f"Did you mean {near[0]}?" if near else "Delete it.")
-
-
-RULES: Final = (
-    Rule(
-        id="N01",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_*` names that NCCL does not know",
-        when=_unknown_to_nccl,
-        message="NCCL ignores {name}, which it does not know.",
-        fix="{detail}",
-        source="https://github.com/NVIDIA/nccl (the names that src/ looks up, 2.30.7)",
-    ),
-    Rule(
-        id="N02",
-        severity=Severity.WARNING,
-        looks_for="names that NCCL has removed or renamed",
-        when=_gone_from_nccl,
-        message="{name} is {value}.",
-        fix="{detail}",
-        source=sources.ENV,
-    ),
-    Rule(
-        id="T03",
-        severity=Severity.WARNING,
-        looks_for="torch's variables under their old names, `NCCL_ASYNC_ERROR_HANDLING` and others",
-        when=_deprecated_nccl_name,
-        message="{name} is the old name of torch's {detail}.",
-        fix="Rename it to {detail}={value}.",
-        source=sources.TORCH_NCCL,
-    ),
-    Rule(
-        id="T10",
-        severity=Severity.INFO,
-        looks_for="`PYTORCH_CUDA_ALLOC_CONF` without `PYTORCH_ALLOC_CONF`",
-        when=_old_allocator_name,
-        message="{name} is deprecated since torch 2.9.",
-        fix="Rename it to PYTORCH_ALLOC_CONF.",
-        source=sources.TORCH_CUDA,
-    ),
-    Rule(
-        id="T17",
-        severity=Severity.WARNING,
-        looks_for="misspelt names of torch and gloo",
-        when=_misspelled_torch_name,
-        message="torch does not know {name}.",
-        fix="Did you mean {detail}?",
-        source=sources.TORCH_NCCL,
-    ),
-    Rule(
-        id="T18",
-        severity=Severity.WARNING,
-        looks_for="unknown keys in `PYTORCH_ALLOC_CONF`",
-        when=_unknown_allocator_key,
-        message="{name} has the key {value}, and torch refuses keys that it does not know.",
-        fix="{detail}",
-        source=sources.TORCH_CUDA,
-    ),
-)

@@ -30,26 +30,6 @@ def _is_efa(environment: Environment) -> bool:
     )
 
 
-def _requested_ib_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
-    if _network(environment) == "ib" and number(environment.get("NCCL_IB_DISABLE", "")) == 1:
-        yield Found("NCCL_IB_DISABLE", "1")
-
-
-def _available_ib_disabled(environment: Environment, facts: Facts) -> Iterator[Found]:
-    if facts.rdma_devices and number(environment.get("NCCL_IB_DISABLE", "")) == 1 and _network(environment) != "ib":
-        yield Found("NCCL_IB_DISABLE", "1", ", ".join(facts.rdma_devices))
-
-
-def _requested_ib_missing(environment: Environment, facts: Facts) -> Iterator[Found]:
-    if facts.rdma_devices == () and _network(environment) == "ib":
-        yield Found("NCCL_NET", environment["NCCL_NET"])
-
-
-def _may_fallback_to_tcp(environment: Environment, facts: Facts) -> Iterator[Found]:
-    if facts.rdma_devices and (facts.nodes or 1) > 1 and not environment.get("NCCL_NET"):
-        yield Found("NCCL_NET", detail=", ".join(facts.rdma_devices))
-
-
 def _devices(environment: Environment) -> tuple[str, list[str]]:
     """Split ``^=mlx5_0:1,mlx5_1`` into its signs and its device names without ports."""
     value = environment.get("NCCL_IB_HCA", "").strip()
@@ -57,6 +37,14 @@ def _devices(environment: Environment) -> tuple[str, list[str]]:
     return value[: len(value) - len(names)], [word.partition(":")[0] for word in split_list(names)]
 
 
+@Rule(
+    id="N09",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_IB_HCA` without `=` whose names are beginnings of others",
+    message="NCCL_IB_HCA takes {value} for a prefix, and {detail} match it too.",
+    fix="Put = before the list, which makes its names exact.",
+    source=sources.env("NCCL_IB_HCA"),
+)
 def _matches_more(environment: Environment, facts: Facts) -> Iterator[Found]:
     signs, names = _devices(environment)
     if "=" in signs:
@@ -71,16 +59,62 @@ def _matches_more(environment: Environment, facts: Facts) -> Iterator[Found]:
             yield Found("NCCL_IB_HCA", name, more)
 
 
-def _no_such_device(environment: Environment, facts: Facts) -> Iterator[Found]:
-    signs, names = _devices(environment)
-    if not facts.rdma_devices or "^" in signs or not names:
-        return
-    is_exact = "=" in signs
-    pairs = [(device, name) for device in facts.rdma_devices for name in names]
-    if not any(device == name if is_exact else device.startswith(name) for device, name in pairs):
-        yield Found("NCCL_IB_HCA", environment["NCCL_IB_HCA"], ", ".join(facts.rdma_devices))
+_FIXED_GID_INDEX: Final = Rule(
+    when=where(lambda value: (index := number(value)) is not None and index >= 0, "NCCL_IB_GID_INDEX"),
+    id="N10",
+    severity=Severity.WARNING,
+    looks_for="a fixed `NCCL_IB_GID_INDEX`",
+    message="{name}={value}: since NCCL 2.21 it should not be set; with Multus the index differs from pod to pod.",
+    fix="Delete it; with several GIDs use NCCL_IB_ADDR_RANGE.",
+    source=sources.issue("k8snetworkplumbingwg/multus-cni", 1100),
+)
 
 
+_TRAFFIC_CLASS: Final = Rule(
+    when=where(lambda value: number(value) not in {None, 0}, "NCCL_IB_TC"),
+    id="N11",
+    severity=Severity.INFO,
+    looks_for="`NCCL_IB_TC`",
+    message="{name}={value} is one fabric's own (OCI 41, Google 52, CoreWeave 96); others lose packets in it.",
+    fix="Make sure that it is this fabric's.",
+    source=sources.env("NCCL_IB_TC"),
+)
+
+
+_INFINITE_TIMEOUT: Final = Rule(
+    when=where(lambda value: number(value) not in {None, *range(1, 32)}, "NCCL_IB_TIMEOUT"),
+    id="N12",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_IB_TIMEOUT` of 0 or from 32",
+    message="{name}={value} means for ever: a failure becomes a hang.",
+    fix="Delete it: 20 is the default.",
+    source=sources.env("NCCL_IB_TIMEOUT"),
+)
+
+
+@Rule(
+    id="N20",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_TOPO_FILE` and other files that are empty or missing",
+    message="The file of {name}={value} {detail}.",
+    fix="Mount it there, or delete the variable.",
+    source=sources.env("NCCL_TOPO_FILE"),
+)
+def _no_file(environment: Environment, facts: Facts) -> Iterator[Found]:
+    for name in _FILES:
+        file = environment.get(name)
+        if file is not None and (not file.strip() or (facts.exists and not facts.exists(file))):
+            yield Found(name, file, "is empty" if not file.strip() else "is not there")
+
+
+@Rule(
+    id="N21",
+    severity=Severity.WARNING,
+    looks_for="variables of another fabric: `NCCL_IB_*` with EFA or sockets, `FI_*` without EFA",
+    message="{name}={value} has no effect with {detail}.",
+    fix="Delete it.",
+    source=sources.env("NCCL_NET"),
+)
 def _other_network_variable(environment: Environment, _: Facts) -> Iterator[Found]:
     network = _network(environment)
     without_verbs = network == "socket" or _is_efa(environment)
@@ -92,12 +126,42 @@ def _other_network_variable(environment: Environment, _: Facts) -> Iterator[Foun
             yield Found(name, environment[name], where)
 
 
+@Rule(
+    id="N22",
+    severity=Severity.WARNING,
+    looks_for="variables that EFA once needed: `FI_EFA_USE_DEVICE_RDMA`, `RDMAV_FORK_SAFE` and others",
+    message="{name}={value} is obsolete with EFA: its plugin sets what is needed.",
+    fix="Delete it.",
+    source=sources.EFA,
+)
 def _old_efa(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in (*_EFA_OBSOLETE, *(_EFA_NEEDLESS if _is_efa(environment) else ())):
         if name in environment:
             yield Found(name, environment[name])
 
 
+@Rule(
+    id="N23",
+    severity=Severity.INFO,
+    looks_for="RDMA devices, and no `NCCL_NET` that insists on them",
+    message="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
+    fix="Set NCCL_NET to the network's name, such as IB, and a fallback fails at the start.",
+    source=sources.env("NCCL_NET"),
+    needs_node=True,
+)
+def _may_fallback_to_tcp(environment: Environment, facts: Facts) -> Iterator[Found]:
+    if facts.rdma_devices and (facts.nodes or 1) > 1 and not environment.get("NCCL_NET"):
+        yield Found("NCCL_NET", detail=", ".join(facts.rdma_devices))
+
+
+@Rule(
+    id="N24",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_NET_PLUGIN=none` where the fabric is a plugin",
+    message="{name}={value} keeps the plugin of this fabric from being loaded.",
+    fix="Delete it.",
+    source=sources.env("NCCL_NET_PLUGIN"),
+)
 def _no_plugin(environment: Environment, _: Facts) -> Iterator[Found]:
     needs = _network(environment) in _PLUGINS or any(
         name.startswith(("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "FI_EFA_")) for name in environment
@@ -106,196 +170,125 @@ def _no_plugin(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found("NCCL_NET_PLUGIN", "none")
 
 
+@Rule(
+    id="N25",
+    severity=Severity.INFO,
+    looks_for="several RDMA devices, and differing numbers of them ignored",
+    message="{name} is not 0, and nodes with differing numbers of devices hang instead of failing (NCCL 2.30).",
+    fix="Set NCCL_IGNORE_NET_MISMATCH=0.",
+    source=sources.issue("NVIDIA/nccl", 2428),
+    needs_node=True,
+)
 def _mismatch_ignored(environment: Environment, facts: Facts) -> Iterator[Found]:
     several = facts.rdma_devices is not None and len(facts.rdma_devices) > 1 and (facts.nodes or 1) > 1
     if several and number(environment.get("NCCL_IGNORE_NET_MISMATCH", "")) != 0:
         yield Found("NCCL_IGNORE_NET_MISMATCH")
 
 
+@Rule(
+    id="N27",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_HOSTID`, one for all nodes",
+    message="{name}={value} makes all nodes look like one host, between which shared memory is tried.",
+    fix="Delete it.",
+    source=sources.ENV,
+)
 def _one_host(environment: Environment, facts: Facts) -> Iterator[Found]:
     if environment.get("NCCL_HOSTID") and facts.nodes != 1:
         yield Found("NCCL_HOSTID", environment["NCCL_HOSTID"])
 
 
-def _no_file(environment: Environment, facts: Facts) -> Iterator[Found]:
-    for name in _FILES:
-        file = environment.get(name)
-        if file is not None and (not file.strip() or (facts.exists and not facts.exists(file))):
-            yield Found(name, file, "is empty" if not file.strip() else "is not there")
+_CUSTOM_COMM_ID: Final = Rule(
+    when=where(bool, "NCCL_COMM_ID"),
+    id="N28",
+    severity=Severity.INFO,
+    looks_for="`NCCL_COMM_ID`",
+    message="{name}={value} has no part in a torch job, whose store hands out the id.",
+    fix="Delete it.",
+    source=sources.ENV,
+)
 
 
+@Rule(
+    id="N29",
+    severity=Severity.INFO,
+    looks_for="`UCX_*`",
+    message="{name}={value} is for MPI; NCCL does not read it.",
+    fix="Delete it, unless something else in the job uses UCX.",
+    source="https://docs.coreweave.com (NCCL configuration reference)",
+)
 def _ucx_variable(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in sorted(environment):
         if name.startswith("UCX_"):
             yield Found(name, environment[name])
 
 
-RULES: Final = (
-    Rule(
-        id="N09",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_IB_HCA` without `=` whose names are beginnings of others",
-        when=_matches_more,
-        message="NCCL_IB_HCA takes {value} for a prefix, and {detail} match it too.",
-        fix="Put = before the list, which makes its names exact.",
-        source=sources.env("NCCL_IB_HCA"),
-    ),
-    Rule(
-        id="N10",
-        severity=Severity.WARNING,
-        looks_for="a fixed `NCCL_IB_GID_INDEX`",
-        when=where(lambda value: (index := number(value)) is not None and index >= 0, "NCCL_IB_GID_INDEX"),
-        message="{name}={value}: since NCCL 2.21 it should not be set; with Multus the index differs from pod to pod.",
-        fix="Delete it; with several GIDs use NCCL_IB_ADDR_RANGE.",
-        source=sources.issue("k8snetworkplumbingwg/multus-cni", 1100),
-    ),
-    Rule(
-        id="N11",
-        severity=Severity.INFO,
-        looks_for="`NCCL_IB_TC`",
-        when=where(lambda value: number(value) not in {None, 0}, "NCCL_IB_TC"),
-        message="{name}={value} is one fabric's own (OCI 41, Google 52, CoreWeave 96); others lose packets in it.",
-        fix="Make sure that it is this fabric's.",
-        source=sources.env("NCCL_IB_TC"),
-    ),
-    Rule(
-        id="N12",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_IB_TIMEOUT` of 0 or from 32",
-        when=where(lambda value: number(value) not in {None, *range(1, 32)}, "NCCL_IB_TIMEOUT"),
-        message="{name}={value} means for ever: a failure becomes a hang.",
-        fix="Delete it: 20 is the default.",
-        source=sources.env("NCCL_IB_TIMEOUT"),
-    ),
-    Rule(
-        id="N20",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_TOPO_FILE` and other files that are empty or missing",
-        when=_no_file,
-        message="The file of {name}={value} {detail}.",
-        fix="Mount it there, or delete the variable.",
-        source=sources.env("NCCL_TOPO_FILE"),
-    ),
-    Rule(
-        id="N21",
-        severity=Severity.WARNING,
-        looks_for="variables of another fabric: `NCCL_IB_*` with EFA or sockets, `FI_*` without EFA",
-        when=_other_network_variable,
-        message="{name}={value} has no effect with {detail}.",
-        fix="Delete it.",
-        source=sources.env("NCCL_NET"),
-    ),
-    Rule(
-        id="N22",
-        severity=Severity.WARNING,
-        looks_for="variables that EFA once needed: `FI_EFA_USE_DEVICE_RDMA`, `RDMAV_FORK_SAFE` and others",
-        when=_old_efa,
-        message="{name}={value} is obsolete with EFA: its plugin sets what is needed.",
-        fix="Delete it.",
-        source=sources.EFA,
-    ),
-    Rule(
-        id="N23",
-        severity=Severity.INFO,
-        looks_for="RDMA devices, and no `NCCL_NET` that insists on them",
-        when=_may_fallback_to_tcp,
-        message="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
-        fix="Set NCCL_NET to the network's name, such as IB, and a fallback fails at the start.",
-        source=sources.env("NCCL_NET"),
-        needs_node=True,
-    ),
-    Rule(
-        id="N24",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_NET_PLUGIN=none` where the fabric is a plugin",
-        when=_no_plugin,
-        message="{name}={value} keeps the plugin of this fabric from being loaded.",
-        fix="Delete it.",
-        source=sources.env("NCCL_NET_PLUGIN"),
-    ),
-    Rule(
-        id="N25",
-        severity=Severity.INFO,
-        looks_for="several RDMA devices, and differing numbers of them ignored",
-        when=_mismatch_ignored,
-        message="{name} is not 0, and nodes with differing numbers of devices hang instead of failing (NCCL 2.30).",
-        fix="Set NCCL_IGNORE_NET_MISMATCH=0.",
-        source=sources.issue("NVIDIA/nccl", 2428),
-        needs_node=True,
-    ),
-    Rule(
-        id="N27",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_HOSTID`, one for all nodes",
-        when=_one_host,
-        message="{name}={value} makes all nodes look like one host, between which shared memory is tried.",
-        fix="Delete it.",
-        source=sources.ENV,
-    ),
-    Rule(
-        id="N28",
-        severity=Severity.INFO,
-        looks_for="`NCCL_COMM_ID`",
-        when=where(bool, "NCCL_COMM_ID"),
-        message="{name}={value} has no part in a torch job, whose store hands out the id.",
-        fix="Delete it.",
-        source=sources.ENV,
-    ),
-    Rule(
-        id="N29",
-        severity=Severity.INFO,
-        looks_for="`UCX_*`",
-        when=_ucx_variable,
-        message="{name}={value} is for MPI; NCCL does not read it.",
-        fix="Delete it, unless something else in the job uses UCX.",
-        source="https://docs.coreweave.com (NCCL configuration reference)",
-    ),
-    Rule(
-        id="N44",
-        severity=Severity.INFO,
-        looks_for="`NCCL_IB_TIMEOUT` below the default",
-        when=where(lambda value: number(value) in range(1, 20), "NCCL_IB_TIMEOUT"),
-        message="{name}={value} gives up sooner than NCCL's own 20 (since 2.23).",
-        fix="Delete it.",
-        source=sources.env("NCCL_IB_TIMEOUT"),
-    ),
-    Rule(
-        id="N45",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_NET=IB` with `NCCL_IB_DISABLE=1`",
-        when=_requested_ib_disabled,
-        message="NCCL_NET=IB asks for RDMA, and {name}={value} switches it off: the start fails.",
-        fix="Delete one of them.",
-        source=sources.env("NCCL_IB_DISABLE"),
-    ),
-    Rule(
-        id="N46",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_IB_DISABLE=1` on a node with RDMA devices",
-        when=_available_ib_disabled,
-        message="{name}={value} leaves {detail} idle, and all goes over TCP.",
-        fix="Delete it.",
-        source=sources.env("NCCL_IB_DISABLE"),
-        needs_node=True,
-    ),
-    Rule(
-        id="N47",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_NET=IB` on a node without RDMA devices",
-        when=_requested_ib_missing,
-        message="{name}={value} asks for RDMA, and this node shows no device under /sys/class/infiniband.",
-        fix="Request the device in the pod, or delete it to use TCP.",
-        source=sources.TROUBLESHOOTING,
-        needs_node=True,
-    ),
-    Rule(
-        id="N48",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_IB_HCA` that matches no device",
-        when=_no_such_device,
-        message="{name}={value} matches none of this node's devices, {detail}.",
-        fix="Correct it, or delete it.",
-        source=sources.env("NCCL_IB_HCA"),
-        needs_node=True,
-    ),
+_SHORT_TIMEOUT: Final = Rule(
+    when=where(lambda value: number(value) in range(1, 20), "NCCL_IB_TIMEOUT"),
+    id="N44",
+    severity=Severity.INFO,
+    looks_for="`NCCL_IB_TIMEOUT` below the default",
+    message="{name}={value} gives up sooner than NCCL's own 20 (since 2.23).",
+    fix="Delete it.",
+    source=sources.env("NCCL_IB_TIMEOUT"),
 )
+
+
+@Rule(
+    id="N45",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_NET=IB` with `NCCL_IB_DISABLE=1`",
+    message="NCCL_NET=IB asks for RDMA, and {name}={value} switches it off: the start fails.",
+    fix="Delete one of them.",
+    source=sources.env("NCCL_IB_DISABLE"),
+)
+def _requested_ib_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
+    if _network(environment) == "ib" and number(environment.get("NCCL_IB_DISABLE", "")) == 1:
+        yield Found("NCCL_IB_DISABLE", "1")
+
+
+@Rule(
+    id="N46",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_IB_DISABLE=1` on a node with RDMA devices",
+    message="{name}={value} leaves {detail} idle, and all goes over TCP.",
+    fix="Delete it.",
+    source=sources.env("NCCL_IB_DISABLE"),
+    needs_node=True,
+)
+def _available_ib_disabled(environment: Environment, facts: Facts) -> Iterator[Found]:
+    if facts.rdma_devices and number(environment.get("NCCL_IB_DISABLE", "")) == 1 and _network(environment) != "ib":
+        yield Found("NCCL_IB_DISABLE", "1", ", ".join(facts.rdma_devices))
+
+
+@Rule(
+    id="N47",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_NET=IB` on a node without RDMA devices",
+    message="{name}={value} asks for RDMA, and this node shows no device under /sys/class/infiniband.",
+    fix="Request the device in the pod, or delete it to use TCP.",
+    source=sources.TROUBLESHOOTING,
+    needs_node=True,
+)
+def _requested_ib_missing(environment: Environment, facts: Facts) -> Iterator[Found]:
+    if facts.rdma_devices == () and _network(environment) == "ib":
+        yield Found("NCCL_NET", environment["NCCL_NET"])
+
+
+@Rule(
+    id="N48",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_IB_HCA` that matches no device",
+    message="{name}={value} matches none of this node's devices, {detail}.",
+    fix="Correct it, or delete it.",
+    source=sources.env("NCCL_IB_HCA"),
+    needs_node=True,
+)
+def _no_such_device(environment: Environment, facts: Facts) -> Iterator[Found]:
+    signs, names = _devices(environment)
+    if not facts.rdma_devices or "^" in signs or not names:
+        return
+    is_exact = "=" in signs
+    pairs = [(device, name) for device in facts.rdma_devices for name in names]
+    if not any(device == name if is_exact else device.startswith(name) for device, name in pairs):
+        yield Found("NCCL_IB_HCA", environment["NCCL_IB_HCA"], ", ".join(facts.rdma_devices))

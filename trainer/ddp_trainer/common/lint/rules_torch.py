@@ -19,6 +19,25 @@ _LEFT_ON: Final = ("TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_DESYNC_DEBUG", "PYTORCH_N
 _LEAST_HEARTBEAT: Final = 60
 
 
+_DEBUG_DETAIL: Final = Rule(
+    when=where(lambda value: value.upper() == "DETAIL", _DETAIL),
+    id="T01",
+    severity=Severity.WARNING,
+    looks_for="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
+    message="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
+    fix="Delete it when the mistake is found.",
+    source=sources.TORCH_DISTRIBUTED,
+)
+
+
+@Rule(
+    id="T02",
+    severity=Severity.WARNING,
+    looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0",
+    message="{name}={value}: {detail}.",
+    fix="Use 3, which is torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
+    source=sources.issue("pytorch/pytorch", 121055),
+)
 def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
     told = number(environment.get(_HANDLING, ""))
     if is_yes(environment.get(Env.SURVIVE_ON_NCCL, "")):
@@ -30,6 +49,25 @@ def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
         yield Found(_HANDLING, str(told), why)
 
 
+_BLOCKING_WAIT: Final = Rule(
+    when=where(is_yes, "TORCH_NCCL_BLOCKING_WAIT"),
+    id="T04",
+    severity=Severity.WARNING,
+    looks_for="`TORCH_NCCL_BLOCKING_WAIT`",
+    message="{name}={value} makes every wait block the process, so compute and communication no longer overlap.",
+    fix="Delete it.",
+    source=sources.TORCH_NCCL,
+)
+
+
+@Rule(
+    id="T05",
+    severity=Severity.WARNING,
+    looks_for="the flight recorder on, and no file for its dumps",
+    message="{name}={value} records, and the dump goes to the home directory, which ends with the container.",
+    fix="Set TORCH_FR_DUMP_TEMP_FILE to a place on a volume, such as /var/run/ddp/trace_.",
+    source=sources.FLIGHT_RECORDER,
+)
 def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in _BUFFERS:
         if (number(environment.get(name, "")) or 0) > 0:
@@ -38,6 +76,14 @@ def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
             return
 
 
+@Rule(
+    id="T06",
+    severity=Severity.INFO,
+    looks_for="the flight recorder or its dump switched off",
+    message="{name}={value}: a hang leaves no evidence.",
+    fix="Set TORCH_FR_BUFFER_SIZE=2000, and leave the dump on.",
+    source=sources.FLIGHT_RECORDER,
+)
 def _no_evidence(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in _BUFFERS:
         if number(environment.get(name, "")) == 0:
@@ -47,12 +93,25 @@ def _no_evidence(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, environment[name])
 
 
-def _two_files(environment: Environment, _: Facts) -> Iterator[Found]:
-    new, old = (environment.get(name) for name in _DUMP_FILES)
-    if new and old and new != old:
-        yield Found(_DUMP_FILES[0], new, f"{_DUMP_FILES[1]}={old}")
+_SHORT_HEARTBEAT_TIMEOUT: Final = Rule(
+    when=where(lambda value: number(value) in range(_LEAST_HEARTBEAT), "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+    id="T07",
+    severity=Severity.WARNING,
+    looks_for="`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` below 60",
+    message="{name}={value} kills a process whose watchdog is merely held up for that long.",
+    fix="Delete it: 480 is the default.",
+    source=sources.TORCH_NCCL,
+)
 
 
+@Rule(
+    id="T09",
+    severity=Severity.WARNING,
+    looks_for="`OMP_NUM_THREADS` beyond the cores",
+    message="{name}={value} is too much for {detail}.",
+    fix="Use the cores divided by the workers.",
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+)
 def _threads(environment: Environment, facts: Facts) -> Iterator[Found]:
     told = number(environment.get("OMP_NUM_THREADS", "").partition(",")[0])
     # One thread is the minimum, even on a node with less than one core.
@@ -60,169 +119,114 @@ def _threads(environment: Environment, facts: Facts) -> Iterator[Found]:
         yield Found("OMP_NUM_THREADS", str(told), f"{facts.nproc or 1} workers and {facts.cpus:g} cores")
 
 
+_ONE_CONNECTION: Final = Rule(
+    when=where(is_one, "CUDA_DEVICE_MAX_CONNECTIONS"),
+    id="T11",
+    severity=Severity.WARNING,
+    looks_for="`CUDA_DEVICE_MAX_CONNECTIONS=1`",
+    message="{name}={value} puts all streams in one queue; Megatron's tensor parallelism wants that, DDP and FSDP "
+    "lose their overlap.",
+    fix="Delete it where the job is not Megatron's.",
+    source=sources.issue("pytorch/torchtitan", 1147),
+)
+
+
+_LAUNCH_BLOCKING: Final = Rule(
+    when=where(is_one, "CUDA_LAUNCH_BLOCKING"),
+    id="T12",
+    severity=Severity.WARNING,
+    looks_for="`CUDA_LAUNCH_BLOCKING=1`",
+    message="{name}={value} waits for every kernel, and can lock up collectives on several streams.",
+    fix="Delete it when the mistake is found.",
+    source=sources.TORCH_CUDA,
+)
+
+
+@Rule(
+    id="T13",
+    severity=Severity.WARNING,
+    looks_for="a launcher that is started by a worker of another",
+    message="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
+    fix="Start one launcher per node.",
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+)
+def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]:
+    if "LOCAL_RANK" in environment and "TORCHELASTIC_RUN_ID" in environment:
+        yield Found("LOCAL_RANK", environment["LOCAL_RANK"])
+
+
+@Rule(
+    id="T14",
+    severity=Severity.WARNING,
+    looks_for="two files for the flight recorder's dumps",
+    message="{name}={value} and {detail} name two places, and torch's version decides.",
+    fix="Give both the same value.",
+    source=sources.FLIGHT_RECORDER,
+)
+def _two_files(environment: Environment, _: Facts) -> Iterator[Found]:
+    new, old = (environment.get(name) for name in _DUMP_FILES)
+    if new and old and new != old:
+        yield Found(_DUMP_FILES[0], new, f"{_DUMP_FILES[1]}={old}")
+
+
+_MONITORING_DISABLED: Final = Rule(
+    when=where(is_no, "TORCH_NCCL_ENABLE_MONITORING"),
+    id="T15",
+    severity=Severity.WARNING,
+    looks_for="`TORCH_NCCL_ENABLE_MONITORING=0`",
+    message="{name}={value}: a watchdog that is stuck is never noticed.",
+    fix="Delete it.",
+    source=sources.TORCH_NCCL,
+)
+
+
+@Rule(
+    id="T16",
+    severity=Severity.INFO,
+    looks_for="cores that no thread uses, since the launcher sets `OMP_NUM_THREADS=1`",
+    message="{name} is not set, and the launcher makes it 1, as torchrun does.",
+    fix="Set {name}={detail}, the cores of each worker, where it computes on the CPU.",
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+)
 def _one_thread(environment: Environment, facts: Facts) -> Iterator[Found]:
     share = int((facts.cpus or 0) // (facts.nproc or 1))
     if "OMP_NUM_THREADS" not in environment and (facts.nproc or 1) > 1 and share > 1:
         yield Found("OMP_NUM_THREADS", detail=str(share))
 
 
-def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]:
-    if "LOCAL_RANK" in environment and "TORCHELASTIC_RUN_ID" in environment:
-        yield Found("LOCAL_RANK", environment["LOCAL_RANK"])
+_UNKNOWN_DEBUG_LEVEL: Final = Rule(
+    when=where(lambda value: value.upper() not in {"", "OFF", "INFO", "DETAIL"}, _DETAIL),
+    id="T20",
+    severity=Severity.ERROR,
+    looks_for="`TORCH_DISTRIBUTED_DEBUG` with another word than OFF, INFO, DETAIL",
+    message="{name}={value} is refused by torch when the ranks meet.",
+    fix="Use OFF or INFO, or delete it.",
+    source=sources.TORCH_DISTRIBUTED,
+)
 
 
+@Rule(
+    id="T21",
+    severity=Severity.ERROR,
+    looks_for="fewer devices in `CUDA_VISIBLE_DEVICES` than workers",
+    message="{name}={value} has fewer devices than this node has workers ({detail}), and NCCL before 2.30 refuses "
+    "two on one.",
+    fix="Lower --nproc-per-node, or delete it. NCCL 2.30 and later lets ranks share a GPU with "
+    "`NCCL_MULTI_RANK_GPU_ENABLE=1`.",
+    source=sources.issue("NVIDIA/nccl", 1716),
+)
 def _not_enough_devices(environment: Environment, facts: Facts) -> Iterator[Found]:
     visible = split_list(environment.get("CUDA_VISIBLE_DEVICES", ""))
     if facts.nproc and visible and visible[0] != "-1" and len(visible) < facts.nproc:
         yield Found("CUDA_VISIBLE_DEVICES", ",".join(visible), f"{facts.nproc} workers")
 
 
-RULES: Final = (
-    Rule(
-        id="T01",
-        severity=Severity.WARNING,
-        looks_for="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
-        when=where(lambda value: value.upper() == "DETAIL", _DETAIL),
-        message="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
-        fix="Delete it when the mistake is found.",
-        source=sources.TORCH_DISTRIBUTED,
-    ),
-    Rule(
-        id="T02",
-        severity=Severity.WARNING,
-        looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0",
-        when=_handling,
-        message="{name}={value}: {detail}.",
-        fix="Use 3, which is torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
-        source=sources.issue("pytorch/pytorch", 121055),
-    ),
-    Rule(
-        id="T04",
-        severity=Severity.WARNING,
-        looks_for="`TORCH_NCCL_BLOCKING_WAIT`",
-        when=where(is_yes, "TORCH_NCCL_BLOCKING_WAIT"),
-        message="{name}={value} makes every wait block the process, so compute and communication no longer overlap.",
-        fix="Delete it.",
-        source=sources.TORCH_NCCL,
-    ),
-    Rule(
-        id="T05",
-        severity=Severity.WARNING,
-        looks_for="the flight recorder on, and no file for its dumps",
-        when=_dump_in_container,
-        message="{name}={value} records, and the dump goes to the home directory, which ends with the container.",
-        fix="Set TORCH_FR_DUMP_TEMP_FILE to a place on a volume, such as /var/run/ddp/trace_.",
-        source=sources.FLIGHT_RECORDER,
-    ),
-    Rule(
-        id="T06",
-        severity=Severity.INFO,
-        looks_for="the flight recorder or its dump switched off",
-        when=_no_evidence,
-        message="{name}={value}: a hang leaves no evidence.",
-        fix="Set TORCH_FR_BUFFER_SIZE=2000, and leave the dump on.",
-        source=sources.FLIGHT_RECORDER,
-    ),
-    Rule(
-        id="T07",
-        severity=Severity.WARNING,
-        looks_for="`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` below 60",
-        when=where(lambda value: number(value) in range(_LEAST_HEARTBEAT), "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
-        message="{name}={value} kills a process whose watchdog is merely held up for that long.",
-        fix="Delete it: 480 is the default.",
-        source=sources.TORCH_NCCL,
-    ),
-    Rule(
-        id="T09",
-        severity=Severity.WARNING,
-        looks_for="`OMP_NUM_THREADS` beyond the cores",
-        when=_threads,
-        message="{name}={value} is too much for {detail}.",
-        fix="Use the cores divided by the workers.",
-        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
-    ),
-    Rule(
-        id="T11",
-        severity=Severity.WARNING,
-        looks_for="`CUDA_DEVICE_MAX_CONNECTIONS=1`",
-        when=where(is_one, "CUDA_DEVICE_MAX_CONNECTIONS"),
-        message="{name}={value} puts all streams in one queue; Megatron's tensor parallelism wants that, DDP and FSDP "
-        "lose their overlap.",
-        fix="Delete it where the job is not Megatron's.",
-        source=sources.issue("pytorch/torchtitan", 1147),
-    ),
-    Rule(
-        id="T12",
-        severity=Severity.WARNING,
-        looks_for="`CUDA_LAUNCH_BLOCKING=1`",
-        when=where(is_one, "CUDA_LAUNCH_BLOCKING"),
-        message="{name}={value} waits for every kernel, and can lock up collectives on several streams.",
-        fix="Delete it when the mistake is found.",
-        source=sources.TORCH_CUDA,
-    ),
-    Rule(
-        id="T13",
-        severity=Severity.WARNING,
-        looks_for="a launcher that is started by a worker of another",
-        when=_launcher_in_a_worker,
-        message="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
-        fix="Start one launcher per node.",
-        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
-    ),
-    Rule(
-        id="T14",
-        severity=Severity.WARNING,
-        looks_for="two files for the flight recorder's dumps",
-        when=_two_files,
-        message="{name}={value} and {detail} name two places, and torch's version decides.",
-        fix="Give both the same value.",
-        source=sources.FLIGHT_RECORDER,
-    ),
-    Rule(
-        id="T15",
-        severity=Severity.WARNING,
-        looks_for="`TORCH_NCCL_ENABLE_MONITORING=0`",
-        when=where(is_no, "TORCH_NCCL_ENABLE_MONITORING"),
-        message="{name}={value}: a watchdog that is stuck is never noticed.",
-        fix="Delete it.",
-        source=sources.TORCH_NCCL,
-    ),
-    Rule(
-        id="T16",
-        severity=Severity.INFO,
-        looks_for="cores that no thread uses, since the launcher sets `OMP_NUM_THREADS=1`",
-        when=_one_thread,
-        message="{name} is not set, and the launcher makes it 1, as torchrun does.",
-        fix="Set {name}={detail}, the cores of each worker, where it computes on the CPU.",
-        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
-    ),
-    Rule(
-        id="T20",
-        severity=Severity.ERROR,
-        looks_for="`TORCH_DISTRIBUTED_DEBUG` with another word than OFF, INFO, DETAIL",
-        when=where(lambda value: value.upper() not in {"", "OFF", "INFO", "DETAIL"}, _DETAIL),
-        message="{name}={value} is refused by torch when the ranks meet.",
-        fix="Use OFF or INFO, or delete it.",
-        source=sources.TORCH_DISTRIBUTED,
-    ),
-    Rule(
-        id="T21",
-        severity=Severity.ERROR,
-        looks_for="fewer devices in `CUDA_VISIBLE_DEVICES` than workers",
-        when=_not_enough_devices,
-        message="{name}={value} has fewer devices than this node has workers ({detail}), and NCCL before 2.30 refuses "
-        "two on one.",
-        fix="Lower --nproc-per-node, or delete it. NCCL 2.30 and later lets ranks share a GPU with "
-        "`NCCL_MULTI_RANK_GPU_ENABLE=1`.",
-        source=sources.issue("NVIDIA/nccl", 1716),
-    ),
-    Rule(
-        id="T22",
-        severity=Severity.WARNING,
-        looks_for="debugging switches of torch left on: `TORCH_NCCL_NAN_CHECK` and others",
-        when=where(is_yes, *_LEFT_ON),
-        message="{name}={value} is a debugging switch that every step pays for.",
-        fix="Delete it when the mistake is found.",
-        source=sources.TORCH_NCCL,
-    ),
+_DEBUGGING_LEFT_ON: Final = Rule(
+    when=where(is_yes, *_LEFT_ON),
+    id="T22",
+    severity=Severity.WARNING,
+    looks_for="debugging switches of torch left on: `TORCH_NCCL_NAN_CHECK` and others",
+    message="{name}={value} is a debugging switch that every step pays for.",
+    fix="Delete it when the mistake is found.",
+    source=sources.TORCH_NCCL,
 )

@@ -76,18 +76,132 @@ def is_default(environment: Environment, name: str) -> bool:
     return name in _DEFAULTS and number(environment.get(name, "")) == _DEFAULTS[name]
 
 
+def _forces_ll128(value: str) -> bool:
+    return any("ll128" in tokens and not inverted for inverted, tokens in _parse_selections(value))
+
+
+def _parse_selections(value: str) -> Iterator[tuple[bool, set[str]]]:
+    """Split ``ring;allreduce:^tree`` into (inverted, algorithms) for each function."""
+    for part in split_list(value, ";"):
+        chosen = part.rpartition(":")[2].strip()
+        yield chosen.startswith("^"), {word.lower() for word in split_list(chosen.removeprefix("^"))}
+
+
+@Rule(
+    id="N03",
+    severity=Severity.WARNING,
+    looks_for="variables of the section Debugging of NCCL's guide, left on",
+    message="{name}={value} is a debugging switch, which NCCL's guide wants to be kept in no script.",
+    fix="Delete it, unless it works around something that is still there.",
+    source=sources.ENV,
+)
 def _debugging(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in sorted(environment.keys() & names.NCCL_DEBUGGING - _HAVE_RULES):
         if not is_default(environment, name):
             yield Found(name, environment[name])
 
 
+@Rule(
+    id="N04",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_P2P_DISABLE=1`, `NCCL_SHM_DISABLE=1`",
+    message="{name}={value} switches off {detail} between the GPUs of a node, and all goes another, slower way.",
+    fix="Delete it.",
+    source=sources.env("NCCL_P2P_DISABLE"),
+)
+def _transport_off(environment: Environment, _: Facts) -> Iterator[Found]:
+    for name, what in (("NCCL_P2P_DISABLE", "NVLink and PCI peer access"), ("NCCL_SHM_DISABLE", "shared memory")):
+        if number(environment.get(name, "")) == 1:
+            yield Found(name, "1", what)
+
+
+@Rule(
+    id="N05",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_ALGO`, `NCCL_PROTO` chosen by hand (TCPX aside)",
+    message="{name}={value} takes the choice from NCCL at every size, and fails where it cannot be had.",
+    fix="Delete it.",
+    source=sources.env("NCCL_ALGO"),
+)
+def _fixed_algorithm(environment: Environment, _: Facts) -> Iterator[Found]:
+    # The recipe for TCPX on GCP sets exactly these variables.
+    if not any(name.startswith("NCCL_GPUDIRECTTCPX_") for name in environment):
+        for name in sorted(environment.keys() & _NEEDED):
+            if name == "NCCL_ALGO" or not _forces_ll128(environment[name]):
+                yield Found(name, environment[name])
+
+
+_LEVEL_AS_NUMBER: Final = Rule(
+    when=where(lambda value: number(value) is not None, *_LEVELS),
+    id="N06",
+    severity=Severity.WARNING,
+    looks_for="numbers in `NCCL_P2P_LEVEL`, `NCCL_NET_GDR_LEVEL`",
+    message="{name}={value} is a number, whose meaning has changed between versions; above 4 all mean SYS.",
+    fix="Use LOC, NVL, PIX, PXB, PHB or SYS.",
+    source=sources.env("NCCL_P2P_LEVEL"),
+)
+
+
+@Rule(
+    id="N13",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_NVLS_ENABLE=0` without `DDP_SURVIVE_ON_NCCL=1`, for which NVRx requires it",
+    message="{name}={value} gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager.",
+    fix="Delete it, and mend the fabric manager where it does not start. Keep it where processes outlive NCCL groups.",
+    source=f"{sources.issue('NVIDIA/nccl', 1672)} ({sources.NVRX})",
+)
+def _nvls_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
+    survives = number(environment.get(Env.SURVIVE_ON_NCCL, "")) == 1
+    if number(environment.get("NCCL_NVLS_ENABLE", "")) == 0 and not survives:
+        yield Found("NCCL_NVLS_ENABLE", "0")
+
+
+@Rule(
+    id="N14",
+    severity=Severity.ERROR,
+    looks_for="`NCCL_CUMEM_ENABLE=0` with `NCCL_MNNVL_ENABLE=1`",
+    message="NCCL_MNNVL_ENABLE=1 needs what {name}={value} switches off, and the start fails.",
+    fix="Delete {name}.",
+    source=sources.env("NCCL_MNNVL_ENABLE"),
+)
+def _mnnvl_without_cumem(environment: Environment, _: Facts) -> Iterator[Found]:
+    if number(environment.get("NCCL_CUMEM_ENABLE", "")) == 0 and number(environment.get("NCCL_MNNVL_ENABLE", "")) == 1:
+        yield Found("NCCL_CUMEM_ENABLE", "0")
+
+
+_MNNVL_FORCED: Final = Rule(
+    when=where(is_one, "NCCL_MNNVL_ENABLE"),
+    id="N15",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_MNNVL_ENABLE=1`",
+    message="{name}={value} makes the start fail (Cuda failure 800) on every node without an IMEX channel.",
+    fix="Leave it at 2, which finds out, or claim a ComputeDomain for the pods.",
+    source=sources.issue("NVIDIA/nccl", 1925),
+)
+
+
+@Rule(
+    id="N30",
+    severity=Severity.INFO,
+    looks_for="values that are the default",
+    message="{name}={value} is what NCCL does anyway.",
+    fix="Delete it.",
+    source=sources.ENV,
+)
 def _default(environment: Environment, _: Facts) -> Iterator[Found]:
     for name in sorted(environment.keys() & _DEFAULTS.keys()):
         if is_default(environment, name):
             yield Found(name, environment[name])
 
 
+@Rule(
+    id="N31",
+    severity=Severity.ERROR,
+    looks_for="numbers out of range, and words where a number belongs",
+    message="{name}={value} is out of range: it may be {detail}.",
+    fix="Correct it, or delete it.",
+    source=sources.ENV,
+)
 def _out_of_range(environment: Environment, _: Facts) -> Iterator[Found]:
     for name, (least, most) in _RANGES.items():
         value = environment.get(name, "")
@@ -97,6 +211,14 @@ def _out_of_range(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, value, f"{least} to {upper}" if told is None or most < 2**31 - 1 else f"at least {least}")
 
 
+@Rule(
+    id="N32",
+    severity=Severity.ERROR,
+    looks_for="words that the variable does not have",
+    message="{name}={value} is none of {detail}.",
+    fix="Correct it, or delete it.",
+    source=sources.ENV,
+)
 def _no_choice(environment: Environment, _: Facts) -> Iterator[Found]:
     for name, choices in _CHOICES.items():
         value = environment.get(name, "").strip()
@@ -108,18 +230,25 @@ def _no_choice(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(name, value, "LOC, NVL, PIX, PXB, PHB, SYS")
 
 
-def _fixed_algorithm(environment: Environment, _: Facts) -> Iterator[Found]:
-    # The recipe for TCPX on GCP sets exactly these variables.
-    if not any(name.startswith("NCCL_GPUDIRECTTCPX_") for name in environment):
-        for name in sorted(environment.keys() & _NEEDED):
-            if name == "NCCL_ALGO" or not _forces_ll128(environment[name]):
-                yield Found(name, environment[name])
+_LL128_FORCED: Final = Rule(
+    when=where(_forces_ll128, "NCCL_PROTO"),
+    id="N33",
+    severity=Severity.ERROR,
+    looks_for="`LL128` forced by `NCCL_PROTO`",
+    message="{name}={value} forces LL128, which corrupts data on platforms that do not support it.",
+    fix="Delete it: where LL128 is supported NCCL uses it.",
+    source=sources.env("NCCL_PROTO"),
+)
 
 
-def _forces_ll128(value: str) -> bool:
-    return any("ll128" in tokens and not inverted for inverted, tokens in _parse_selections(value))
-
-
+@Rule(
+    id="N34",
+    severity=Severity.ERROR,
+    looks_for="unknown words in `NCCL_ALGO`, `NCCL_PROTO`",
+    message="{name} names {value}, and since 2.24 NCCL fails at an unknown word; there are {detail}.",
+    fix="Correct it, or delete the variable.",
+    source=sources.env("NCCL_ALGO"),
+)
 def _unknown_token(environment: Environment, _facts: Facts) -> Iterator[Found]:
     for name, known in (("NCCL_ALGO", _ALGORITHMS), ("NCCL_PROTO", _PROTOCOLS)):
         for _, tokens in _parse_selections(environment.get(name, "")):
@@ -127,13 +256,14 @@ def _unknown_token(environment: Environment, _facts: Facts) -> Iterator[Found]:
                 yield Found(name, token, ", ".join(sorted(known)))
 
 
-def _parse_selections(value: str) -> Iterator[tuple[bool, set[str]]]:
-    """Split ``ring;allreduce:^tree`` into (inverted, algorithms) for each function."""
-    for part in split_list(value, ";"):
-        chosen = part.rpartition(":")[2].strip()
-        yield chosen.startswith("^"), {word.lower() for word in split_list(chosen.removeprefix("^"))}
-
-
+@Rule(
+    id="N35",
+    severity=Severity.ERROR,
+    looks_for="a least number of CTAs or channels above the most",
+    message="{name}={value} is more than {detail} allows.",
+    fix="Delete both.",
+    source=sources.env("NCCL_MIN_CTAS"),
+)
 def _min_exceeds_max(environment: Environment, _: Facts) -> Iterator[Found]:
     for what in ("CTAS", "NCHANNELS", "P2P_NCHANNELS"):
         least, most = (number(environment.get(f"NCCL_{side}_{what}", "")) for side in ("MIN", "MAX"))
@@ -141,168 +271,27 @@ def _min_exceeds_max(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(f"NCCL_MIN_{what}", str(least), f"NCCL_MAX_{what}={most}")
 
 
+@Rule(
+    id="N36",
+    severity=Severity.INFO,
+    looks_for="`NCCL_CUMEM_ENABLE=0`",
+    message="{name}={value} gives up registered buffers and multi-node NVLink; some vendors' old recipes have it.",
+    fix="Delete it, and keep it only where the vendor asks for it with today's NCCL.",
+    source=sources.env("NCCL_CUMEM_ENABLE"),
+)
 def _cumem_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
     if number(environment.get("NCCL_CUMEM_ENABLE", "")) == 0 and number(environment.get("NCCL_MNNVL_ENABLE", "")) != 1:
         yield Found("NCCL_CUMEM_ENABLE", environment["NCCL_CUMEM_ENABLE"])
 
 
-def _mnnvl_without_cumem(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("NCCL_CUMEM_ENABLE", "")) == 0 and number(environment.get("NCCL_MNNVL_ENABLE", "")) == 1:
-        yield Found("NCCL_CUMEM_ENABLE", "0")
-
-
-def _nvls_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
-    survives = number(environment.get(Env.SURVIVE_ON_NCCL, "")) == 1
-    if number(environment.get("NCCL_NVLS_ENABLE", "")) == 0 and not survives:
-        yield Found("NCCL_NVLS_ENABLE", "0")
-
-
-def _transport_off(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name, what in (("NCCL_P2P_DISABLE", "NVLink and PCI peer access"), ("NCCL_SHM_DISABLE", "shared memory")):
-        if number(environment.get(name, "")) == 1:
-            yield Found(name, "1", what)
-
-
+@Rule(
+    id="N37",
+    severity=Severity.WARNING,
+    looks_for="`NCCL_P2P_LEVEL` beside `NCCL_P2P_DISABLE=1`",
+    message="{name}={value} has no effect: NCCL_P2P_DISABLE=1 has switched off what it is about.",
+    fix="Delete one of them.",
+    source=sources.env("NCCL_P2P_DISABLE"),
+)
 def _level_of_nothing(environment: Environment, _: Facts) -> Iterator[Found]:
     if number(environment.get("NCCL_P2P_DISABLE", "")) == 1 and "NCCL_P2P_LEVEL" in environment:
         yield Found("NCCL_P2P_LEVEL", environment["NCCL_P2P_LEVEL"])
-
-
-RULES: Final = (
-    Rule(
-        id="N03",
-        severity=Severity.WARNING,
-        looks_for="variables of the section Debugging of NCCL's guide, left on",
-        when=_debugging,
-        message="{name}={value} is a debugging switch, which NCCL's guide wants to be kept in no script.",
-        fix="Delete it, unless it works around something that is still there.",
-        source=sources.ENV,
-    ),
-    Rule(
-        id="N04",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_P2P_DISABLE=1`, `NCCL_SHM_DISABLE=1`",
-        when=_transport_off,
-        message="{name}={value} switches off {detail} between the GPUs of a node, and all goes another, slower way.",
-        fix="Delete it.",
-        source=sources.env("NCCL_P2P_DISABLE"),
-    ),
-    Rule(
-        id="N05",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_ALGO`, `NCCL_PROTO` chosen by hand (TCPX aside)",
-        when=_fixed_algorithm,
-        message="{name}={value} takes the choice from NCCL at every size, and fails where it cannot be had.",
-        fix="Delete it.",
-        source=sources.env("NCCL_ALGO"),
-    ),
-    Rule(
-        id="N06",
-        severity=Severity.WARNING,
-        looks_for="numbers in `NCCL_P2P_LEVEL`, `NCCL_NET_GDR_LEVEL`",
-        when=where(lambda value: number(value) is not None, *_LEVELS),
-        message="{name}={value} is a number, whose meaning has changed between versions; above 4 all mean SYS.",
-        fix="Use LOC, NVL, PIX, PXB, PHB or SYS.",
-        source=sources.env("NCCL_P2P_LEVEL"),
-    ),
-    Rule(
-        id="N13",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_NVLS_ENABLE=0` without `DDP_SURVIVE_ON_NCCL=1`, for which NVRx requires it",
-        when=_nvls_disabled,
-        message="{name}={value} gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager.",
-        fix="Delete it, and mend the fabric manager where it does not start. Keep it where processes outlive NCCL "
-        "groups.",
-        source=f"{sources.issue('NVIDIA/nccl', 1672)} ({sources.NVRX})",
-    ),
-    Rule(
-        id="N14",
-        severity=Severity.ERROR,
-        looks_for="`NCCL_CUMEM_ENABLE=0` with `NCCL_MNNVL_ENABLE=1`",
-        when=_mnnvl_without_cumem,
-        message="NCCL_MNNVL_ENABLE=1 needs what {name}={value} switches off, and the start fails.",
-        fix="Delete {name}.",
-        source=sources.env("NCCL_MNNVL_ENABLE"),
-    ),
-    Rule(
-        id="N15",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_MNNVL_ENABLE=1`",
-        when=where(is_one, "NCCL_MNNVL_ENABLE"),
-        message="{name}={value} makes the start fail (Cuda failure 800) on every node without an IMEX channel.",
-        fix="Leave it at 2, which finds out, or claim a ComputeDomain for the pods.",
-        source=sources.issue("NVIDIA/nccl", 1925),
-    ),
-    Rule(
-        id="N30",
-        severity=Severity.INFO,
-        looks_for="values that are the default",
-        when=_default,
-        message="{name}={value} is what NCCL does anyway.",
-        fix="Delete it.",
-        source=sources.ENV,
-    ),
-    Rule(
-        id="N31",
-        severity=Severity.ERROR,
-        looks_for="numbers out of range, and words where a number belongs",
-        when=_out_of_range,
-        message="{name}={value} is out of range: it may be {detail}.",
-        fix="Correct it, or delete it.",
-        source=sources.ENV,
-    ),
-    Rule(
-        id="N32",
-        severity=Severity.ERROR,
-        looks_for="words that the variable does not have",
-        when=_no_choice,
-        message="{name}={value} is none of {detail}.",
-        fix="Correct it, or delete it.",
-        source=sources.ENV,
-    ),
-    Rule(
-        id="N33",
-        severity=Severity.ERROR,
-        looks_for="`LL128` forced by `NCCL_PROTO`",
-        when=where(_forces_ll128, "NCCL_PROTO"),
-        message="{name}={value} forces LL128, which corrupts data on platforms that do not support it.",
-        fix="Delete it: where LL128 is supported NCCL uses it.",
-        source=sources.env("NCCL_PROTO"),
-    ),
-    Rule(
-        id="N34",
-        severity=Severity.ERROR,
-        looks_for="unknown words in `NCCL_ALGO`, `NCCL_PROTO`",
-        when=_unknown_token,
-        message="{name} names {value}, and since 2.24 NCCL fails at an unknown word; there are {detail}.",
-        fix="Correct it, or delete the variable.",
-        source=sources.env("NCCL_ALGO"),
-    ),
-    Rule(
-        id="N35",
-        severity=Severity.ERROR,
-        looks_for="a least number of CTAs or channels above the most",
-        when=_min_exceeds_max,
-        message="{name}={value} is more than {detail} allows.",
-        fix="Delete both.",
-        source=sources.env("NCCL_MIN_CTAS"),
-    ),
-    Rule(
-        id="N36",
-        severity=Severity.INFO,
-        looks_for="`NCCL_CUMEM_ENABLE=0`",
-        when=_cumem_disabled,
-        message="{name}={value} gives up registered buffers and multi-node NVLink; some vendors' old recipes have it.",
-        fix="Delete it, and keep it only where the vendor asks for it with today's NCCL.",
-        source=sources.env("NCCL_CUMEM_ENABLE"),
-    ),
-    Rule(
-        id="N37",
-        severity=Severity.WARNING,
-        looks_for="`NCCL_P2P_LEVEL` beside `NCCL_P2P_DISABLE=1`",
-        when=_level_of_nothing,
-        message="{name}={value} has no effect: NCCL_P2P_DISABLE=1 has switched off what it is about.",
-        fix="Delete one of them.",
-        source=sources.env("NCCL_P2P_DISABLE"),
-    ),
-)
