@@ -53,20 +53,14 @@ class RankWatch:
             now: Monotonic time in seconds.
         """
         cells = self.cells
-        section = (
-            SECTIONS[int(cells[heartbeat_page.SECTION])] if 0 <= cells[heartbeat_page.SECTION] < len(SECTIONS) else ""
-        )
-        position = (
-            cells[heartbeat_page.SECTION],
-            cells[heartbeat_page.SINCE],
-            cells[heartbeat_page.TOTAL],
-            cells[heartbeat_page.HAS_GROUP],
-        )
+        number = cells[heartbeat_page.SECTION]
+        section = SECTIONS[int(number)] if 0 <= number < len(SECTIONS) else ""
+        position = (number, cells[heartbeat_page.SINCE], cells[heartbeat_page.TOTAL], cells[heartbeat_page.HAS_GROUP])
         if position != self._position:
             if self._may_hang:  # else the stay was a wait for peers, or imports
                 self.pace.moved(self._section, now - self.moved_at)
             self._position, self._section, self.moved_at = position, section, now
-            self._may_hang = bool(section) or bool(cells[heartbeat_page.HAS_GROUP] and cells[heartbeat_page.TOTAL] > 0)
+            self._may_hang = bool(section) or (self.is_in_group and cells[heartbeat_page.TOTAL] > 0)
         seconds = now - self.moved_at
         state = self._state(now, seconds)
         is_stopped = state is RankState.STOPPED  # so it is not busy with imports or other work
@@ -80,7 +74,7 @@ class RankWatch:
             limit=limit,
             notice=self._report_delay(section),
             section=section,
-            sequence=int(cells[heartbeat_page.SEQUENCE]) if cells[heartbeat_page.HAS_GROUP] else -1,
+            sequence=int(cells[heartbeat_page.SEQUENCE]) if self.is_in_group else -1,
         )
 
     @property
@@ -94,7 +88,7 @@ class RankWatch:
         """
         if self._may_hang:
             return self.pace.report_after_seconds(section)
-        return NOTICE_SECONDS if self.cells[heartbeat_page.HAS_GROUP] else None
+        return NOTICE_SECONDS if self.is_in_group else None
 
     def request_stacks(self) -> None:
         """Request the worker's thread to write its stacks and collectives."""
@@ -103,15 +97,12 @@ class RankWatch:
     @property
     def has_responded(self) -> bool:
         """True if the worker has answered the last request."""
-        return (
-            bool(self.cells[heartbeat_page.HAS_GROUP])
-            and self.cells[heartbeat_page.ANSWERED] == self.cells[heartbeat_page.ASKED]
-        )
+        return self.is_in_group and self.cells[heartbeat_page.ANSWERED] == self.cells[heartbeat_page.ASKED]
 
     def is_response_pending(self, now: float) -> bool:
         """Return whether an answer to the last request is missing and can still come."""
-        can = self.cells[heartbeat_page.HAS_GROUP] and now - self.cells[heartbeat_page.BEAT] < DEAF_SECONDS
-        return bool(can) and not self.has_responded
+        can = self.is_in_group and now - self.cells[heartbeat_page.BEAT] < DEAF_SECONDS
+        return can and not self.has_responded
 
     def observe_with_response(self, now: float) -> RankStatus:
         """Return :meth:`observe` with the worker's answer, if there is one."""
@@ -125,7 +116,7 @@ class RankWatch:
         if state == "T":
             return RankState.STOPPED
         silence = now - self.cells[heartbeat_page.BEAT]
-        if self.cells[heartbeat_page.HAS_GROUP] and silence > max(DEAF_SECONDS, seconds / 2):
+        if self.is_in_group and silence > max(DEAF_SECONDS, seconds / 2):
             return RankState.DEAF
         return RankState.ALIVE
 
