@@ -21,7 +21,7 @@ from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.workers.children import Children, kill
 from ddp_trainer.process.gpu_devices import visible_gpus
-from ddp_trainer.process.gpu_probe import LIBRARY, PROBE_SECONDS, command, environment_of, probe_error
+from ddp_trainer.process.gpu_probe import PROBE_SECONDS, command, environment_of, probe_error
 
 _HEALTH = "health"
 """Key of the health check in the same dictionary as the devices of the probes."""
@@ -37,9 +37,6 @@ class GpuProbes:
         environment: Mapping[str, str],
         preflight: Preflight,
         ended: Callable[[str], None],
-        *,
-        library: str = LIBRARY,
-        seconds: float = PROBE_SECONDS,
     ) -> None:
         """Initialize the probes.
 
@@ -50,8 +47,6 @@ class GpuProbes:
             preflight: Preflight that reads the health of GPUs.
             ended: Called once after each :meth:`start`, with a sentence if a GPU keeps this node out of the run, else
                 with an empty string.
-            library: Name or path of the CUDA driver library.
-            seconds: Time limit of a probe.
         """
         self._launch = setup.launch
         self._folder = setup.pulse_dir
@@ -60,8 +55,6 @@ class GpuProbes:
         self._environment = environment
         self._preflight = preflight
         self._ended = ended
-        self._library = library
-        self._seconds = seconds
         self._waited_for: dict[str, asyncio.TimerHandle] = {}
         self._found: dict[str, str] = {}
         self._health = Verdict(may_start=True)
@@ -90,20 +83,20 @@ class GpuProbes:
         with contextlib.suppress(OSError):
             with output.open("wb") as stdout:
                 pid = self._children.start(
-                    command(self._library), environment, partial(self._one_ended, device, output), stdout=stdout
+                    command(), environment, partial(self._one_ended, device, output), stdout=stdout
                 )
             loop = asyncio.get_running_loop()
-            self._waited_for[device] = loop.call_later(self._seconds, self._one_is_late, device, pid)
+            self._waited_for[device] = loop.call_later(PROBE_SECONDS, self._one_is_late, device, pid)
 
     def _start_health_check(self, devices: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
             pid = self._preflight.start_gpu_check(devices, self._health_is_known)
             loop = asyncio.get_running_loop()
-            self._waited_for[_HEALTH] = loop.call_later(self._seconds, self._health_is_late, pid)
+            self._waited_for[_HEALTH] = loop.call_later(PROBE_SECONDS, self._health_is_late, pid)
 
     def _health_is_late(self, pid: int) -> None:
         kill(pid, signal.SIGKILL)
-        sentence = f"The driver of {self._node} does not answer within {self._seconds:g} s"
+        sentence = f"The driver of {self._node} does not answer within {PROBE_SECONDS:g} s"
         self._health_is_known(Verdict(may_start=self._preflight.care is PreflightPolicy.WARN, message=sentence))
 
     def _health_is_known(self, verdict: Verdict) -> None:
