@@ -107,7 +107,9 @@ class Preflight:
             flags += ["--quiet"] if generation.node_rank else []  # the table is the same on all nodes
         else:
             flags = ["--standalone", "--nproc-per-node", str(self._local_world_size)]
-        self._pid = self._run(flags, document, partial(self._ended, care, document, ended), more)
+        self._pid = self._start(
+            self._table_command(flags, document), document, partial(self._ended, care, document, ended), more
+        )
 
     def start_join_check(
         self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]
@@ -133,7 +135,8 @@ class Preflight:
         self.is_due = self.is_due and not is_ours
         document = self._folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
         flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
-        return self._run(flags, document, partial(self._on_join_check_end, document, ended, is_ours), more, stdout)
+        command = self._table_command(flags, document)
+        return self._start(command, document, partial(self._on_join_check_end, document, ended, is_ours), more, stdout)
 
     def start_gpu_check(self, devices: Sequence[str], ended: Callable[[Verdict], None]) -> int:
         """Check the health of GPUs of this node before it joins again.
@@ -163,17 +166,9 @@ class Preflight:
         flags = ["--nnodes", str(place.node_count), "--node-rank", str(place.node_rank), "--rdzv-endpoint", where]
         return [*flags, "--nproc-per-node", str(self._local_world_size)]
 
-    def _run(
-        self,
-        flags: Sequence[str],
-        document: Path,
-        ended: Callable[[int], None],
-        more: Mapping[str, str],
-        stdout: int = _STDERR,
-    ) -> int:
+    def _table_command(self, flags: Sequence[str], document: Path) -> list[str]:
         script = [self._script] if self._script else []
-        target = ["-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
-        return self._start(target, document, ended, more, stdout)
+        return ["-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
 
     def _start(
         self,
