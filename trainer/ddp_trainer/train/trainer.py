@@ -12,7 +12,7 @@ import gc
 from typing import Self
 
 from ddp_trainer.common.constants import Exit, Phase, Section
-from ddp_trainer.train.checkpoint.checkpoint_factory import next_saver
+from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
@@ -126,7 +126,7 @@ class Trainer:
         if not self._has_entered:
             self._profile = Profile(config, env)
         former, best = self._saver if self._has_entered else None, self._context.watch.best
-        self._saver = next_saver(former, config, env, group, process.recorder, process.progress, best)
+        self._saver = make_saver(config, env, group, process.recorder, process.progress, best, former)
         self.callbacks.enter(self._context)
         self._has_entered = True
 

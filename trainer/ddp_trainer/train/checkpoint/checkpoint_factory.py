@@ -31,15 +31,24 @@ def make_saver(
     recorder: RankRecorder,
     progress: Progress,
     best: TargetMetric | None = None,
+    former: CheckpointManager | None = None,
 ) -> CheckpointManager:
-    """Return this rank's checkpoint manager; ``best`` is the metric of the best checkpoint to keep, if any."""
+    """Return this rank's checkpoint manager for a group: ``former``, if its part in saving is the same there.
+
+    Otherwise, an unfinished save of this rank is not published: the next writer's claim invalidates it. If ranks need
+    that save, they claim the directory later (:meth:`CheckpointManager.open`). ``best`` is the metric of the best
+    checkpoint to keep, if any.
+    """
+    if former is not None and former.is_open and former.writes == _writes(config, env):
+        former.renew(generation=env.generation, fence=env.fence, keeps_time=group.rank == 0)
+        return former
     directory = None
     path = config.checkpoint_dir
     if path is not None and _writes(config, env):
         token = secrets.token_hex(8)
         claim = WriteLease(path, generation=env.generation, fence=env.fence, run_id=env.run_id, token=token)
         directory = CheckpointDirectory(path, keep=config.keep, claim=claim, best=best)
-    return CheckpointManager(
+    saver = CheckpointManager(
         config,
         directory,
         keeps_time=group.rank == 0,
@@ -48,26 +57,6 @@ def make_saver(
         note=progress.log_message,
         device=group.device,
     )
-
-
-def next_saver(
-    former: CheckpointManager | None,
-    config: Config,
-    env: Environment,
-    group: Group,
-    recorder: RankRecorder,
-    progress: Progress,
-    best: TargetMetric | None,
-) -> CheckpointManager:
-    """Return this rank's checkpoint manager for the next group: ``former``, if its part in saving is the same there.
-
-    Otherwise, an unfinished save of this rank is not published: the next writer's claim invalidates it. If ranks need
-    that save, they claim the directory later (:meth:`CheckpointManager.open`).
-    """
-    if former is not None and former.is_open and former.writes == _writes(config, env):
-        former.renew(generation=env.generation, fence=env.fence, keeps_time=group.rank == 0)
-        return former
-    saver = make_saver(config, env, group, recorder, progress, best)
     if former is not None:
         saver.chain_after(former)
     return saver
