@@ -20,7 +20,7 @@ import hmac
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from ddp_trainer.common.bounds import Bounds, Matching
 from ddp_trainer.net import strict_json
@@ -30,6 +30,7 @@ MOST_BYTES: Final = 4096
 SECONDS: Final = 5.0
 """Time limit of a whole handshake."""
 
+_Message = TypeVar("_Message")
 _Hex = Annotated[str, Bounds(64, 64), Matching("[0-9a-f]+")]
 
 
@@ -62,14 +63,15 @@ def _encode(kind: str, **values: str | int) -> bytes:
     return json.dumps({"is": kind, **values}, separators=(",", ":")).encode() + b"\n"
 
 
-def _decode(kind: type, name: str, line: bytes) -> object:
+def _decode(kind: type[_Message], name: str, line: bytes) -> _Message:
     try:
         data = strict_json.loads(line)
         if not isinstance(data, dict) or data.pop("is", None) != name:
             raise HandshakeError("it does not authenticate")
-        return strict_json.parse(kind, data)
+        message: _Message = strict_json.parse(kind, data)
     except strict_json.DecodeError:
         raise HandshakeError("it does not authenticate") from None
+    return message
 
 
 def _compute_proof(key: bytes, side: Literal["client", "server"], client_nonce: str, server_nonce: str) -> str:
@@ -92,7 +94,6 @@ class ClientHandshake:
             WrongSecret: If the server does not have the secret.
         """
         challenge = _decode(_Challenge, "challenge", line)
-        assert isinstance(challenge, _Challenge)  # noqa: S101 - by its parser
         if not hmac.compare_digest(_compute_proof(self._key, "server", self._nonce, challenge.nonce), challenge.proof):
             raise WrongSecret("it has another secret")
         return _encode("proof", proof=_compute_proof(self._key, "client", self._nonce, challenge.nonce))
@@ -119,7 +120,6 @@ class ServerHandshake:
             HandshakeError: If the line is not a knock of this version.
         """
         knock = _decode(_HandshakeRequest, "knock", line)
-        assert isinstance(knock, _HandshakeRequest)  # noqa: S101 - by its parser
         if knock.version != self._version:
             raise HandshakeError(f"it has version {knock.version} of the protocol instead of {self._version}")
         self._client_nonce = knock.nonce
@@ -134,7 +134,6 @@ class ServerHandshake:
             HandshakeError: If the line is not a proof.
         """
         given = _decode(_Proof, "proof", line)
-        assert isinstance(given, _Proof)  # noqa: S101 - by its parser
         if not hmac.compare_digest(_compute_proof(self._key, "client", self._client_nonce, self._nonce), given.proof):
             raise WrongSecret("it has another secret")
 
