@@ -53,12 +53,9 @@ class BoardAgentRecorder(AgentRecorder):
 
         The counter is on the rank's own board, because the rank may not write there again.
         """
-        board = (
-            Board.existing(rank_board_path(self._directory, local_rank), RANK)
-            if reason in COLLECTIVE_FAILURES
-            else None
-        )
-        if board is not None:
+        if reason not in COLLECTIVE_FAILURES:
+            return
+        if board := Board.existing(rank_board_path(self._directory, local_rank), RANK):
             # No other process writes this cell. Only the rank changes the revision.
             board.add({COLLECTIVE_FAILURES[reason]: 1.0})
             board.close()

@@ -95,11 +95,9 @@ class Outcome:
     def _threshold_messages(self, about: Mapping[str, Any]) -> Iterator[str]:
         """Yield a sentence for each speed below a floor, with rank and node."""
         for rank, each in enumerate(self.devices):
-            for told in (
-                threshold_violations(DeviceThroughput(**each["speeds"]), self._thresholds(each))
-                if each["speeds"]
-                else ()
-            ):
+            if not each["speeds"]:
+                continue
+            for told in threshold_violations(DeviceThroughput(**each["speeds"]), self._thresholds(each)):
                 yield f"Rank {rank} on {each['node']} ({each['name']}) {told}."
         names = {each["name"] for each in self.devices}
         if len(names) == 1 and self.request.floors != OFF:

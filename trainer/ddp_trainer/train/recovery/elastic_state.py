@@ -8,6 +8,7 @@ one. It is used by :class:`~ddp_trainer.train.trainer.Trainer`. Parts of distrib
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from torch import nn
 
@@ -79,18 +80,12 @@ class ElasticState:
         taken = recover_state(context, self._local_state, self._require_same_run) if config.is_model_sharded else None
         if taken is None:
             self._local_state = None  # void for all ranks; a later group must not receive it
-        saver.open(group if config.is_model_sharded and taken is None else None)
-        checkpoint, is_durable = (
-            find_state(
-                group,
-                held,
-                copy=self._copy,
-                newest=lambda: self._latest_checkpoint(saver),
-                demand=self._require_same_run,
-            )
-            if taken is None
-            else ResumeSource(taken.beside)
-        )
+            saver.open(group if config.is_model_sharded else None)
+            newest, demand = partial(self._latest_checkpoint, saver), self._require_same_run
+            checkpoint, is_durable = find_state(group, held, copy=self._copy, newest=newest, demand=demand)
+        else:
+            saver.open(None)
+            checkpoint, is_durable = ResumeSource(taken.beside)
         if config.parallel is not None:
             select_active_ranks(config.parallel, group, process.progress.log_message)
         if group.is_spare:
