@@ -21,17 +21,10 @@ import torch
 import torch.distributed as dist
 from torch.cuda import nccl
 
-from ddp_trainer.preflight.collectives import pairs, pairs_report
+from ddp_trainer.preflight.collectives import errors, pairs, pairs_report
 from ddp_trainer.preflight.collectives.comparison import BaselineRun
 from ddp_trainer.preflight.collectives.device import check_free_memory
 from ddp_trainer.preflight.collectives.device_benchmark import device_name, measure_throughput
-from ddp_trainer.preflight.collectives.errors import (
-    INTERRUPTED,
-    BadRequest,
-    CollectivesError,
-    CommunicationFailed,
-    first_line,
-)
 from ddp_trainer.preflight.collectives.exchange import Exchange
 from ddp_trainer.preflight.collectives.measure import measure
 from ddp_trainer.preflight.collectives.operations import OPERATIONS, Operation
@@ -54,10 +47,10 @@ def main(argv: Sequence[str], operations: Mapping[str, Operation] = OPERATIONS) 
         earlier = BaselineRun.read(request.compare) if request.compare and os.environ.get("RANK") == "0" else None
         own = join(request, os.environ)
         code, sentence = _pair(own) if request.pairs else _measure(own, earlier, operations)
-    except CollectivesError as error:
+    except errors.CollectivesError as error:
         code, sentence = error.exit_code, str(error)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return errors.INTERRUPTED
     except BrokenPipeError:
         # stdout is closed (EPIPE). Discard the output that Python writes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,7 +94,7 @@ def _pair(own: Rank) -> tuple[int, str]:
     places = pairs.exchange_rank_info(own)
     names = {int(each["node"]): f"{each['node']} ({each['host']})" for each in places.values()}
     if len(names) < 2:
-        raise BadRequest("--pairs needs two nodes or more, and all ranks are on one; leave it out.")
+        raise errors.BadRequest("--pairs needs two nodes or more, and all ranks are on one; leave it out.")
     if own.rank == 0 and request.output == "table":
         print(pairs_report.header(names, own.backend, size_bytes), flush=True)
     found = pairs.measure_pairs(own, places)
@@ -159,15 +152,15 @@ def _group(own: Rank) -> Iterator[Exchange]:
             device_id=own.device if own.device.type == "cuda" else None,
         )
     except RuntimeError as error:
-        raise CommunicationFailed(
-            f"Rank {own.rank} could not meet its peers at {own.store_address}: {first_line(error)}."
+        raise errors.CommunicationFailed(
+            f"Rank {own.rank} could not meet its peers at {own.store_address}: {errors.first_line(error)}."
         ) from error
     try:
         yield Exchange(dist.PrefixStore("collectives/results", own.store), own.rank, own.world)  # type: ignore[attr-defined] # as above
         dist.destroy_process_group()
     except dist.DistError as error:
-        raise CommunicationFailed(
-            f"Rank {own.rank} lost its peers, whose store is {own.store_address}: {first_line(error)}."
+        raise errors.CommunicationFailed(
+            f"Rank {own.rank} lost its peers, whose store is {own.store_address}: {errors.first_line(error)}."
         ) from error
 
 
