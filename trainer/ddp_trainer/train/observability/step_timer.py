@@ -48,17 +48,13 @@ class StepTimer:
         self._waited = self._saved = self._evaluated = 0.0
         self._waits: dict[Wait, float] = {}
         self._known: Callable[[], Iterable[tuple[Wait, float]]] = tuple
-        self._is_in_step = False
+        self.is_in_step = False
+        """True if a step is running, so that waits count for it."""
 
     @property
     def now(self) -> float:
         """Current time of the clock, in seconds."""
         return self._clock()
-
-    @property
-    def is_in_step(self) -> bool:
-        """True if a step is running, so that waits count for it."""
-        return self._is_in_step
 
     def expect(self, waits: Iterable[Wait], known: Callable[[], Iterable[tuple[Wait, float]]] = tuple) -> None:
         """Set the kinds of waits for other ranks that are reported with each step.
@@ -72,7 +68,7 @@ class StepTimer:
 
     def record_wait(self, wait: Wait, seconds: float) -> None:
         """Move ``seconds`` since the last lap from the current phase to ``comm_exposed``; only within a step."""
-        if self._is_in_step:
+        if self.is_in_step:
             self._waits[wait] += seconds
             self._seconds[Phase.COMM_EXPOSED] += seconds
             self._last += seconds
@@ -82,7 +78,7 @@ class StepTimer:
         now = self._clock()
         self._seconds[phase] += now - self._last
         self._last = now
-        self._is_in_step = True
+        self.is_in_step = True
         self.marks[0] = NEXT[phase]
         self.marks[1] = now
 
@@ -105,7 +101,7 @@ class StepTimer:
             section: Section outside of steps, or ``DATA`` at the start of a step. None if other ranks do not wait for
                 this rank.
         """
-        self._is_in_step = section is Section.DATA
+        self.is_in_step = section is Section.DATA
         self.marks[1] = self._clock()
         self.marks[0] = 0.0 if section is None else SECTION_NUMBERS[section]
 
