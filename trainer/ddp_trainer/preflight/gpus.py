@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,10 @@ def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = PR
     """Return all GPUs. They are queried once, for at most 20 s, because a faulty driver may never answer."""
     cards = _query_nvml(library)
     logged = parse_xids(_records(kernel_log), time.monotonic())
-    found = (replace(gpu, xids=_of(gpu, logged), processes=_foreign_pids(gpu, proc)) for gpu in cards.gpus)
+    found = []
+    for gpu in cards.gpus:
+        xids = tuple(sorted({*gpu.xids, *logged.get(_place(gpu.bus_id), ())}))
+        found.append(replace(gpu, xids=xids, processes=_foreign_pids(gpu, proc)))
     return replace(cards, gpus=tuple(found))
 
 
@@ -79,10 +82,6 @@ def _place(bus_id: str) -> str:
     ``0000:3b:00``.
     """
     return ":".join(bus_id.partition(".")[0].lower().split(":")[-2:])
-
-
-def _of(gpu: Gpu, logged: Mapping[str, set[int]]) -> tuple[int, ...]:
-    return tuple(sorted({*gpu.xids, *logged.get(_place(gpu.bus_id), ())}))
 
 
 def _records(path: Path) -> list[str]:

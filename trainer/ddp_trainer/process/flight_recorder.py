@@ -117,9 +117,8 @@ class _Recorder:
 def _recorder(told: dict[str, Any]) -> _Recorder:
     entries = [entry for entry in told.get("entries", ()) if not entry.get("is_p2p")]
     statuses = {int(number): status for number, status in told.get("pg_status", {}).items()}
-    return _Recorder(
-        entries, statuses, next((int(each["pg_id"]) for each in reversed(entries) if _is_default(each)), None)
-    )
+    defaults = [int(entry["pg_id"]) for entry in entries if entry["process_group"][1] == _DEFAULT_GROUP]
+    return _Recorder(entries, statuses, defaults[-1] if defaults else None)
 
 
 def _merged(recorders: list[_Recorder]) -> Record:
@@ -148,10 +147,6 @@ def _merged(recorders: list[_Recorder]) -> Record:
         collectives=begun,
         waits_in=next(map(_describe, oldest_first), ""),
     )
-
-
-def _is_default(entry: dict[str, Any]) -> bool:
-    return bool(entry["process_group"][1] == _DEFAULT_GROUP)
 
 
 def _position(status: dict[str, Any], name: str) -> Position:

@@ -237,7 +237,7 @@ class HangGuard:
 
     def _check_ranks(self) -> None:
         now = time.monotonic()
-        looks = self._observe(now)
+        looks = [watch.observe(now) for watch in self._watches.values()]
         self._record(looks)
         overdue = [look for look in looks if is_long(look)]
         if overdue and now >= self._alarm_at:
@@ -260,9 +260,6 @@ class HangGuard:
         if self._waits_for is not None:
             self._waits_for = None
             self._stalled(0.0, NO_RANK)
-
-    def _observe(self, now: float) -> list[RankStatus]:
-        return [watch.observe(now) for watch in self._watches.values()]
 
     async def _show(self) -> None:
         """Collect the state of each worker and send it to the store."""

@@ -25,11 +25,13 @@ def header(names: Mapping[int, str], backend: str, size_bytes: int) -> str:
 def rows(pairings: Sequence[PairResult], names: Mapping[int, str], slow_share: float) -> list[str]:
     """Return one line per pairing."""
     found, width = classify_pairs(pairings, slow_share), _width(names)
-    return [
-        f"{'alone' if each.round == ALONE else each.round:<5}  {_names(each.nodes, names):<{width}}  "
-        f"{_bandwidth_text(each):>9}  {found[each]}{': ' + each.error if each.error else ''}"
-        for each in pairings
-    ]
+    lines = []
+    for each in pairings:
+        nodes = ", ".join(names[node] for node in each.nodes)
+        speed = "-" if each.bus_bytes_per_second is None else format_bandwidth(each.bus_bytes_per_second)
+        told = f"{found[each]}: {each.error}" if each.error else found[each]
+        lines.append(f"{'alone' if each.round == ALONE else each.round:<5}  {nodes:<{width}}  {speed:>9}  {told}")
+    return lines
 
 
 def outcome(pairings: Sequence[PairResult], names: Mapping[int, str], slow_share: float) -> tuple[int, str]:
@@ -72,11 +74,3 @@ def _suspicion_message(suspicion: Suspect, names: Mapping[int, str]) -> str:
 
 def _width(names: Mapping[int, str]) -> int:
     return 2 * max(map(len, names.values())) + 2
-
-
-def _names(nodes: Sequence[int], names: Mapping[int, str]) -> str:
-    return ", ".join(names[node] for node in nodes)
-
-
-def _bandwidth_text(pairing: PairResult) -> str:
-    return "-" if pairing.bus_bytes_per_second is None else format_bandwidth(pairing.bus_bytes_per_second)

@@ -45,7 +45,8 @@ def local_state_dict(model: nn.Module, optimizer: Optimizer, spread: ShardedStat
             written[f"{MODEL}.{name}"] = tensor
     for weight, number, name in enumerate_params(model, optimizer):
         for key, value in optimizer.state.get(weight, {}).items():
-            if not _is_first(weight if _has_shape_of(value, weight) else value, name, spread):
+            is_like_weight = isinstance(value, Tensor) and value.shape == weight.shape
+            if not _is_first(weight if is_like_weight else value, name, spread):
                 continue
             known = f"{OPTIMIZER}.{number}.{key}"
             if isinstance(value, Tensor):
@@ -103,7 +104,3 @@ def _cut_along(tensor: object, spread: ShardedState) -> set[str]:
         return set()
     names = spread.mesh.dimensions(tensor.device_mesh)
     return {name for name, placement in zip(names, tensor.placements, strict=True) if not placement.is_replicate()}
-
-
-def _has_shape_of(value: object, weight: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.shape == weight.shape

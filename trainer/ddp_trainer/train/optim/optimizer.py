@@ -106,9 +106,9 @@ class OptimizerWrapper:
                 if spread is not None:
                     spread.check_param_order(optimizer, task)
             else:
-                optimizer = _optimizer(
-                    model, config, lacks_fused=spread is not None and not _supports_fused_shards(config)
-                )
+                # torch's fused kernel of SGD does not accept sharded weights.
+                lacks_fused = spread is not None and config.optimizer is not OptimizerName.ADAMW
+                optimizer = _optimizer(model, config, lacks_fused=lacks_fused)
         return cls(optimizer, config, total_steps, loss_scale, spread)
 
     def scaled(self, losses: Tensor) -> Tensor:
@@ -213,11 +213,6 @@ class OptimizerWrapper:
         """Load a stored loss scale; with None, start with the initial one."""
         if self._loss_scale is not None:
             self._loss_scale.load_state_dict(state)
-
-
-def _supports_fused_shards(config: Config) -> bool:
-    """Return True if torch's fused kernel accepts sharded weights, which that of SGD does not."""
-    return config.optimizer is OptimizerName.ADAMW
 
 
 def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimizer:

@@ -57,7 +57,7 @@ class GroupTransition:
         if self._control is None or not self._control.stands_by:
             return env
         self._control.report_standby()
-        return self._wait(self._control)
+        return self._control.next_place(lambda: self._stop.requested)
 
     def join(self, env: Environment) -> Group:
         """Join the worker group of this environment; see :meth:`Group.join`.
@@ -103,7 +103,7 @@ class GroupTransition:
         else:
             self._group.abort()
         self._control.report_group_exit(ended)
-        return self._wait(self._control)
+        return self._control.next_place(lambda: self._stop.requested)
 
     def close(self) -> None:
         """Report to the agent that this process now ends with its group."""
@@ -114,6 +114,3 @@ class GroupTransition:
         if self._control is not None and able is not self._is_able:
             self._is_able = able
             self._control.set_reusable(able=able)
-
-    def _wait(self, control: Control) -> Environment | None:
-        return control.next_place(lambda: self._stop.requested)

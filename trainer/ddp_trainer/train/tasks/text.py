@@ -172,7 +172,8 @@ def read(folder: Path, *, least: int) -> Corpus:
     for name, content in _files(folder):
         sha.update(f"{name} {len(content)}\n".encode())
         sha.update(content)
-        sides[_is_for_test(name)].extend(content)
+        is_for_test = hashlib.sha256(name.encode()).digest()[0] % _TEST_SHARE == 0
+        sides[is_for_test].extend(content)
     train, test = sides
     if min(len(train), len(test)) < least:
         everything = train + test
@@ -189,10 +190,6 @@ def read(folder: Path, *, least: int) -> Corpus:
 
 def _tensor(content: bytearray) -> Tensor:
     return torch.frombuffer(content, dtype=torch.uint8)
-
-
-def _is_for_test(name: str) -> bool:
-    return hashlib.sha256(name.encode()).digest()[0] % _TEST_SHARE == 0
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:

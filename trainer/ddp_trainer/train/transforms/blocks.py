@@ -37,15 +37,11 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the blocks of a model; no block is inside another. Empty if there are none."""
     for kind in (nn.ModuleList, nn.Sequential):
         outermost = [module for name, module in model.named_modules() if isinstance(module, kind)]
-        entries = [entry for module in outermost for entry in module if _has_weights(entry)]
+        entries = [entry for module in outermost for entry in module if any(True for _ in entry.parameters())]
         inner = {id(each) for entry in entries for each in entry.modules() if each is not entry}
         if entries:
             return [entry for entry in entries if id(entry) not in inner]
     return []
-
-
-def _has_weights(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters())
 
 
 def named_blocks(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
