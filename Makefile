@@ -23,7 +23,7 @@ demo: $(READY) ## Train on 2 nodes x 2 processes, kill a worker on the way, chec
 demo-text: $(READY) ## Let two processes learn to write Python, byte by byte, from the standard library's sources
 	@$(BIN)/ddp-launch --standalone --nproc-per-node 2 -m ddp_trainer train --task text \
 		--data "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
-		--model gpt:layers=2 --window 64 --global-batch 32 --shards 2 --max-steps 700 --learning-rate 0.004 --warmup-steps 30 --log-steps 70
+		--model gpt:layers=2 --window 64 --global-batch 32 --batch-slices 2 --max-steps 700 --learning-rate 0.004 --warmup-steps 30 --log-steps 70
 
 picture: demo ## Take the picture of the README: the top of the demo's page, in Chromium
 	@$(BIN)/python -m tests.browser build/demo/report.html docs/report.png 1180 2140 0.75

@@ -50,7 +50,8 @@ class LayoutCase:
         return [
             *("--task", "text", "--window", str(self.window), "--parallel", self.layout),
             *("--model", f"gpt:layers={self.layers},width={self.width},heads={self.heads}"),
-            *("--global-batch", str(self.batch), "--micro-batch", str(self.samples), "--shards", str(layout.data_size)),
+            *("--global-batch", str(self.batch), "--micro-batch", str(self.samples)),
+            *("--batch-slices", str(layout.data_size)),
             *("--max-steps", str(STEPS), "--checkpoint-seconds", "inf", "--threads", "1", "--device", "cpu"),
             *self.again.flags,
         ]

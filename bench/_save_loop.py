@@ -48,7 +48,7 @@ def draft(step: int) -> Manifest:
         identity=identity,
         step=step,
         epoch=0,
-        shards=1,
+        batch_slices=1,
         generation=0,
         run_id="saving",
         world_size=1,

@@ -100,7 +100,7 @@ def ours_same_optimizer(work: Workload, clock: Clock) -> None:
 def run_trainer(task: PlainTask, work: Workload, clock: Clock, *, parallel: LayoutRange | None = None) -> None:
     """Board, ledger, vote, phases, guards, stop requests and checkpoints by time, as ``ddp_trainer train`` has them.
 
-    As many logical shards as ranks, which is what a job of fixed size gets.
+    As many batch slices as ranks, which is what a job of fixed size gets.
     """
     with tempfile.TemporaryDirectory() as directory:
         config = Config(
@@ -108,7 +108,7 @@ def run_trainer(task: PlainTask, work: Workload, clock: Clock, *, parallel: Layo
             epochs=1 + clock.steps * work.batch // work.count,
             evaluate_every=1 << 30,
             global_batch=work.batch,
-            shards=world_size(),
+            batch_slices=world_size(),
             seed=SEED,
             learning_rate=RATE,
             schedule=ScheduleName.CONSTANT,

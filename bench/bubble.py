@@ -97,6 +97,6 @@ def bubble(schedule: str, micro_batches: int) -> float:
 def _flags(schedule: str, micro_batches: int) -> list[str]:
     return [
         *("--task", "bench._uniform_layers:Even", "--parallel", f"pp={RANKS}", "--pipeline-schedule", schedule),
-        *("--global-batch", str(ROWS * micro_batches), "--micro-batch", str(ROWS), "--shards", "1"),
+        *("--global-batch", str(ROWS * micro_batches), "--micro-batch", str(ROWS), "--batch-slices", "1"),
         *("--max-steps", str(STEPS), "--checkpoint-seconds", "inf", "--threads", "1", "--device", "cpu"),
     ]

@@ -29,7 +29,8 @@ RESIZES: Final = (4, 3, 1, 2)
 QUICK_WORLDS: Final = (1, 2, 3)
 CONTROL_WORLDS: Final = (1, 2, 3)
 COMMON: Final = (
-    *("--global-batch", "64", "--shards", "8", "--schedule", "constant", "--warmup-steps", "5", "--clip-norm", "1"),
+    *("--global-batch", "64", "--batch-slices", "8", "--schedule", "constant", "--warmup-steps", "5"),
+    *("--clip-norm", "1"),
     *("--log-steps", "1", "--log-json", "--threads", "1", "--device", "cpu"),
 )
 COST_WORLD: Final = 2

@@ -55,7 +55,7 @@ PROGRAMS: Final = {
     "script": [str(SCRIPTS / "hanging_ddp.py")],
     "trainer": [
         *("-m", "ddp_trainer", "train", "--task", "hanging_task:Hanging", "--epochs", "1000000"),
-        *("--shards", str(NPROC), "--evaluate-every", "1000000", "--timeout-seconds", "600"),
+        *("--batch-slices", str(NPROC), "--evaluate-every", "1000000", "--timeout-seconds", "600"),
     ],
 }
 PARTS: Final = (*PROGRAMS, "command", "stock")

@@ -52,7 +52,8 @@ LAYOUTS: Final[Mapping[str, Sequence[str]]] = {
 PARTS: Final = (*LAYOUTS, "wrong_plan")
 
 COMMON: Final = (
-    *("--global-batch", "8", "--shards", "4", "--micro-batch", "1", "--learning-rate", "0.001", "--warmup-steps", "10"),
+    *("--global-batch", "8", "--batch-slices", "4", "--micro-batch", "1", "--learning-rate", "0.001"),
+    *("--warmup-steps", "10"),
     *("--clip-norm", "1", "--log-steps", "1", "--threads", "1", "--device", "cpu", "--epochs", "100"),
 )
 

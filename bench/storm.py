@@ -53,7 +53,7 @@ HANGS: Final = ("--env", f"{Env.ON_HANG}=act", "--env", f"{Env.HANG_FLOOR}=2")
 """A rank that stands still is not waited for longer than the learned limit, or two seconds."""
 TRAIN: Final = (
     *("train", "--task", "bench.scripts.storm_task:StormyDigits", "--epochs", "1000000"),
-    *("--level", "exact", "--shards", "4", "--global-batch", "64"),
+    *("--level", "exact", "--batch-slices", "4", "--global-batch", "64"),
     *("--schedule", "constant"),  # others depend on how many steps are planned
 )
 

@@ -191,7 +191,8 @@ def _program(draw: Draw) -> None:
     kind = draw.one(["trainer", "trainer", "module", "command", "line", "script", "code", "codeModule"])
     if kind == "trainer":
         values["module"] = "ddp_trainer"
-        values["args"] = ["train", "--task", "digits", *draw.one([[], ["--global-batch", "4096"], ["--shards=64"]])]
+        batch = draw.one([[], ["--global-batch", "4096"], ["--batch-slices=64"]])
+        values["args"] = ["train", "--task", "digits", *batch]
     elif kind == "command":
         values["command"] = ["python", *draw.few(WORDS, 3)]
     elif kind == "line":

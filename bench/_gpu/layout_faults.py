@@ -90,7 +90,7 @@ def _report_outcome(bench: Bench, name: str, outcome: Outcome, expected: float) 
 def _flags(bench: Bench, data: Path) -> tuple[str, ...]:
     return (
         *("--task", "text", "--data", str(data), "--model", "gpt:layers=2,heads=2,width=64", "--window", "64"),
-        *("--global-batch", "16", "--shards", "4", "--max-steps", str(STEPS), "--epochs", "1000"),
+        *("--global-batch", "16", "--batch-slices", "4", "--max-steps", str(STEPS), "--epochs", "1000"),
         *("--device", bench.device, "--log-steps", "1", "--checkpoint-seconds", "inf", "--evaluate-every", "1000000"),
     )
 

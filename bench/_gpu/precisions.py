@@ -55,7 +55,7 @@ def _left_out(bench: Bench, name: str) -> Iterator[None]:
 def _flags(bench: Bench, folder: Path, steps: int) -> tuple[str, ...]:
     return (
         *("--task", "text", "--data", str(folder), "--model", "gpt:layers=2,heads=2,width=64", "--window", "64"),
-        *("--global-batch", "16", "--shards", "2", "--schedule", "constant", "--warmup-steps", "5"),
+        *("--global-batch", "16", "--batch-slices", "2", "--schedule", "constant", "--warmup-steps", "5"),
         *("--device", bench.device, "--max-steps", str(steps), "--epochs", "1000", "--evaluate-every", "1000000"),
         *("--log-steps", "1", "--checkpoint-seconds", "inf"),
     )

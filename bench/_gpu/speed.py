@@ -199,7 +199,7 @@ def flags_of(bench: Bench, model: Model, data: Path) -> tuple[str, ...]:
     precision = ("--precision", "bf16") if bench.is_gpu else ()
     return (
         *("--task", "text", "--data", str(data), "--model", model.flag, "--window", str(model.window)),
-        *("--global-batch", str(model.samples), "--shards", "1", "--device", bench.device, *precision),
+        *("--global-batch", str(model.samples), "--batch-slices", "1", "--device", bench.device, *precision),
         *("--evaluate-every", "1000000", "--epochs", "1000000", "--checkpoint-seconds", "inf"),
     )
 

@@ -22,7 +22,7 @@ FAULT_STEP: Final = 5
 RATE: Final = 2.0**-7
 SUMS_FLAGS: Final = (
     *("--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0", "--learning-rate", str(RATE)),
-    *("--schedule", "constant", "--warmup-steps", "0", "--global-batch", "32", "--shards", "4"),
+    *("--schedule", "constant", "--warmup-steps", "0", "--global-batch", "32", "--batch-slices", "4"),
     *("--evaluate-every", "1000000", "--log-steps", "1"),
 )
 

@@ -26,7 +26,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(SAMPLES, 64))
     generation = ""
-    with elastic.run(model, optimizer, data, global_batch=BATCH, shards=4, epochs=1_000_000) as job:
+    with elastic.run(model, optimizer, data, global_batch=BATCH, batch_slices=4, epochs=1_000_000) as job:
         for step in job:
             if job.rank == 0 and generation != os.environ["DDP_GENERATION"]:
                 generation = os.environ["DDP_GENERATION"]

@@ -1,4 +1,4 @@
-"""A task for the reference trainer that gets into trouble on order, and waits for its peers once per shard."""
+"""A task for the reference trainer that gets into trouble on order, and waits for its peers once per slice."""
 
 from __future__ import annotations
 

@@ -24,7 +24,10 @@ from kubectl_ddp.scrape import observe, scrape
 from kubectl_ddp.waiting import parse_wait_condition, wait_for
 from tests.local.engine_place import Place, a_place, all_run, condition, workers
 
-TRAIN = ("train", "--task", "digits", "--epochs", "4000", "--global-batch", "64", "--shards", "4", "--checkpoint-steps")
+TRAIN = (
+    *("train", "--task", "digits", "--epochs", "4000", "--global-batch", "64", "--batch-slices", "4"),
+    "--checkpoint-steps",
+)
 STEPS_AT_ONCE = 30
 
 

@@ -150,7 +150,7 @@ def test_the_node_whose_gpu_fails_in_a_step_is_named_and_the_rank_that_waits_for
     stage: Stage, tmp_path: Path
 ) -> None:
     task = ("--task", f"{train_gpu_fault.__name__}:{train_gpu_fault.FailingGpu.__name__}", "--device", "cpu")
-    flags = ("--global-batch", "36", "--shards", "2", "--max-steps", "6", "--evaluate-every", "100")
+    flags = ("--global-batch", "36", "--batch-slices", "2", "--max-steps", "6", "--evaluate-every", "100")
     program = ("--nproc-per-node", "1", "-m", "ddp_trainer", "train", *task, *flags)
     machine = a_machine(tmp_path, "0 ecc\n")
     whole = {"DDP_RUN_DIR": str(tmp_path / "whole"), "DDP_TERMINATION_LOG": str(tmp_path / "termination-of-whole")}

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from launch_harness import Running, Stage, is_alive, stage_of
 
-from tests.local import train_bits, train_half_evaluated, train_reformed, train_shards_moved
+from tests.local import train_bits, train_half_evaluated, train_reformed, train_slices_moved
 from tests.local.train_reformed import BATCH, EPOCHS, SAMPLES, samples_of_steps
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
 OWN_LOOP = ("-m", train_reformed.__name__)
 TRAINER = (
     *("-m", "ddp_trainer", "train", "--task", f"{train_reformed.__name__}:SlowDigits", "--level", "exact"),
-    *("--global-batch", "16", "--shards", "4", "--max-steps", "150", "--evaluate-every", "100", "--log-steps", "1"),
+    *("--global-batch", "16", "--batch-slices", "4", "--max-steps", "150", "--evaluate-every", "100"),
+    *("--log-steps", "1"),
 )
 
 
@@ -210,10 +211,10 @@ def test_ranks_of_which_one_missed_the_result_of_an_evaluation_agree_on_what_is_
     assert sum(summary["restarts"].values()) == 1
 
 
-def test_a_step_counts_once_of_which_a_rank_dies_when_shards_move_after_it(stage: Stage) -> None:
-    task = ("--task", f"{train_bits.__name__}:SmallDigits", "--global-batch", "36", "--shards", "5")
+def test_a_step_counts_once_of_which_a_rank_dies_when_slices_move_after_it(stage: Stage) -> None:
+    task = ("--task", f"{train_bits.__name__}:SmallDigits", "--global-batch", "36", "--batch-slices", "5")
     flags = (*task, "--level", "exact", "--max-steps", "14")
-    ranks = ("--nproc-per-node", "2", "--max-restarts", "3", "-m", train_shards_moved.__name__)
+    ranks = ("--nproc-per-node", "2", "--max-restarts", "3", "-m", train_slices_moved.__name__)
     run = stage.launch(*ranks, *flags, "--balance", "dynamic", **QUICKLY)
     assert run.code() == 0, run.output
     assert any("resumed after step 10" in line for line in run.lines), (
@@ -228,7 +229,7 @@ def test_a_step_counts_once_of_which_a_rank_dies_when_shards_move_after_it(stage
 
 def test_a_worker_that_cannot_outlive_its_group_leaves_it_for_a_joiner_without_a_failure(stage: Stage) -> None:
     program = ("-m", "ddp_trainer", "train", "--task", f"{train_reformed.__name__}:SlowDigits", "--sync-steps", "2")
-    program += ("--strategy", "local-sgd", "--global-batch", "16", "--shards", "2", "--max-steps", "60")
+    program += ("--strategy", "local-sgd", "--global-batch", "16", "--batch-slices", "2", "--max-steps", "60")
     stage.store()
     first = agent(stage, 0, program)
     first.line("on 1 rank")
@@ -245,7 +246,7 @@ def sockets_and_threads(pid: int) -> tuple[int, int]:
 
 
 def test_a_compiled_model_holds_no_more_of_its_groups_the_more_there_were(stage: Stage) -> None:
-    program = (*TRAINER[:5], "--global-batch", "16", "--shards", "4", "--epochs", "900", "--log-steps", "1")
+    program = (*TRAINER[:5], "--global-batch", "16", "--batch-slices", "4", "--epochs", "900", "--log-steps", "1")
     compiled = (*program, "--compile", "--compile-backend", "eager")
     stage.store()
     first = agent(stage, 0, compiled, PAUSE="0.02")

@@ -15,7 +15,7 @@ from tests.local.train_layouts import Numbers
 
 STEPS, BATCH = 4, 8
 FLAGS = (
-    *("--task", "tests.local.train_layouts:Numbers", "--threads", "1", "--device", "cpu", "--shards", "2"),
+    *("--task", "tests.local.train_layouts:Numbers", "--threads", "1", "--device", "cpu", "--batch-slices", "2"),
     *("--global-batch", str(BATCH), "--max-steps", str(STEPS), "--checkpoint-seconds", "inf"),
 )
 

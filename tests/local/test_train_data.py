@@ -41,13 +41,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_slow_rank_owns_fewer_shards_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_a_slow_rank_owns_fewer_slices_and_nothing_else_changes(tmp_path: Path) -> None:
     flags = ["--task", f"{TASKS}:SlowDigits", "--max-steps", "35", "--balance", "dynamic"]
     alone, _, _ = trained(1, flags, tmp_path)
     losses, _, events = trained(2, flags, tmp_path, env={"SLOW_RANK": "1"})
-    balanced = [event["shards"] for event in events if event["event"] == "balanced"]
+    balanced = [event["batch_slices"] for event in events if event["event"] == "balanced"]
     assert balanced, events
-    assert all(sum(shards) == 8 and shards[1] < shards[0] for shards in balanced)
+    assert all(sum(batch_slices) == 8 and batch_slices[1] < batch_slices[0] for batch_slices in balanced)
     assert losses == pytest.approx(alone, rel=1e-4)
 
 
@@ -65,7 +65,7 @@ def test_a_stream_goes_on_at_another_world_size_where_it_was_committed(task: str
 def test_what_was_read_ahead_is_not_lost_with_a_rank_and_its_readers_end_with_it(tmp_path: Path) -> None:
     flags = ["--epochs", "2", "--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-steps", "10"]
     alone, _, _ = trained(1, flags[:2], tmp_path)
-    with WorkerGroup(2, [*FLAGS, *flags, "--workers", "1"], directory=tmp_path) as group:
+    with WorkerGroup(2, [*FLAGS, *flags, "--loader-workers", "1"], directory=tmp_path) as group:
         group.wait_for_step(15)
         readers = [reader for rank in group.ranks for reader in children(rank.pid)]
         watched = [os.pidfd_open(reader) for reader in readers]
@@ -78,7 +78,7 @@ def test_what_was_read_ahead_is_not_lost_with_a_rank_and_its_readers_end_with_it
 
         assert select.select([descriptor], [], [], 60)[0]
         os.close(descriptor)
-    losses, _, events = trained(3, [*flags, "--workers", "2", "--prefetch", "4"], tmp_path, generation=1)
+    losses, _, events = trained(3, [*flags, "--loader-workers", "2", "--prefetch", "4"], tmp_path, generation=1)
     (started,) = [event for event in events if event["event"] == "started"]
     assert 10 <= started["resumed_step"] < 46
     assert losses == pytest.approx({step: alone[step] for step in losses}, rel=1e-4)
@@ -86,7 +86,7 @@ def test_what_was_read_ahead_is_not_lost_with_a_rank_and_its_readers_end_with_it
 
 
 def test_a_signal_to_all_processes_ends_the_step_in_good_order(tmp_path: Path) -> None:
-    flags = ["--epochs", "300", "--checkpoint-dir", str(tmp_path / "c"), "--workers", "1"]
+    flags = ["--epochs", "300", "--checkpoint-dir", str(tmp_path / "c"), "--loader-workers", "1"]
     with WorkerGroup(2, [*FLAGS, *flags], directory=tmp_path) as group:
         group.wait_for_step(5)
         for rank in group.ranks:
@@ -116,7 +116,7 @@ def test_images_that_cannot_be_read_are_skipped_named_and_counted(images: Path, 
     flags = ["--task", "image-folder", "--data", str(images), "--image-size", "16", "--model", "cnn:width=4"]
     flags += ["--global-batch", "10", "--epochs", "3", "--on-bad-sample", "skip"]
     alone, summary, _ = trained(1, flags, tmp_path)
-    losses, also, events = trained(2, [*flags, "--workers", "1"], tmp_path)
+    losses, also, events = trained(2, [*flags, "--loader-workers", "1"], tmp_path)
     assert losses == pytest.approx(alone, rel=1e-4)
     assert summary["samples_skipped"] == also["samples_skipped"] == 3
     assert summary["metrics"] == pytest.approx(also["metrics"], rel=1e-4)
@@ -128,7 +128,7 @@ def test_images_that_cannot_be_read_are_skipped_named_and_counted(images: Path, 
 
 def test_an_image_that_cannot_be_read_ends_the_run_with_its_name(images: Path, tmp_path: Path) -> None:
     flags = ["--task", "image-folder", "--data", str(images), "--image-size", "16", "--model", "cnn:width=4"]
-    with WorkerGroup(2, [*flags, "--global-batch", "32", "--workers", "1"], directory=tmp_path) as group:
+    with WorkerGroup(2, [*flags, "--global-batch", "32", "--loader-workers", "1"], directory=tmp_path) as group:
         codes = group.finish()
         said = [group.stderr(rank) for rank in range(2)]
     assert sorted(codes) == [Exit.USAGE, Exit.RENDEZVOUS_LOST]

@@ -12,8 +12,8 @@ from tests.local import train_bits
 from tests.local.train_bits import Runs
 
 STEPS = 12
-"""Three epochs of four steps; the last of each has 2 samples for 5 shards."""
-FLAGS = ("--max-steps", str(STEPS), "--global-batch", "36", "--shards", "5", "--warmup-steps", "3")
+"""Three epochs of four steps; the last of each has 2 samples for 5 slices."""
+FLAGS = ("--max-steps", str(STEPS), "--global-batch", "36", "--batch-slices", "5", "--warmup-steps", "3")
 SAVING = ("--checkpoint-steps", "2", "--checkpoint-mode", "sync", "--clip-norm", "0.5")
 TORN = (
     (4, "before-reduce:3", 3),
@@ -60,11 +60,11 @@ def test_ordered_does_not_pass_this_check(alone: str, tmp_path: Path) -> None:
     assert len({*found, alone}) > 2
 
 
-def test_shards_that_move_to_a_faster_rank_leave_the_same_bits(alone: str, tmp_path: Path) -> None:
+def test_slices_that_move_to_a_faster_rank_leave_the_same_bits(alone: str, tmp_path: Path) -> None:
     runs = Runs(tmp_path, (*EXACT, "--balance", "dynamic"))
     uneven = f"{train_bits.__name__}:{train_bits.UnevenDigits.__name__}"
     assert finished(runs, 2, "--task", uneven) == alone
-    assert runs.shards == [4, 1]
+    assert runs.batch_slices == [4, 1]
 
 
 def test_small_passes_and_evaluation_by_one_rank_have_the_same_bits_too(tmp_path: Path) -> None:
@@ -79,15 +79,18 @@ def test_small_passes_and_evaluation_by_one_rank_have_the_same_bits_too(tmp_path
     ("task", "flags", "left_out"),
     [
         pytest.param(
-            "TornDigits", ["--on-bad-sample", "skip", "--shards", "18"], {"samples_skipped": 120}, id="empty shards"
+            "TornDigits",
+            ["--on-bad-sample", "skip", "--batch-slices", "18"],
+            {"samples_skipped": 120},
+            id="empty slices",
         ),
-        pytest.param("UnusedDigits", ["--weight-decay", "0.3"], {}, id="weights that some shards or none use"),
+        pytest.param("UnusedDigits", ["--weight-decay", "0.3"], {}, id="weights that some slices or none use"),
         pytest.param(
             "OverflowingDigits", ["--precision", "fp16"], {"skipped_steps": 3}, id="fp16, skipping what overflows"
         ),
     ],
 )
-def test_what_some_shards_lack_leaves_the_same_bits(
+def test_what_some_slices_lack_leaves_the_same_bits(
     task: str, flags: list[str], left_out: dict[str, int], tmp_path: Path
 ) -> None:
     chosen = (*EXACT, *flags, "--task", f"{train_bits.__name__}:{task}")

@@ -10,10 +10,10 @@ from tests.local import train_wire
 from tests.local.train_group import WorkerGroup
 
 
-@pytest.mark.parametrize(("world", "shards"), [(2, 8), (3, 7)])
-def test_sums_over_the_wire_have_the_bits_of_one_rank_alone(world: int, shards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("world", "batch_slices"), [(2, 8), (3, 7)])
+def test_sums_over_the_wire_have_the_bits_of_one_rank_alone(world: int, batch_slices: int, tmp_path: Path) -> None:
     program = ("-m", train_wire.__name__)
-    with WorkerGroup(world, [], directory=tmp_path, program=program, env={"TREE_SHARDS": str(shards)}) as group:
+    with WorkerGroup(world, [], directory=tmp_path, program=program, env={"TREE_SLICES": str(batch_slices)}) as group:
         (told,) = group.events()
         assert group.finish() == [0] * world, group.stderr()
     assert told["together"] == [told["alone"]] * 5

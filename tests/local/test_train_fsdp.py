@@ -10,11 +10,14 @@ import pytest
 from tests.local.train_group import WorkerGroup
 from tests.local.train_outcome import COMMON, STEPS, TASKS, train
 
-FLAGS = ("--schedule", "constant", "--clip-norm", "0.2", "--shards", "3", "--checkpoint-steps", "6", "--keep", "9")
+FLAGS = (
+    *("--schedule", "constant", "--clip-norm", "0.2", "--batch-slices", "3", "--checkpoint-steps", "6"),
+    *("--keep", "9"),
+)
 
 
 def test_one_process_and_two_shards_go_on_from_each_others_checkpoints(tmp_path: Path) -> None:
-    """Three shards on two ranks: one of them makes an empty pass in every step."""
+    """Three slices on two ranks: one of them makes an empty pass in every step."""
     whole = train(tmp_path / "whole", [*FLAGS, "--checkpoint-dir", str(tmp_path / "all")], world=1)
     shutil.copytree(tmp_path / "all" / "step-00000006", tmp_path / "kept" / "step-00000006")
     kept = ("--checkpoint-dir", str(tmp_path / "kept"))

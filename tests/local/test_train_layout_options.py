@@ -19,7 +19,8 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 
 FLAGS = (
     *("--task", "tests.local.train_layouts:Numbers", "--log-steps", "1", "--threads", "1", "--device", "cpu"),
-    *("--global-batch", "8", "--shards", "2", "--learning-rate", "0.001", "--warmup-steps", "0", "--max-steps", "2"),
+    *("--global-batch", "8", "--batch-slices", "2", "--learning-rate", "0.001", "--warmup-steps", "0"),
+    *("--max-steps", "2"),
     *("--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
 )
 AGAIN = "--activation-checkpointing --recompute"

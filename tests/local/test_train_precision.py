@@ -52,10 +52,10 @@ def test_a_precision_that_the_processor_lacks_is_refused(name: PrecisionName, tm
 def test_synchronised_batchnorm_says_that_it_needs_gpus(tmp_path: Path) -> None:
     codes, said = fail(tmp_path, ["--sync-batchnorm", "--device", "cpu"], task="NormalizedDigits")
     assert codes == [Exit.USAGE] * 2
-    assert "torch's SyncBatchNorm does not run on the CPU. Leave it out: each logical shard is normalized" in said
+    assert "torch's SyncBatchNorm does not run on the CPU. Leave it out: each batch slice is normalized" in said
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch's SyncBatchNorm needs a GPU for each of two ranks")
 def test_synchronised_batchnorm_learns(tmp_path: Path) -> None:
-    ended = train(tmp_path, ["--sync-batchnorm", "--shards", "2", "--device", "cuda"], task="NormalizedDigits")
+    ended = train(tmp_path, ["--sync-batchnorm", "--batch-slices", "2", "--device", "cuda"], task="NormalizedDigits")
     assert ended.losses[-1] < ended.losses[0]

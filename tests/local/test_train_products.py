@@ -18,7 +18,8 @@ from ddp_trainer.metrics.storage.mmap_store import RANK, read
 
 FLAGS = (
     *("--task", "tests.local.train_layouts:Numbers", "--log-steps", "1", "--threads", "1", "--device", "cpu"),
-    *("--global-batch", "8", "--shards", "4", "--micro-batch", "2", "--learning-rate", "0.001", "--warmup-steps", "0"),
+    *("--global-batch", "8", "--batch-slices", "4", "--micro-batch", "2", "--learning-rate", "0.001"),
+    *("--warmup-steps", "0"),
     *("--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
 )
 LAYOUTS = (

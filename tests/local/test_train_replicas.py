@@ -19,7 +19,10 @@ from tests.local import train_half_voted, train_handed_on, train_slow_disk
 
 STEPS = 60
 SAVED_EVERY = 5
-TASK = ("--task", f"{train_half_voted.__name__}:SlowNumbers", "--global-batch", "16", "--shards", "4", "--epochs", "90")
+TASK = (
+    *("--task", f"{train_half_voted.__name__}:SlowNumbers", "--global-batch", "16", "--batch-slices", "4"),
+    *("--epochs", "90"),
+)
 PROGRAM = ("-m", train_half_voted.__name__, *TASK, "--max-steps", str(STEPS), "--log-steps", "1", "--log-json")
 FLAGS = (*PROGRAM, "--clip-norm", "0.2", "--schedule", "constant", "--evaluate-every", "99")
 

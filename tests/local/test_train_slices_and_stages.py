@@ -12,7 +12,7 @@ from tests.local.train_group import WorkerGroup
 
 FLAGS = (
     *("--task", "tests.local.train_layouts:Numbers", "--log-steps", "1", "--threads", "1", "--device", "cpu"),
-    *("--global-batch", "8", "--shards", "2", "--learning-rate", "0.001", "--warmup-steps", "0"),
+    *("--global-batch", "8", "--batch-slices", "2", "--learning-rate", "0.001", "--warmup-steps", "0"),
     *("--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
 )
 

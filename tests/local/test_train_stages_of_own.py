@@ -15,7 +15,7 @@ import torch
 from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
 
 COMMON = (
-    *("--log-steps", "1", "--threads", "1", "--device", "cpu", "--global-batch", "8", "--shards", "2"),
+    *("--log-steps", "1", "--threads", "1", "--device", "cpu", "--global-batch", "8", "--batch-slices", "2"),
     *("--warmup-steps", "0", "--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
 )
 STAGES = ("--parallel", "pp=2", "--micro-batch", "2")

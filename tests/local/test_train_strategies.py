@@ -25,9 +25,9 @@ def ddp(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     [
         pytest.param(["--strategy", "manual"], id="gradients averaged by hand"),
         pytest.param(["--strategy", "local-sgd", "--sync-steps", "1"], id="weights averaged after every step"),
-        pytest.param(["--micro-batch", "3"], id="shards cut into smaller passes"),
-        pytest.param(["--shards", "2"], id="one pass per step"),
-        pytest.param(["--shards", "2", "--static-graph"], id="static graph"),
+        pytest.param(["--micro-batch", "3"], id="slices cut into smaller passes"),
+        pytest.param(["--batch-slices", "2"], id="one pass per step"),
+        pytest.param(["--batch-slices", "2", "--static-graph"], id="static graph"),
         pytest.param(["--bucket-mb", "0.001", "--no-gradient-as-bucket-view"], id="small buckets"),
         pytest.param(["--activation-checkpointing"], id="activations computed again"),
         pytest.param(["--find-unused-parameters"], id="looking for unused weights"),
@@ -94,7 +94,7 @@ def test_weights_without_a_gradient_may_stay_as_they_are_on_request(tmp_path: Pa
 def test_a_static_graph_refuses_more_than_one_pass(tmp_path: Path) -> None:
     codes, said = fail(tmp_path, ["--static-graph"])
     assert codes == [Exit.USAGE] * 2
-    assert "--static-graph needs one pass per rank and step, and there are 8 shards for 2 ranks" in said
+    assert "--static-graph needs one pass per rank and step, and there are 8 batch slices for 2 ranks" in said
 
 
 def test_rank_0s_running_statistics_can_be_everybodys(tmp_path: Path) -> None:

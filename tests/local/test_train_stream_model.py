@@ -50,7 +50,8 @@ def start(
     log.mkdir()
     run = stage.launch(
         *("--nproc-per-node", str(ranks), "--max-restarts", "100000", "-m", train_on_stream_model.__name__),
-        *("--task", f"{train_on_stream_model.__name__}:EvenNumbers", "--global-batch", str(BATCH), "--shards", "4"),
+        *("--task", f"{train_on_stream_model.__name__}:EvenNumbers", "--global-batch", str(BATCH)),
+        *("--batch-slices", "4"),
         *("--epochs", "100000", "--max-steps", str(steps), "--log-json", "--schedule", "constant"),
         *("--optimizer", "sgd", "--evaluate-every", "100000", "--checkpoint-dir", str(log / "kept")),
         *("--checkpoint-steps", "5", *cut, *flags),

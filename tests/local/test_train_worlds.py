@@ -39,7 +39,7 @@ def test_every_loss_equals_that_of_one_rank_up_to_rounding(
 
 
 def test_running_statistics_and_a_nearly_empty_last_step_do_not_depend_on_the_world(tmp_path: Path) -> None:
-    flags = ["--task", NORMALIZED, "--global-batch", "16", "--shards", "4", "--epochs", "4", "--log-steps", "1"]
+    flags = ["--task", NORMALIZED, "--global-batch", "16", "--batch-slices", "4", "--epochs", "4", "--log-steps", "1"]
     # A bias before a normalization has no gradient but rounding, which AdamW would blow up to full steps.
     flags += ["--optimizer", "sgd"]
     seen = []

@@ -34,7 +34,7 @@ TASK = f"{__name__}:SmallDigits"
 
 
 class SmallDigits(Digits):
-    """Real digits, few enough that some shards of an epoch's last step are empty; convolution, BatchNorm, dropout."""
+    """Real digits, few enough that some slices of an epoch's last step are empty; convolution, BatchNorm, dropout."""
 
     name = "small-digits"
 
@@ -86,7 +86,7 @@ class _Unreadable(LabeledImages):
 
 
 class TornDigits(SmallDigits):
-    """Of some shards none can be read."""
+    """Of some slices none can be read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class OverflowingDigits(SmallDigits):
 
 
 class ThreeHeads(nn.Module):
-    """The second is used by some shards, the third by none."""
+    """The second is used by some slices, the third by none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class ThreeHeads(nn.Module):
 
 
 class UnusedDigits(SmallDigits):
-    """Some weights take part in some shards, some in none."""
+    """Some weights take part in some slices, some in none."""
 
     def model(self) -> nn.Module:
         return ThreeHeads()
@@ -136,7 +136,7 @@ class Runs:
         """By rank 0 of the last generation, to people."""
         self.notes: list[str] = []
         """What the runs told people about bits."""
-        self.shards: list[int] = []
+        self.batch_slices: list[int] = []
         """Of each rank, where they were balanced."""
         self.summary: dict[str, Any] = {}
         """Of the last generation that ended."""
@@ -162,7 +162,7 @@ class Runs:
                 if event["event"] == "summary":
                     self.summary = event["summary"]
                 if event["event"] == "balanced":
-                    self.shards = event["shards"]
+                    self.batch_slices = event["batch_slices"]
             codes = group.finish()
             self.said = group.stderr()
         self._generation += 1

@@ -17,7 +17,7 @@ _MARK = -7.0
 
 
 class PlainDigits(Digits):
-    """Without dropout, whose masks would depend on how a shard is cut into passes."""
+    """Without dropout, whose masks would depend on how a slice is cut into passes."""
 
     name = "plain-digits"
 
@@ -110,7 +110,7 @@ class NormalizedDigits(PlainDigits):
 
 
 class FlawedStatistics(NormalizedDigits):
-    """The marked sample itself is infinite, and so are the statistics of its shard."""
+    """The marked sample itself is infinite, and so are the statistics of its slice."""
 
     name = "flawed-statistics"
 

@@ -56,7 +56,7 @@ class Watched(Group):
 def beside(step: int) -> Checkpoint:
     """What stands beside pieces."""
     identity = Identity(task="", model="", data="", samples=0, seed=0, global_batch=0, order="")
-    rest = {"shards": 4, "generation": 1, "run_id": "", "world_size": 4, "sha256": "", "size_bytes": 0}
+    rest = {"batch_slices": 4, "generation": 1, "run_id": "", "world_size": 4, "sha256": "", "size_bytes": 0}
     manifest = Manifest(identity=identity, step=step, epoch=0, written_at=0.0, torch="", **rest)
     return pack_checkpoint({"skipped": 0, "step": step}, manifest)
 

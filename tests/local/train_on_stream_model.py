@@ -112,7 +112,7 @@ class EvenNumbers(Numbers):
 def prepare() -> None:
     """Let steps and groups be noted."""
     begin, commit, build = trainer.begin_step, trainer.commit_step, trainer.build_components
-    fetch = batch_slices.fetch_shard
+    fetch = batch_slices.fetch_slice
 
     def begun(state: Any, parts: Any) -> Any:
         DOOM.begin_step()
@@ -137,7 +137,7 @@ def prepare() -> None:
 
     trainer.begin_step, trainer.commit_step = begun, committed
     trainer.build_components = assembled
-    batch_slices.fetch_shard = fetched
+    batch_slices.fetch_slice = fetched
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main() -> None:
         optimizer,
         data,
         global_batch=8,
-        shards=3,
+        batch_slices=3,
         epochs=arguments.epochs,
         scheduler=scheduler,
         clip_norm=5.0,

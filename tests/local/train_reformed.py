@@ -72,7 +72,7 @@ def main() -> None:
     # Line-buffered: a killed process has written all it fetched.
     with Path(os.environ["FETCH_LOG"], str(os.getpid())).open("w", buffering=1) as log:
         data = Logged(log)
-        with elastic.run(model, optimizer, data, global_batch=BATCH, shards=4, epochs=EPOCHS) as job:
+        with elastic.run(model, optimizer, data, global_batch=BATCH, batch_slices=4, epochs=EPOCHS) as job:
             data.is_asked = True
             for step in job:
                 dawdle()

@@ -42,7 +42,7 @@ class _FailingImages(digits.LabeledImages):
 
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         self.fetches += 1
-        # Rank 1 of 2 owns four of eight shards: this is the second shard of its third step.
+        # Rank 1 of 2 owns four of eight slices: this is the second slice of its third step.
         if os.environ["RANK"] == "1" and self.fetches == 10:
             raise OSError(errno.EIO, "Input/output error")
         return super().batch(ids)

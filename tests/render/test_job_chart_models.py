@@ -37,10 +37,10 @@ def words(random: Random) -> Iterator[str | int]:
         yield from ("--model", random.choice(MODELS))
     if random.random() < 0.7:
         yield f"--pipeline-schedule={random.choice(SCHEDULES)}"
-    for flag, sizes in (("--global-batch", (8, 17, 12)), ("--micro-batch", (1, 3, 4, 8)), ("--shards", (8, 5))):
+    for flag, sizes in (("--global-batch", (8, 17, 12)), ("--micro-batch", (1, 3, 4, 8)), ("--batch-slices", (8, 5))):
         if random.random() < 0.4:
             yield from (flag, random.choice(sizes))
-    yield from random.choice([(), (), (), ("--parallel", "replicate=4"), ("--shards",), ("--micro-batch=2",)])
+    yield from random.choice([(), (), (), ("--parallel", "replicate=4"), ("--batch-slices",), ("--micro-batch=2",)])
 
 
 def scenario(number: int) -> dict[str, Any]:

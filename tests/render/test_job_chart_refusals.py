@@ -117,9 +117,11 @@ def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict
         ({"parallel": "replicate=1:2,shard=2", "nnodes": "1:4"}, "has no layout of 1 rank, which 1 node of 1 process"),
         ({"parallel": "tp=4", "nnodes": 4}, "allows tp=4, and a node has 1 process: slices of a tensor stay in a pod."),
         (
-            {"args": ["train", "--shards", "1"], "nproc": 4, "parallel": "shard=2,tp=2"},
-            "A batch of 1 shard cannot feed the 2 replicas and shards of 'shard=2,tp=2' (1 node of 4 processes).",
+            {"args": ["train", "--batch-slices", "1"], "nproc": 4, "parallel": "shard=2,tp=2"},
+            "A batch of 1 slice cannot feed the 2 replicas and shards of 'shard=2,tp=2' (1 node of 4 processes).",
         ),
+        ({"args": ["train", "--shards", "4"]}, "--shards is now --batch-slices."),
+        ({"args": ["train", "--workers=2"]}, "--workers is now --loader-workers."),
         ({"tolerations": ["a b"]}, "tolerations: 'a b' is no taint."),
         ({"tolerations": ["a:Never"]}, "EFFECT one of NoSchedule, PreferNoSchedule, NoExecute."),
         ({"topology": ["near=zone"]}, "topology: 'near=zone' is no wish about the nodes' places."),

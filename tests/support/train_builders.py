@@ -37,7 +37,7 @@ def a_manifest(step: int, **changes: object) -> Manifest:
         "identity": IDENTITY,
         "step": step,
         "epoch": 0,
-        "shards": 4,
+        "batch_slices": 4,
         "generation": 0,
         "run_id": "run",
         "world_size": 2,

@@ -39,7 +39,7 @@ def run(
     epochs: int = 1,
     max_steps: int | None = Config.max_steps,
     seed: int = Config.seed,
-    shards: int | None = Config.shards,
+    batch_slices: int | None = Config.batch_slices,
     scheduler: LRScheduler | None = None,
     clip_norm: float | None = Config.clip_norm,
     name: str = "elastic",
@@ -58,7 +58,7 @@ def run(
         epochs: Passes over the dataset.
         max_steps: Global steps after which the run ends; None for no limit.
         seed: Seed of the sample order and of random draws. Initial weights are those of rank 0.
-        shards: Largest number of ranks of the run; derived by default.
+        batch_slices: Largest number of ranks of the run; derived by default.
         scheduler: Learning rate scheduler, stepped with the optimizer after every global step.
         clip_norm: Largest norm of the whole gradient; None for no clipping.
         name: Name of the run. A checkpoint of another name is refused.
@@ -86,7 +86,7 @@ def run(
         epochs=epochs,
         max_steps=max_steps,
         seed=seed,
-        shards=shards,
+        batch_slices=batch_slices,
         clip_norm=clip_norm,
         checkpoint_dir=None if checkpoint_dir is None else Path(checkpoint_dir),
         checkpoint_steps=checkpoint_steps,

@@ -21,6 +21,9 @@
 {{/* Words of the reference trainer's: ddp_trainer.common.enums. */}}
 {{- define "ddp-job.wordsAreTheTrainers" -}}
 {{- $job := . -}}
+{{- range .c.renamed -}}
+{{- if (dict "job" $job "flag" .flag | include "ddp-job.argument" | fromJson).isSaid -}}{{- fail .sentence -}}{{- end -}}
+{{- end -}}
 {{- range .c.choices -}}
 {{- $said := dict "job" $job "flag" .flag | include "ddp-job.argument" | fromJson -}}
 {{- if and $said.isSaid (not (has $said.text .words)) -}}
@@ -29,7 +32,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The model as {layers, heads, globalBatch, shards, microBatch, schedule}; {} where another one is trained, or none can be. */}}
+{{/* The model as {layers, heads, globalBatch, batchSlices, microBatch, schedule}; {} where another one is trained, or none can be. */}}
 {{- define "ddp-job.ownGpt" -}}
 {{- $job := . -}}
 {{- $own := .c.ownGpt -}}
@@ -51,7 +54,7 @@
 {{- $_ := atoi $value | set $gpt $key -}}
 {{- end -}}
 {{- end -}}
-{{- range $key := list "globalBatch" "shards" "microBatch" -}}
+{{- range $key := list "globalBatch" "batchSlices" "microBatch" -}}
 {{- $given := get $said $key -}}
 {{- if and $given.isSaid (not (regexMatch $own.whole $given.text)) -}}{{- $isOurs = false -}}{{- end -}}
 {{- $_ := atoi $given.text | set $gpt $key -}}
@@ -105,22 +108,22 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Micro-batches of a step, in each part of a batch: those of its run of shards. */}}
+{{/* Micro-batches of a step, in each part of a batch: those of its run of batch slices. */}}
 {{- define "ddp-job.microBatchesFit" -}}
 {{- $job := . -}}
 {{- $gpt := .gpt -}}
 {{- $batch := int64 $gpt.globalBatch -}}
-{{- $shards := int64 $gpt.shards -}}
-{{- if not $shards -}}
-{{- $shards = 1 -}}
-{{- range until 63 -}}{{- if lt $shards (max $job.most $job.parts) -}}{{- $shards = mul $shards 2 -}}{{- end -}}{{- end -}}
-{{- $shards = min $shards $batch -}}
+{{- $slices := int64 $gpt.batchSlices -}}
+{{- if not $slices -}}
+{{- $slices = 1 -}}
+{{- range until 63 -}}{{- if lt $slices (max $job.most $job.parts) -}}{{- $slices = mul $slices 2 -}}{{- end -}}{{- end -}}
+{{- $slices = min $slices $batch -}}
 {{- end -}}
-{{- range $part := untilStep 0 (ternary .parts 0 (le .parts $shards) | int) 1 -}}
-{{- $first := dict "length" $shards "parts" $job.parts "part" $part | include "ddp-job.start" | atoi -}}
-{{- $beyond := dict "length" $shards "parts" $job.parts "part" (add1 $part) | include "ddp-job.start" | atoi -}}
-{{- $from := dict "length" $batch "parts" $shards "part" $first | include "ddp-job.start" | atoi -}}
-{{- $samples := sub (dict "length" $batch "parts" $shards "part" $beyond | include "ddp-job.start" | atoi) $from -}}
+{{- range $part := untilStep 0 (ternary .parts 0 (le .parts $slices) | int) 1 -}}
+{{- $first := dict "length" $slices "parts" $job.parts "part" $part | include "ddp-job.start" | atoi -}}
+{{- $beyond := dict "length" $slices "parts" $job.parts "part" (add1 $part) | include "ddp-job.start" | atoi -}}
+{{- $from := dict "length" $batch "parts" $slices "part" $first | include "ddp-job.start" | atoi -}}
+{{- $samples := sub (dict "length" $batch "parts" $slices "part" $beyond | include "ddp-job.start" | atoi) $from -}}
 {{- $size := ternary (min $gpt.microBatch $samples) (div $samples (mul 4 $job.pp)) (gt (int64 $gpt.microBatch) 0) | max 1 -}}
 {{- $count := div (add $samples $size -1) $size -}}
 {{- if and $job.asks.fills (lt $count $job.pp) -}}

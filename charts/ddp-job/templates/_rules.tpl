@@ -122,7 +122,8 @@
 {{- end -}}
 {{- $who = printf "the %d replicas and shards of '%s'" $eaters .spec.parallel -}}
 {{- end -}}
-{{- range $flag, $what := dict "--global-batch" "sample" "--shards" "shard" -}}
+{{- range $flag := list "--global-batch" "--batch-slices" -}}
+{{- $what := ternary "sample" "slice" (eq $flag "--global-batch") -}}
 {{- $said := dict "job" $ "flag" $flag | include "ddp-job.argument" | fromJson -}}
 {{- $count := ternary $said.text "-1" (regexMatch "^[0-9]{1,18}$" $said.text) | int64 -}}
 {{- if and (ge $count 0) (lt $count $eaters) -}}

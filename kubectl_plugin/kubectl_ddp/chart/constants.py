@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ddp_trainer.common import constants as names
 from ddp_trainer.common import parallel_dims as arithmetic
-from ddp_trainer.common.enums import CHOICES
+from ddp_trainer.common.enums import CHOICES, RENAMED, renamed_flag
 from ddp_trainer.common.model_constraints import SCHEDULES
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict
 from kubectl_ddp.cluster.kueue_positions import WORKLOADS
@@ -137,6 +137,7 @@ def _rules() -> dict[str, Any]:
             },
         },
         "choices": [{"flag": flag, "words": [str(word) for word in words]} for flag, words in CHOICES.items()],
+        "renamed": [{"flag": flag, "sentence": renamed_flag(flag)} for flag in RENAMED],
         "clashes": [_conflict_entry(clash) for clash in (*CLASHES, *WITHOUT_SHARD)],
         "leastGrace": rules.LEAST_GRACE_SECONDS,
         "trainer": TRAINER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ddp_trainer.common.model_constraints import logical_shards, of_micro_batches, share
+from ddp_trainer.common.model_constraints import count_batch_slices, of_micro_batches, share
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.recomputation import TRIED, Recomputation
@@ -86,23 +86,26 @@ def _microbatch_error(layout: Layout, work: Work) -> str:
 def _least_passes(layout: Layout, work: Work, size: int) -> int:
     """Return the number of micro-batches on the rank with the fewest, with the trainer's division of a batch."""
     parts = layout.data_size
-    return -(-share(parts - 1, parts=parts, shards=_shards(layout, work), global_batch=work.global_batch) // size)
+    slices = _batch_slices(layout, work)
+    return -(-share(parts - 1, parts=parts, batch_slices=slices, global_batch=work.global_batch) // size)
 
 
-def _shards(layout: Layout, work: Work) -> int:
-    """Return the number of shards of a batch in the trainer."""
-    return logical_shards(work.shards, max_ranks=layout.world, parts=layout.data_size, global_batch=work.global_batch)
+def _batch_slices(layout: Layout, work: Work) -> int:
+    """Return the number of batch slices in the trainer."""
+    return count_batch_slices(
+        work.batch_slices, max_ranks=layout.world, parts=layout.data_size, global_batch=work.global_batch
+    )
 
 
 def _at_once(layout: Layout, work: Work) -> tuple[int, int]:
     """Return the maximum samples of one pass on a rank, and the number of such passes, for the rank with the most.
 
-    Without a pipeline, the trainer computes each shard of a batch separately. A pipeline computes all of them together.
+    Without a pipeline, the trainer computes each batch slice separately. A pipeline computes all of them together.
     """
     if layout.pp > 1:
         return -(-work.global_batch // layout.data_size), 1
-    shards = _shards(layout, work)
-    return -(-work.global_batch // shards), -(-shards // layout.data_size)
+    slices = _batch_slices(layout, work)
+    return -(-work.global_batch // slices), -(-slices // layout.data_size)
 
 
 def choices(layout: Layout, work: Work) -> Iterator[Choice]:

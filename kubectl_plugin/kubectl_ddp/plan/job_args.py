@@ -18,7 +18,7 @@ from kubectl_ddp.spec.reference_model import GLOBAL_BATCH, MODEL, SIZES, TASK, V
 from kubectl_ddp.spec.trainer_options import invalid_options
 
 MICRO_BATCH: Final = "--micro-batch"
-SHARDS: Final = "--shards"
+BATCH_SLICES: Final = "--batch-slices"
 _DEFAULTS: Final[Mapping[str, str]] = {
     "--model": MODEL,
     "--window": "128",
@@ -50,14 +50,14 @@ def parse_job_args(args: Sequence[str]) -> tuple[Shape, Work]:
     for misfit in invalid_options(args):
         raise UsageError(misfit.message, hint=misfit.help)
     shape = _gpt(words["--model"], _parse_int("--window", words["--window"]))
-    micro, shards = last_flag_value(args, MICRO_BATCH), last_flag_value(args, SHARDS)
+    micro, batch_slices = last_flag_value(args, MICRO_BATCH), last_flag_value(args, BATCH_SLICES)
     work = Work(
         sequence=shape.window,
         global_batch=_parse_int("--global-batch", words["--global-batch"]),
         precision=_precision(words["--precision"]),
         optimizer=OptimizerName(words["--optimizer"]),
         micro_batch=None if micro is None else _parse_int(MICRO_BATCH, micro),
-        shards=None if shards is None else _parse_int(SHARDS, shards),
+        batch_slices=None if batch_slices is None else _parse_int(BATCH_SLICES, batch_slices),
         recomputation=parse_recompute(args),
     )
     return shape, work

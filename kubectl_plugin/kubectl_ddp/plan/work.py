@@ -42,8 +42,8 @@ class Work:
     optimizer: OptimizerName = OptimizerName.ADAMW
     micro_batch: int | None = None
     """Samples of one pass; None to choose it."""
-    shards: int | None = None
-    """Number of shards of a batch; None for the trainer's default."""
+    batch_slices: int | None = None
+    """Number of slices of a batch; None for the trainer's default."""
     recomputation: Recomputation | None = None
     """Recomputation in the backward pass; None to choose it."""
     efficiency: float = 0.6

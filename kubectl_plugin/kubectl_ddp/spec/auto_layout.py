@@ -61,8 +61,8 @@ def plan_layout(values: Mapping[str, Any]) -> PlannedLayout:
         found = plan(shape, replace(work, recomputation=None), machine, found.refusal)
     require_feasible_plan(found)
     for way, layouts in _elastic(found, values["nnodes"], values["nproc"]):
-        if model.shards is not None and layouts.largest.data_size > model.shards:
-            continue  # some ranks would have no shard to learn from
+        if model.batch_slices is not None and layouts.largest.data_size > model.batch_slices:
+            continue  # some ranks would have no slice to learn from
         if not any(_layout_violations(model, layouts, way, values)):
             more = _chosen_flags(way, work, args)
             return PlannedLayout(layouts, more, _why(way, layouts, more, found))

@@ -16,7 +16,7 @@ from typing import Final
 from ddp_trainer.common.model_constraints import (
     SCHEDULES,
     Violation,
-    logical_shards,
+    count_batch_slices,
     micro_batch_size,
     of_micro_batches,
     of_slices,
@@ -39,7 +39,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "model": "--model",
     "schedule": "--pipeline-schedule",
     "globalBatch": "--global-batch",
-    "shards": "--shards",
+    "batchSlices": "--batch-slices",
     "microBatch": "--micro-batch",
 }
 """Flags to read, by the chart's key."""
@@ -53,7 +53,7 @@ class ReferenceModel:
     layers: int
     heads: int
     global_batch: int
-    shards: int | None
+    batch_slices: int | None
     micro_batch: int | None
     schedule: str
 
@@ -69,9 +69,10 @@ class ReferenceModel:
     def _micro_batches(self, layout: Layout, max_ranks: int) -> Iterator[int]:
         """Yield the number of micro-batches of each part of the batch."""
         parts = layout.data_size
-        shards = logical_shards(self.shards, max_ranks=max_ranks, parts=parts, global_batch=self.global_batch)
-        for part in range(parts if parts <= shards else 0):  # the trainer reports the error if some parts have no shard
-            samples = share(part, parts=parts, shards=shards, global_batch=self.global_batch)
+        batch = self.global_batch
+        slices = count_batch_slices(self.batch_slices, max_ranks=max_ranks, parts=parts, global_batch=batch)
+        for part in range(parts if parts <= slices else 0):  # the trainer reports parts without a slice
+            samples = share(part, parts=parts, batch_slices=slices, global_batch=batch)
             yield -(-samples // max(1, micro_batch_size(samples, self.micro_batch, layout.pp)))
 
 
@@ -83,7 +84,7 @@ def runs_the_trainer(program: Program) -> bool:
 def last_flag_value(args: Sequence[str], flag: str) -> str | None:
     """Return the last value of a flag, or None if it is not given.
 
-    >>> last_flag_value(["--shards", "4", "--shards=8"], "--shards")
+    >>> last_flag_value(["--batch-slices", "4", "--batch-slices=8"], "--batch-slices")
     '8'
     """
     found = None
@@ -100,16 +101,16 @@ def reference_model(program: Program, args: Sequence[str]) -> ReferenceModel | N
     if not runs_the_trainer(program) or said["task"] != TASK:
         return None
     sizes, schedule = _sizes(said["model"] or MODEL), said["schedule"] or SCHEDULE
-    counts = [said[key] for key in ("globalBatch", "shards", "microBatch")]
+    counts = [said[key] for key in ("globalBatch", "batchSlices", "microBatch")]
     is_sound = all(count is None or WHOLE.fullmatch(count) for count in counts)
     if sizes is None or schedule not in SCHEDULES or not is_sound:
         return None
-    batch, shards, micro_batch = (None if count is None else int(count) for count in counts)
+    batch, batch_slices, micro_batch = (None if count is None else int(count) for count in counts)
     return ReferenceModel(
         layers=sizes["layers"],
         heads=sizes["heads"],
         global_batch=batch or GLOBAL_BATCH,
-        shards=shards,
+        batch_slices=batch_slices,
         micro_batch=micro_batch,
         schedule=schedule,
     )

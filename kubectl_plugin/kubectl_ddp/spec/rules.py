@@ -109,7 +109,7 @@ def _validate_trainer_args(spec: JobSpec) -> None:
 def _validate_batch_size(spec: JobSpec) -> None:
     nodes, eaters = _max_data_size(spec)
     who = f"{eaters} ranks" if spec.parallel is None else f"the {eaters} replicas and shards of '{spec.parallel}'"
-    for flag, what in (("--global-batch", "sample"), ("--shards", "shard")):
+    for flag, what in (("--global-batch", "sample"), ("--batch-slices", "slice")):
         count = trainer_argument(spec, flag)
         if count is not None and count < eaters:
             raise UsageError(

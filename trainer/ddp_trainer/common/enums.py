@@ -1,6 +1,7 @@
-"""Option values of the trainer that ``kubectl ddp`` and the chart check before a job is sent.
+"""Options of the trainer that ``kubectl ddp`` and the chart check before a job is sent.
 
-:func:`unknown` reports values that an option does not have. The chart reads the values as data. Standard library only.
+:func:`unknown` reports flags that have another name now and values that an option does not have. The chart reads both
+as data. Standard library only.
 """
 
 from __future__ import annotations
@@ -46,8 +47,21 @@ CHOICES: Final[Mapping[str, type[StrEnum]]] = {
 """Allowed values of each flag."""
 
 
+RENAMED: Final[Mapping[str, str]] = {"--shards": "--batch-slices", "--workers": "--loader-workers"}
+"""Former name of a flag → its name. A former name is refused."""
+
+
+def renamed_flag(flag: str) -> str:
+    """Return the sentence that refuses the former name of a flag; empty for every other word.
+
+    >>> renamed_flag("--shards")
+    '--shards is now --batch-slices.'
+    """
+    return f"{flag} is now {RENAMED[flag]}." if flag in RENAMED else ""
+
+
 def unknown(said: Callable[[str], str | None]) -> Iterator[Violation]:
-    """Yield a violation for each flag whose value is not allowed.
+    """Yield a violation for each flag that has another name now, or whose value is not allowed.
 
     Args:
         said: Returns the value of a flag, or None where the flag was not given.
@@ -55,6 +69,9 @@ def unknown(said: Callable[[str], str | None]) -> Iterator[Violation]:
     >>> next(unknown({"--optimizer": "lion"}.get))
     Violation(message="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')
     """
+    for flag in RENAMED:
+        if said(flag) is not None:
+            yield Violation(renamed_flag(flag), "")
     for flag, words in CHOICES.items():
         word = said(flag)
         if word is not None and word not in set(words):

@@ -103,12 +103,12 @@ def micro_batch_size(samples: int, most: int | None, pp: int) -> int:
     return max(1, min(most, samples) if most is not None else samples // (4 * pp))
 
 
-def logical_shards(asked: int | None, *, max_ranks: int, parts: int, global_batch: int) -> int:
-    """Return the number of shards of a batch: ``asked``, else a power of two that is enough for the most ranks.
+def count_batch_slices(asked: int | None, *, max_ranks: int, parts: int, global_batch: int) -> int:
+    """Return the number of batch slices: ``asked``, else a power of two that is enough for the most ranks.
 
     The default is at most ``global_batch``.
 
-    >>> logical_shards(None, max_ranks=6, parts=3, global_batch=64)
+    >>> count_batch_slices(None, max_ranks=6, parts=3, global_batch=64)
     8
     """
     if asked is not None:
@@ -116,14 +116,14 @@ def logical_shards(asked: int | None, *, max_ranks: int, parts: int, global_batc
     return int(min(1 << (max(max_ranks, parts) - 1).bit_length(), global_batch))
 
 
-def share(part: int, *, parts: int, shards: int, global_batch: int) -> int:
-    """Return the samples of a step that one of ``parts`` parts of a batch has; each part is a run of shards.
+def share(part: int, *, parts: int, batch_slices: int, global_batch: int) -> int:
+    """Return the samples of a step that one of ``parts`` parts of a batch has; each part is a run of batch slices.
 
-    >>> [share(part, parts=3, shards=8, global_batch=32) for part in range(3)]
+    >>> [share(part, parts=3, batch_slices=8, global_batch=32) for part in range(3)]
     [12, 12, 8]
     """
-    first, beyond = (_start(shards, parts, each) for each in (part, part + 1))
-    return _start(global_batch, shards, beyond) - _start(global_batch, shards, first)
+    first, beyond = (_start(batch_slices, parts, each) for each in (part, part + 1))
+    return _start(global_batch, batch_slices, beyond) - _start(global_batch, batch_slices, first)
 
 
 def _start(length: int, parts: int, part: int) -> int:

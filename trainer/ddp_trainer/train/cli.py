@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.enums import renamed_flag
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.process.stdio import print_safe
 from ddp_trainer.train.api import run
@@ -80,7 +81,10 @@ def parse(argv: Sequence[str]) -> Config:
     known, unknown = parser.parse_known_args(list(argv))
     if unknown:
         flags = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001 - no public list
-        near = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        said = unknown[0].partition("=")[0]
+        if renamed := renamed_flag(said):
+            raise BadConfig(renamed)
+        near = get_close_matches(said, flags, n=1)
         hint = f"Did you mean {near[0]}?" if near else "See python -m ddp_trainer train --help."
         raise BadConfig(f"There is no flag {unknown[0]!r}.", hint=hint)
     return Config(**vars(known))

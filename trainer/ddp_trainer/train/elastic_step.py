@@ -16,7 +16,7 @@ from ddp_trainer.train.data.batch_plan import digest
 from ddp_trainer.train.data.keyed_rng import Stream
 from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Batch
-from ddp_trainer.train.loop.batch_slices import StepResult, fetch_shard
+from ddp_trainer.train.loop.batch_slices import StepResult, fetch_slice
 from ddp_trainer.train.loop.group_components import GroupComponents
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.utils.errors import BadTask
@@ -25,7 +25,7 @@ from ddp_trainer.train.utils.errors import BadTask
 class Step:
     """This rank's part of a global step: iterate over its batches, and pass the loss of each to :meth:`backward`.
 
-    There is one batch for each logical shard that this rank owns. A rank may therefore have several batches, or none in
+    There is one batch for each batch slice that this rank owns. A rank may therefore have several batches, or none in
     the last step of an epoch.
     """
 
@@ -47,8 +47,8 @@ class Step:
     def __iter__(self) -> Iterator[Batch]:
         parts = self._parts
         for request in self.samples_of_all.own:
-            batch, _ = fetch_shard(parts, request, self.result)
-            parts.random.enter(Stream.MODEL, self.number, request.shard)
+            batch, _ = fetch_slice(parts, request, self.result)
+            parts.random.enter(Stream.MODEL, self.number, request.slice_index)
             self._waiting = request.ids
             yield batch
             if self._waiting is not None:
@@ -56,7 +56,7 @@ class Step:
                     f"A batch of step {self.number} was not given to step.backward.",
                     hint="Call step.backward(loss) once for each batch.",
                 )
-            parts.buffers.shard_done()
+            parts.buffers.slice_done()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of the last batch.

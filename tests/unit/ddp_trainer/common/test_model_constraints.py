@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.enums import PipelineSchedule
-from ddp_trainer.common.model_constraints import SCHEDULES, logical_shards, share
+from ddp_trainer.common.model_constraints import SCHEDULES, count_batch_slices, share
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.batch_plan import choose_shards, shares
+from ddp_trainer.train.data.batch_plan import choose_batch_slices, shares
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches
 from ddp_trainer.train.tasks.text import VOCABULARY
@@ -25,12 +25,12 @@ from tests.jobs import a_job
 
 
 @given(st.integers(1, 300), st.integers(1, 60), st.integers(1, 40))
-def test_samples_of_a_part_are_those_that_the_trainer_gives_it(batch: int, shards: int, parts: int) -> None:
-    shards = min(shards, batch)
-    parts = min(parts, shards)
-    counted = [share(part, parts=parts, shards=shards, global_batch=batch) for part in range(parts)]
-    assert counted == shares(batch, shards, parts)
-    assert logical_shards(None, max_ranks=parts, parts=parts, global_batch=batch) == choose_shards(
+def test_samples_of_a_part_are_those_that_the_trainer_gives_it(batch: int, batch_slices: int, parts: int) -> None:
+    batch_slices = min(batch_slices, batch)
+    parts = min(parts, batch_slices)
+    counted = [share(part, parts=parts, batch_slices=batch_slices, global_batch=batch) for part in range(parts)]
+    assert counted == shares(batch, batch_slices, parts)
+    assert count_batch_slices(None, max_ranks=parts, parts=parts, global_batch=batch) == choose_batch_slices(
         None, promised_ranks=parts, max_ranks=parts, world_size=parts, global_batch=batch
     )
 

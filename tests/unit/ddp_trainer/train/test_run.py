@@ -159,8 +159,8 @@ def kill_after(calls: int) -> Callable[[Tensor], None]:
 
 
 def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Path) -> None:
-    whole = run(a_config(tmp_path / "whole", shards=1), Lines(), env=HERE)
-    config = a_config(tmp_path / "killed", shards=1, checkpoint_steps=4, checkpoint_seconds=None)
+    whole = run(a_config(tmp_path / "whole", batch_slices=1), Lines(), env=HERE)
+    config = a_config(tmp_path / "killed", batch_slices=1, checkpoint_steps=4, checkpoint_seconds=None)
     with pytest.raises(Killed):
         run(config, Lines(kill_after(7)), env=HERE)
     journal = Journal()
@@ -177,7 +177,7 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
 
 
 def test_lost_steps_add_up_over_restarts_without_any_checkpoint(tmp_path: Path) -> None:
-    config = a_config(tmp_path, shards=1, checkpoint_seconds=None)
+    config = a_config(tmp_path, batch_slices=1, checkpoint_seconds=None)
     for calls in (3, 2):
         with pytest.raises(Killed):
             run(config, Lines(kill_after(calls)), env=HERE)
@@ -197,9 +197,9 @@ def test_a_finished_run_with_more_epochs_goes_on(tmp_path: Path) -> None:
     assert run(a_config(tmp_path, epochs=6), Lines(), env=HERE).summary.steps == 18
 
 
-def test_shards_of_the_checkpoint_are_kept_when_none_are_asked_for(tmp_path: Path) -> None:
-    run(a_config(tmp_path, shards=2, epochs=1), Lines(), env=HERE)
-    assert run(a_config(tmp_path), Lines(), env=HERE).summary.shards == 2
+def test_slices_of_the_checkpoint_are_kept_when_none_are_asked_for(tmp_path: Path) -> None:
+    run(a_config(tmp_path, batch_slices=2, epochs=1), Lines(), env=HERE)
+    assert run(a_config(tmp_path), Lines(), env=HERE).summary.batch_slices == 2
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
@@ -258,13 +258,13 @@ def test_a_plain_torch_data_set_will_do() -> None:
 def test_run_is_the_packages_function_however_often_it_is_called() -> None:
     # A module of this name would take the function's place as soon as it is imported, which the first call does.
     for _ in range(2):
-        assert train.run(Config(epochs=1, global_batch=4, shards=1), Lines(), env=HERE).summary.steps == 3
+        assert train.run(Config(epochs=1, global_batch=4, batch_slices=1), Lines(), env=HERE).summary.steps == 3
 
 
 def test_a_data_set_smaller_than_a_global_batch_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
-    train.run(Config(epochs=1, global_batch=16, shards=2), Lines(), env=HERE)
+    train.run(Config(epochs=1, global_batch=16, batch_slices=2), Lines(), env=HERE)
     said = capsys.readouterr().err
     assert "10 samples per rank" in said
     assert "The data set has 10 samples, fewer than the global batch of 16: every epoch is one step of all" in said
-    train.run(Config(epochs=1, global_batch=10, shards=2), Lines(), env=HERE)
+    train.run(Config(epochs=1, global_batch=10, batch_slices=2), Lines(), env=HERE)
     assert "fewer than" not in capsys.readouterr().err

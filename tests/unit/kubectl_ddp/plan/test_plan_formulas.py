@@ -126,11 +126,11 @@ def test_stages_keep_a_buffer_for_all_that_they_receive_in_a_step() -> None:
     assert taken(4, 516) - taken(4, 500) == 2 * 16 * stream
 
 
-def test_a_rank_computes_each_of_its_shards_of_a_batch_by_itself() -> None:
-    # 64 samples are 8 shards for 8 ranks, of which each of the 4 parts has two of 8 samples.
+def test_a_rank_computes_each_of_its_slices_of_a_batch_by_itself() -> None:
+    # 64 samples are 8 slices for 8 ranks, of which each of the 4 parts has two of 8 samples.
     step = Work(sequence=32, global_batch=64, micro_batch=16, recomputation=NOTHING)
     assert list(choices(Layout(shard=4, tp=2), step)) == [Choice(Layout(shard=4, tp=2), 8, 2, NOTHING)]
-    assert list(choices(Layout(shard=4, tp=2), replace(step, shards=4))) == [
+    assert list(choices(Layout(shard=4, tp=2), replace(step, batch_slices=4))) == [
         Choice(Layout(shard=4, tp=2), 16, 1, NOTHING)
     ]
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 import torch
 
-from ddp_trainer.common.model_constraints import logical_shards, micro_batch_size, share
+from ddp_trainer.common.model_constraints import count_batch_slices, micro_batch_size, share
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.config import Config
@@ -47,9 +47,9 @@ def demand_of_trainer(layout: Layout, words: list[str]) -> None:
     for index in range(layout.pp):
         model.pipeline_stage(index, layout.pp)
     parts, batch = layout.data_size, config.global_batch
-    shards = logical_shards(config.shards, max_ranks=layout.world, parts=parts, global_batch=batch)
+    batch_slices = count_batch_slices(config.batch_slices, max_ranks=layout.world, parts=parts, global_batch=batch)
     for part in range(parts):
-        samples = share(part, parts=parts, shards=shards, global_batch=batch)
+        samples = share(part, parts=parts, batch_slices=batch_slices, global_batch=batch)
         size = micro_batch_size(samples, config.micro_batch, layout.pp)
         check_micro_batches(config.pipeline_schedule, -(-samples // size), layout.pp)
 

@@ -96,8 +96,8 @@ def test_an_elastic_job_grows_by_whole_replicas() -> None:
     assert "with all nodes" in found.notes[0]
 
 
-def test_no_rank_is_left_without_a_shard_of_the_samples() -> None:
-    layouts = resolved(f"{LARGE} --shards 4").spec.parallel
+def test_no_rank_is_left_without_a_slice_of_the_samples() -> None:
+    layouts = resolved(f"{LARGE} --batch-slices 4").spec.parallel
     assert layouts is not None
     assert layouts.largest.data_size <= 4
 

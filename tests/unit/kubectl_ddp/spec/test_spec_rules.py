@@ -36,7 +36,7 @@ from tests.jobs import a_job
             "A batch of 3 samples cannot feed 4 ranks (2 nodes of 2 processes).",
         ),
         ({"args": ("train", "--global-batch=3")}, "Raise --global-batch to 4 or more"),
-        ({"args": ("train", "--shards", "2")}, "A batch of 2 shards cannot feed 4 ranks"),
+        ({"args": ("train", "--batch-slices", "2")}, "A batch of 2 slices cannot feed 4 ranks"),
         ({"grace_seconds": 4}, "4 seconds of grace are too few"),
         ({"deadline_seconds": 0}, "A deadline of 0 seconds would stop the job before it starts."),
         ({"env": {"A": "1"}, "secret_env": {"A": SecretKey("s", "k")}}, "A is given twice, in env and in secretEnv."),
@@ -87,7 +87,7 @@ def test_the_trainer_without_arguments_is_its_own_business_too() -> None:
 
 
 def test_a_batch_as_large_as_the_world_is_enough() -> None:
-    assert a_job(args=("train", "--global-batch", "4", "--shards", "4")).largest_world == 4
+    assert a_job(args=("train", "--global-batch", "4", "--batch-slices", "4")).largest_world == 4
 
 
 @pytest.mark.parametrize(

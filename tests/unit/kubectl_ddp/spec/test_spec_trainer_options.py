@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.common.enums import CHOICES
+from ddp_trainer.common.enums import CHOICES, RENAMED
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict, Where
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.cli import parse
@@ -84,6 +84,16 @@ def test_words_that_the_trainer_has_not_are_refused_with_those_it_has(flag: str,
         UsageError, match=rf"The trainer has no {flag} 'foo'\. Give {', '.join([*CHOICES[flag]][:-1])} or "
     ):
         a_job(args=("train", f"{flag}=foo"), **job)
+
+
+@pytest.mark.parametrize(("flag", "now"), RENAMED.items())
+def test_a_flag_of_the_trainer_with_another_name_now_is_refused_with_it(flag: str, now: str) -> None:
+    for said in ((flag, "4"), (f"{flag}=4",), (flag,)):
+        with pytest.raises(BadConfig, match=f"^{flag} is now {now}[.]$"):
+            parse(said)
+        with pytest.raises(UsageError, match=f"^{flag} is now {now}[.]$"):
+            a_job(args=("train", *said))
+        a_job(program=Module("vision.train"), args=said)
 
 
 def test_a_job_without_a_layout_has_no_options_of_shard() -> None:

@@ -79,7 +79,7 @@ class Manifest:
     step: _Count
     """Number of committed global steps; the next step has this number."""
     epoch: _Count
-    shards: _Count
+    batch_slices: _Count
     generation: _Count
     run_id: str
     world_size: _Count
@@ -185,14 +185,14 @@ def architecture(model: nn.Module) -> str:
         ) from None
 
 
-def check_same_run(manifest: Manifest, own: Identity, *, where: str, shards: int | None) -> None:
+def check_same_run(manifest: Manifest, own: Identity, *, where: str, batch_slices: int | None) -> None:
     """Check that a checkpoint belongs to this run.
 
     Args:
         manifest: Manifest of the checkpoint.
         own: Identity of this run.
         where: Location of the checkpoint, for the message.
-        shards: Number of logical shards of this run; None to skip their comparison.
+        batch_slices: Number of batch slices of this run; None to skip their comparison.
 
     Raises:
         CheckpointMismatch: A property that decides what is computed differs; the message has both values.
@@ -203,19 +203,20 @@ def check_same_run(manifest: Manifest, own: Identity, *, where: str, shards: int
             hint="Go on with the version that wrote it, or give another --checkpoint-dir.",
         )
     pairs = [(name, getattr(manifest.identity, name), getattr(own, name)) for name in _COMPARED]
-    if shards is not None:
-        pairs.append(("shards", manifest.shards, shards))
+    if batch_slices is not None:
+        pairs.append(("batch_slices", manifest.batch_slices, batch_slices))
     different = [(name, theirs, ours) for name, theirs, ours in pairs if theirs != ours]
     if different:
         name, theirs, ours = different[0]
+        what = _COMPARED.get(name, "number of batch slices")
         raise CheckpointMismatch(
-            f"The checkpoint {where} was written with {_COMPARED.get(name, name)} {theirs}, and this run has {ours}.",
+            f"The checkpoint {where} was written with {what} {theirs}, and this run has {ours}.",
             hint=f"{_mismatch_hint(name, theirs)} to go on from it, or give another --checkpoint-dir to start anew.",
         )
 
 
 def _mismatch_hint(name: str, value: object) -> str:
-    if name in {"seed", "global_batch", "shards"}:
+    if name in {"seed", "global_batch", "batch_slices"}:
         return f"Give {flag(name)} {value}"
     return f"Bring back that {_COMPARED.get(name, name)}"
 

@@ -73,7 +73,7 @@ class Summary:
     world_size: int
     """Number of ranks at the end."""
     global_batch: int
-    shards: int
+    batch_slices: int
     seed: int
     generation: int
 

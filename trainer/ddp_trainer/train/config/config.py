@@ -78,9 +78,9 @@ def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
     )
     most = config.global_batch
     yield (
-        config.shards is not None and config.shards > most,
-        f"--shards is {config.shards}, but a global batch of {most} holds no more than {most} shards.",
-        "Raise --global-batch or lower --shards.",
+        config.batch_slices is not None and config.batch_slices > most,
+        f"--batch-slices is {config.batch_slices}, but a global batch of {most} has at most {most} slices.",
+        "Raise --global-batch or lower --batch-slices.",
     )
 
 
@@ -91,7 +91,7 @@ def _world_dependent_options(config: Config) -> Iterator[tuple[object, str]]:
     yield config.strategy is not StrategyName.DDP and f"--strategy {config.strategy}", why
     yield _given(config, "compile"), "a compiler chooses kernels by the shapes that a process has seen before"
     yield _given(config, "sync_batchnorm"), "it normalizes by the samples that are computed together"
-    yield _given(config, "broadcast_buffers"), "rank 0 has other shards in another world"
+    yield _given(config, "broadcast_buffers"), "rank 0 has other batch slices in another world"
 
 
 def _given(config: Config, *names: str) -> str:

@@ -55,7 +55,7 @@ class Level(StrEnum):
     EXACT = "exact"
     """Results are bit-identical."""
     FAST = "fast"
-    """Same samples in the same steps. Each rank computes its shards as one batch, and nothing else is guaranteed."""
+    """Same samples in the same steps. Each rank computes its batch slices at once, and nothing else is guaranteed."""
 
 
 class Recompute(StrEnum):
@@ -100,7 +100,7 @@ class OnBadSample(StrEnum):
 
 
 class BalancerName(StrEnum):
-    """Assignments of logical shards to ranks."""
+    """Assignments of batch slices to ranks."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
@@ -215,7 +215,7 @@ class RunOptions(OptionGroup, heading="run"):
         at_least(1),
         Constraint(lambda value: value <= LARGEST_BATCH, f"Give {LARGEST_BATCH} or fewer."),
     )
-    shards: int | None = option(None, "logical shards of a global batch: the maximum number of ranks", at_least(1))
+    batch_slices: int | None = option(None, "slices of every global batch: the maximum number of ranks", at_least(1))
     seed: int = option(
         0,
         "seed of the initial weights, the sample order and all random draws",
@@ -241,10 +241,10 @@ class TaskOptions(OptionGroup, heading="task"):
 class DataOptions(OptionGroup, heading="data"):
     """Reading of samples and their distribution over ranks."""
 
-    workers: int = option(0, "processes per rank that read samples ahead", at_least(0))
-    prefetch: int = option(2, "logical shards that each of them reads ahead", at_least(1))
+    loader_workers: int = option(0, "processes per rank that read samples ahead", at_least(0))
+    prefetch: int = option(2, "batch slices that each of them reads ahead", at_least(1))
     on_bad_sample: OnBadSample = option(OnBadSample.FAIL, "action on a sample that cannot be read")
-    balance: BalancerName = option(BalancerName.STATIC, "dynamic assigns fewer logical shards to a slow rank")
+    balance: BalancerName = option(BalancerName.STATIC, "dynamic assigns fewer batch slices to a slow rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +292,7 @@ class StrategyOptions(OptionGroup, heading="strategy"):
     sync_steps: int = option(8, "of local-sgd: steps between two synchronizations", at_least(1))
     find_unused_parameters: bool = option(False, "some weights take no part in some steps (as in DDP)")
     static_graph: bool = option(False, "every pass uses the same weights in the same order (as in DDP)")
-    broadcast_buffers: bool = option(False, "running statistics are rank 0's, not the mean over all logical shards")
+    broadcast_buffers: bool = option(False, "running statistics are rank 0's, not the mean over all batch slices")
     bucket_mb: float | None = option(None, "size of a gradient bucket in MiB", POSITIVE)
     gradient_as_bucket_view: bool = option(True, "gradients are views of the buckets: one copy less")
     sync_batchnorm: bool = option(False, "BatchNorm normalizes over the samples of all ranks; on GPUs")
@@ -308,7 +308,7 @@ class ComputeOptions(OptionGroup, heading="speed and memory"):
     """Precision, memory and speed of a step."""
 
     precision: PrecisionName = option(PrecisionName.FP32, "number format of the forward and backward pass")
-    micro_batch: int | None = option(None, "maximum samples in one pass: larger shards are cut", at_least(1))
+    micro_batch: int | None = option(None, "maximum samples in one pass: larger batch slices are cut", at_least(1))
     activation_checkpointing: bool = option(False, "recompute activations in the backward pass, to save memory")
     recompute: Recompute | int = option(
         Recompute.ALL,

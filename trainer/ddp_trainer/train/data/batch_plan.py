@@ -1,8 +1,8 @@
-"""Assignment of samples to global steps, logical shards and ranks, as pure arithmetic.
+"""Assignment of samples to global steps, batch slices and ranks, as pure arithmetic.
 
 Global step ``k`` of epoch ``e`` consumes ``order(e)[k*G : (k+1)*G]``. ``order`` is a permutation that depends only on
-(seed, epoch), and ``G`` is the global batch. The batch is cut into ``V`` logical shards, and every rank owns a
-contiguous range of shards. The number of ranks determines which rank computes a sample, but not the step. A run may
+(seed, epoch), and ``G`` is the global batch. The batch is cut into ``V`` batch slices, and every rank owns a
+contiguous range of slices. The number of ranks determines which rank computes a sample, but not the step. A run may
 therefore change its world size between any two steps and still use every sample exactly once per epoch.
 """
 
@@ -32,7 +32,7 @@ class BatchPlan:
     samples: int
     """Size of the training set."""
     global_batch: int
-    shards: int
+    batch_slices: int
     seed: int
     epochs: int
     max_steps: int | None = None
@@ -88,13 +88,13 @@ class BatchPlan:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""
         return max(1, self.samples // self.global_batch - step % self.steps_per_epoch)
 
-    def shard(self, step: int, shard: int) -> Tensor:
-        """Return the sample ids of one logical shard of a global step: int64.
+    def slice_ids(self, step: int, slice_index: int) -> Tensor:
+        """Return the sample ids of one batch slice of a global step: int64.
 
-        The sizes of the shards of a step differ by at most one, and may be 0 in a partial step.
+        The sizes of the slices of a step differ by at most one, and may be 0 in a partial step.
         """
         batch = self.batch(step)
-        return batch[cut(len(batch), self.shards, shard)]
+        return batch[cut(len(batch), self.batch_slices, slice_index)]
 
 
 @lru_cache(maxsize=2)
@@ -133,43 +133,44 @@ def cut(length: int, parts: int, part: int) -> slice:
     return slice(start, start + size + (part < longer))
 
 
-def shares(global_batch: int, shards: int, world_size: int) -> list[int]:
+def shares(global_batch: int, batch_slices: int, world_size: int) -> list[int]:
     """Return the number of samples of each rank in a full global step.
 
     >>> shares(32, 8, 3)
     [12, 12, 8]
     """
-    sizes = [len(range(global_batch)[cut(global_batch, shards, shard)]) for shard in range(shards)]
-    return [sum(sizes[cut(shards, world_size, rank)]) for rank in range(world_size)]
+    sizes = [len(range(global_batch)[cut(global_batch, batch_slices, index)]) for index in range(batch_slices)]
+    return [sum(sizes[cut(batch_slices, world_size, rank)]) for rank in range(world_size)]
 
 
-def owned(shards: int, world_size: int, rank: int) -> range:
-    """Return the logical shards of a rank, a contiguous range.
+def owned(batch_slices: int, world_size: int, rank: int) -> range:
+    """Return the batch slices of a rank, a contiguous range.
 
-    The numbers of shards of the ranks differ by at most one.
+    The numbers of slices of the ranks differ by at most one.
 
     Raises:
-        BadConfig: There are more ranks than shards, so some ranks would have none.
+        BadConfig: There are more ranks than slices, so some ranks would have none.
     """
-    if world_size > shards:
+    if world_size > batch_slices:
         raise BadConfig(
-            f"The world has {world_size} ranks, but a global batch is cut into {shards} logical shards only.",
-            hint=f"Run at most {shards} ranks, or start the run anew with --shards {power_of_two(world_size)} or more.",
+            f"The world has {world_size} ranks, but a global batch is cut into {batch_slices} batch slices only.",
+            hint=f"Run at most {batch_slices} ranks, or start the run anew with "
+            f"--batch-slices {power_of_two(world_size)} or more.",
         )
-    own = cut(shards, world_size, rank)
+    own = cut(batch_slices, world_size, rank)
     return range(own.start, own.stop)
 
 
-def choose_shards(
+def choose_batch_slices(
     asked: int | None, *, promised_ranks: int | None, max_ranks: int | None, world_size: int, global_batch: int
 ) -> int:
-    """Return the number of logical shards.
+    """Return the number of batch slices.
 
     This is ``asked`` if given. Otherwise it is the smallest power of two that gives every rank of the largest world a
-    shard, but at most ``global_batch``.
+    slice, but at most ``global_batch``.
 
     Args:
-        asked: Number of shards that the user gave or that a checkpoint has, or None.
+        asked: Number of slices that the user gave or that a checkpoint has, or None.
         promised_ranks: Largest number of ranks according to the platform. None leaves room for
             :data:`DEFAULT_MAX_RANKS`, so that later runs can resume from this one with more ranks.
         max_ranks: Largest number of ranks of the launcher's node range, or None.

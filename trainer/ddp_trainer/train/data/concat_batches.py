@@ -26,7 +26,7 @@ def merge(batches: Sequence[Batch]) -> Batch:
         return map_parts(_concat_parts, *batches)
     except (RuntimeError, TypeError, KeyError, ValueError) as err:
         raise BadTask(
-            f"--level fast computes a rank's shards as one batch, and they do not go together: {err}".rstrip(".") + ".",
+            f"--level fast computes a rank's batch slices as one, and they do not go together: {err}".rstrip(".") + ".",
             hint="Let all samples collate to tensors of one shape, or give --level ordered.",
         ) from None
 

@@ -1,6 +1,6 @@
-"""Random streams keyed by (seed, step, shard), and not by rank, process or clock.
+"""Random streams keyed by (seed, step, slice), and not by rank, process or clock.
 
-A dropout mask therefore belongs to a logical shard of a global step. It is the same on any rank and in any repetition,
+A dropout mask therefore belongs to a batch slice of a global step. It is the same on any rank and in any repetition,
 and no generator state has to be saved. :class:`KeyedRng` seeds the generators.
 """
 
@@ -20,13 +20,13 @@ class Stream(IntEnum):
     """Purpose of the random numbers."""
 
     WEIGHTS = 1
-    """Initial weights; not keyed by step and shard."""
+    """Initial weights; not keyed by step and slice."""
     FETCH = 2
     """Augmentation while samples are fetched."""
     MODEL = 3
     """Draws of the model in forward and backward, such as dropout."""
     SAMPLE = 4
-    """Augmentation of one sample; keyed by epoch and sample instead of step and shard."""
+    """Augmentation of one sample; keyed by epoch and sample instead of step and slice."""
 
 
 _OF_USERS_CODE: Final = frozenset({Stream.WEIGHTS, Stream.FETCH, Stream.SAMPLE})
@@ -42,15 +42,15 @@ class KeyedRng:
         self._begun = {stream: mix(seed, stream) for stream in Stream}
         self._cuda = device.type == "cuda"
 
-    def enter(self, stream: Stream, step: int = 0, shard: int = 0) -> None:
+    def enter(self, stream: Stream, step: int = 0, slice_index: int = 0) -> None:
         """Seed the generators for a stream.
 
         Args:
             stream: Purpose of the following draws.
             step: Global step, or the epoch for ``Stream.SAMPLE``.
-            shard: Logical shard, or the sample id for ``Stream.SAMPLE``.
+            slice_index: Batch slice, or the sample id for ``Stream.SAMPLE``.
         """
-        key = self._seed(mix_on(self._begun[stream], step, shard))
+        key = self._seed(mix_on(self._begun[stream], step, slice_index))
         if stream in _OF_USERS_CODE:
             random.seed(key)
             # torch imports NumPy if it is installed. If it is not imported, no code draws from it.

@@ -1,4 +1,4 @@
-"""Division of a batch into micro-batches, for shards that do not fit into memory."""
+"""Division of a batch into micro-batches, for slices that do not fit into memory."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Batch: TypeAlias = Any
-"""Collated samples of a shard: a tensor, or tuples, lists and dicts of tensors."""
+"""Collated samples of a slice: a tensor, or tuples, lists and dicts of tensors."""
 
 
 class Samples(Protocol):

@@ -17,7 +17,7 @@ from ddp_trainer.train.config.options import EvaluateOn
 from ddp_trainer.train.data.batch_plan import cut
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng
-from ddp_trainer.train.data.loaders.map_reader import ShardReader
+from ddp_trainer.train.data.loaders.map_reader import SliceReader
 from ddp_trainer.train.data.loaders.request import Request
 from ddp_trainer.train.data.task import Batch, Task
 from ddp_trainer.train.distributed.group import Group
@@ -104,7 +104,7 @@ class Evaluation:
 
     def _sum_metrics(self, model: nn.Module, own: range) -> MetricSums:
         random = KeyedRng(0, torch.device("cpu"))
-        reader = ShardReader(self._samples, random, skips=self._skipped is not None)
+        reader = SliceReader(self._samples, random, skips=self._skipped is not None)
         sums: dict[str, Tensor] = {}
         skipped = 0
         for start in range(own.start, own.stop, BATCH):

@@ -18,27 +18,27 @@ from ddp_trainer.train.exact.tree_sum import TreeSum
 
 
 class TreeEvaluation(Evaluation):
-    """Evaluates the test samples in as many logical shards as a batch has, and adds up along a fixed tree."""
+    """Evaluates the test samples in as many batch slices as a batch has, and adds up along a fixed tree."""
 
     def __init__(
         self,
         task: Task,
         group: Group,
-        shards: int,
+        batch_slices: int,
         *,
         on: EvaluateOn = EvaluateOn.ALL,
         skipped: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(task, group, on=on, skipped=skipped)
-        self._shards = shards
+        self._batch_slices = batch_slices
 
     def _local_ranges(self) -> list[range]:
         everything = range(len(self._samples))
         if self._shared:
-            own = owned(self._shards, self._group.world_size, self._group.rank)
+            own = owned(self._batch_slices, self._group.world_size, self._group.rank)
         else:
-            own = range(self._shards if self._group.rank == 0 else 0)
-        return [everything[cut(len(everything), self._shards, shard)] for shard in own]
+            own = range(self._batch_slices if self._group.rank == 0 else 0)
+        return [everything[cut(len(everything), self._batch_slices, slice_index)] for slice_index in own]
 
     def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
         if self._shared:
@@ -48,9 +48,9 @@ class TreeEvaluation(Evaluation):
         return self._group.sum(self._along_tree(vectors, zeros, alone))
 
     def _along_tree(self, vectors: Sequence[Tensor], zeros: Tensor, group: Group) -> Tensor:
-        own = owned(self._shards, group.world_size, group.rank)
-        tree = TreeSum(self._shards, group, lambda: [zeros.clone()])
-        for shard, vector in zip(own, vectors, strict=False):
-            tree.put(shard, [vector])
+        own = owned(self._batch_slices, group.world_size, group.rank)
+        tree = TreeSum(self._batch_slices, group, lambda: [zeros.clone()])
+        for slice_index, vector in zip(own, vectors, strict=False):
+            tree.put(slice_index, [vector])
         (total,) = tree.total()
         return total

@@ -1,9 +1,9 @@
 """Running statistics that do not depend on the world size.
 
-A BatchNorm layer updates its buffers with the statistics of each batch. Ranks process different shards, so their
-buffers would diverge. DDP broadcasts the buffers of rank 0, which ignores the shards of other ranks. In
-:class:`SharedBuffers`, every shard starts from the same buffers, and the step changes them by the mean change of all
-shards. The result is the same at any world size, up to rounding. Without buffers this costs nothing.
+A BatchNorm layer updates its buffers with the statistics of each batch. Ranks process different batch slices, so their
+buffers would diverge. DDP broadcasts the buffers of rank 0, which ignores the slices of other ranks. In
+:class:`SharedBuffers`, every slice starts from the same buffers, and the step changes them by the mean change of all
+slices. The result is the same at any world size, up to rounding. Without buffers this costs nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ddp_trainer.train.distributed.group import Group
 
 
 class SharedBuffers:
-    """Synchronizes the buffers of a model over the logical shards of a step.
+    """Synchronizes the buffers of a model over the batch slices of a step.
 
     Calls in each step, in order:
 
-    1. :meth:`shard_done` after each pass over a shard.
-    2. :meth:`close_shard` after the last pass over a shard.
+    1. :meth:`slice_done` after each pass over a slice.
+    2. :meth:`close_slice` after the last pass over a slice.
     3. :meth:`gather` before the vote.
     4. :meth:`commit` or :meth:`discard`.
     """
@@ -32,20 +32,20 @@ class SharedBuffers:
         self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
         self._start = [buffer.detach().clone() for buffer in self._buffers]
         self._moved = [torch.zeros_like(buffer, dtype=torch.float64) for buffer in self._buffers]
-        self._shards = 0
+        self._slices_done = 0
         self._total: Tensor | None = None
 
-    def shard_done(self) -> None:
-        """Record how a pass over a shard changed the buffers, and reset them for the next pass."""
+    def slice_done(self) -> None:
+        """Record how a pass over a slice changed the buffers, and reset them for the next pass."""
         if not self._buffers:
             return
-        self._shards += 1
+        self._slices_done += 1
         for buffer, start, moved in zip(self._buffers, self._start, self._moved, strict=True):
             moved.add_(buffer.detach().double() - start.double())
             buffer.detach().copy_(start)
 
-    def close_shard(self, shard: int) -> None:
-        """End a logical shard after all passes over it."""
+    def close_slice(self, slice_index: int) -> None:
+        """End a batch slice after all passes over it."""
 
     def gather(self) -> None:
         """Exchange the data that :meth:`commit` needs; every rank must call it before the vote.
@@ -57,7 +57,7 @@ class SharedBuffers:
             self._total = self._reduce_sum()
 
     def commit(self) -> None:
-        """Change the buffers by the mean over all shards of all ranks, from the sums of :meth:`gather`."""
+        """Change the buffers by the mean over all slices of all ranks, from the sums of :meth:`gather`."""
         if self._total is None:
             return
         mean = self._total[:-1] / self._total[-1].clamp(min=1)
@@ -68,14 +68,14 @@ class SharedBuffers:
         self._reset()
 
     def _reduce_sum(self) -> Tensor:
-        """Return the changes of all shards of all ranks and their number, summed, as one vector."""
+        """Return the changes of all slices of all ranks and their number, summed, as one vector."""
         return self._group.sum(torch.cat([moved.flatten() for moved in self._moved] + [self._count()]))
 
     def _reset(self) -> None:
         self._total = None
         for moved in self._moved:
             moved.zero_()
-        self._shards = 0
+        self._slices_done = 0
 
     def discard(self) -> None:
         """Reset the buffers to the start of the step, and drop the recorded changes."""
@@ -88,26 +88,26 @@ class SharedBuffers:
         for buffer, start in zip(self._buffers, self._start, strict=True):
             start.copy_(buffer.detach())
 
-    def assign_slices(self, shards: Sequence[range]) -> None:
-        """Set the shards of every rank, in rank order, from the next step on."""
+    def assign_slices(self, batch_slices: Sequence[range]) -> None:
+        """Set the slices of every rank, in rank order, from the next step on."""
 
     def _count(self) -> Tensor:
-        return torch.tensor([float(self._shards)], dtype=torch.float64, device=self._moved[0].device)
+        return torch.tensor([float(self._slices_done)], dtype=torch.float64, device=self._moved[0].device)
 
 
 def _move(start: Tensor, step: Tensor) -> None:
-    # Counters such as num_batches_tracked change by the same whole number in every shard.
+    # Counters such as num_batches_tracked change by the same whole number in every slice.
     start.copy_(start.double() + (step if start.is_floating_point() else step.round()))
 
 
 class FirstRanksBuffers(SharedBuffers):
     """Buffers of rank 0 on all ranks, as with DDP's ``broadcast_buffers``.
 
-    Each shard of a rank continues from the buffers of the shard before.
+    Each slice of a rank continues from the buffers of the slice before.
     """
 
-    def shard_done(self) -> None:
-        """Do nothing: the next shard starts from the current buffers."""
+    def slice_done(self) -> None:
+        """Do nothing: the next slice starts from the current buffers."""
 
     def commit(self) -> None:
         """Replace the buffers by those of rank 0."""

@@ -13,19 +13,19 @@ from ddp_trainer.train.exact.tree_sum import TreeSum
 
 
 class TreeBuffers(SharedBuffers):
-    """Changes buffers by the mean over shards, as its base class does, with sums along the reduction tree."""
+    """Changes buffers by the mean over slices, as its base class does, with sums along the reduction tree."""
 
-    def __init__(self, model: nn.Module, group: Group, shards: int) -> None:
+    def __init__(self, model: nn.Module, group: Group, batch_slices: int) -> None:
         super().__init__(model, group)
-        self._tree = TreeSum(shards, group, self._zeros)
+        self._tree = TreeSum(batch_slices, group, self._zeros)
 
     def _zeros(self) -> list[Tensor]:
         return [*(torch.zeros_like(moved) for moved in self._moved), torch.zeros_like(self._count())]
 
-    def close_shard(self, shard: int) -> None:
-        """Add the changes of all passes over the shard to the tree."""
+    def close_slice(self, slice_index: int) -> None:
+        """Add the changes of all passes over the slice to the tree."""
         if self._buffers:
-            self._tree.put(shard, [*(moved.clone() for moved in self._moved), self._count()])
+            self._tree.put(slice_index, [*(moved.clone() for moved in self._moved), self._count()])
             self._reset()
 
     def _reduce_sum(self) -> Tensor:
@@ -42,6 +42,6 @@ class TreeBuffers(SharedBuffers):
         self._reset()
         self._tree.clear()
 
-    def assign_slices(self, shards: Sequence[range]) -> None:
-        """Set the shards of every rank, in rank order, from the next step on."""
-        self._tree.assign_slices(shards)
+    def assign_slices(self, batch_slices: Sequence[range]) -> None:
+        """Set the slices of every rank, in rank order, from the next step on."""
+        self._tree.assign_slices(batch_slices)

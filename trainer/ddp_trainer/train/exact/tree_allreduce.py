@@ -3,7 +3,7 @@
 The algorithm is a reduce-scatter with a fixed order of additions, and an all-gather. Every rank receives one slice of
 all subtrees, adds them in the order of the tree, and sends the result to all ranks. If every rank owns one whole
 subtree, it moves as many bytes as a ring. Otherwise each rank sends one slice for every subtree that it owns,
-O(log shards). The main entry point is :func:`exchange`.
+O(log slices). The main entry point is :func:`exchange`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums over the logical shards of a step, with the same bits for any assignment of shards to ranks."""
+"""Sums over the batch slices of a step, with the same bits for any assignment of slices to ranks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ddp_trainer.train.exact.tree_allreduce import exchange
 
 
 class TreeSum:
-    """Sum over logical shards: call :meth:`put` for each shard in order, then :meth:`total`.
+    """Sum over batch slices: call :meth:`put` for each slice in order, then :meth:`total`.
 
-    A shard without values counts as zeros, at any number of ranks, because -0 + 0 differs from -0.
+    A slice without values counts as zeros, at any number of ranks, because -0 + 0 differs from -0.
     """
 
-    def __init__(self, shards: int, group: Group, zeros: Callable[[], list[Tensor]]) -> None:
-        """``zeros`` returns zeros with the shapes and dtypes of the values of a shard."""
-        self._shards = shards
+    def __init__(self, batch_slices: int, group: Group, zeros: Callable[[], list[Tensor]]) -> None:
+        """``zeros`` returns zeros with the shapes and dtypes of the values of a slice."""
+        self._batch_slices = batch_slices
         self._group = group
         self._zeros = zeros
-        self._counter = BinaryCounter[list[Tensor]](shards, _add)
-        self._runs = [owned(shards, group.world_size, rank) for rank in range(group.world_size)]
+        self._counter = BinaryCounter[list[Tensor]](batch_slices, _add)
+        self._runs = [owned(batch_slices, group.world_size, rank) for rank in range(group.world_size)]
         self.clear()
 
     def clear(self) -> None:
@@ -35,27 +35,27 @@ class TreeSum:
 
     @property
     def local_slices(self) -> range:
-        """Shards of this rank."""
+        """Slices of this rank."""
         return self._runs[self._group.rank]
 
-    def assign_slices(self, shards: Sequence[range]) -> None:
-        """Set the shards of every rank, in rank order, and drop all values. All ranks must pass the same."""
-        self._runs = list(shards)
+    def assign_slices(self, batch_slices: Sequence[range]) -> None:
+        """Set the slices of every rank, in rank order, and drop all values. All ranks must pass the same."""
+        self._runs = list(batch_slices)
         self.clear()
 
-    def put(self, shard: int, values: list[Tensor]) -> None:
-        """Add the values of a shard. The tensors are modified."""
-        self._fill_up_to(shard)
-        self._counter.put(Node(0, shard), values)
-        self._next = shard + 1
+    def put(self, slice_index: int, values: list[Tensor]) -> None:
+        """Add the values of a slice. The tensors are modified."""
+        self._fill_up_to(slice_index)
+        self._counter.put(Node(0, slice_index), values)
+        self._next = slice_index + 1
 
-    def _fill_up_to(self, shard: int) -> None:
-        for missing in range(self._next, shard):
+    def _fill_up_to(self, slice_index: int) -> None:
+        for missing in range(self._next, slice_index):
             self._counter.put(Node(0, missing), self._zeros())
-        self._next = shard
+        self._next = slice_index
 
     def total(self) -> list[Tensor]:
-        """Return the sum over all shards of all ranks, and drop all values. Every rank must call it.
+        """Return the sum over all slices of all ranks, and drop all values. Every rank must call it.
 
         Raises:
             PeerLost: A peer was lost.
@@ -64,8 +64,8 @@ class TreeSum:
         if self._group.world_size == 1:
             total = self._counter.root()
         else:
-            nodes = [subtree_roots(self._shards, run) for run in self._runs]
-            total = exchange(self._counter.values, nodes, self._shards, self._group)
+            nodes = [subtree_roots(self._batch_slices, run) for run in self._runs]
+            total = exchange(self._counter.values, nodes, self._batch_slices, self._group)
         self.clear()
         return total
 

@@ -35,26 +35,27 @@ class StepResult:
 def fetch_slices(parts: GroupComponents, batch: StepPlan, result: StepResult) -> Iterator[BatchSlice]:
     """Yield this rank's samples of a step, each slice when the one before is computed.
 
-    A slice is one logical shard, so that its result does not depend on the rank. If the components merge shards, all
-    samples of the rank are one slice, with the random stream of the first shard. If a fetch fails, the error is stored
-    in ``result``, and nothing more is fetched.
+    Batch slices are yielded one by one, so that their results do not depend on the rank. If the components merge
+    slices, all samples of the rank are one slice, with the random stream of the first. If a fetch fails, the error is
+    stored in ``result``, and nothing more is fetched.
     """
     fetched: list[tuple[Batch, int]] = []
     for request in batch.own:
-        samples, count = fetch_shard(parts, request, result)
+        samples, count = fetch_slice(parts, request, result)
         if result.error is not None:
             return
-        if count and parts.merges_shards:
+        if count and parts.merges_slices:
             fetched.append((samples, count))
         elif count:
-            yield BatchSlice(request.shard, samples, count, batch.samples, is_last=request is batch.own[-1])
+            yield BatchSlice(request.slice_index, samples, count, batch.samples, is_last=request is batch.own[-1])
     if fetched:
         merged = merge([samples for samples, _ in fetched])
-        yield BatchSlice(batch.own[0].shard, merged, sum(count for _, count in fetched), batch.samples, is_last=True)
+        count = sum(count for _, count in fetched)
+        yield BatchSlice(batch.own[0].slice_index, merged, count, batch.samples, is_last=True)
 
 
-def fetch_shard(parts: GroupComponents, request: Request, result: StepResult) -> tuple[Batch, int]:
-    """Return the samples of a shard on the device, and the number of readable ones."""
+def fetch_slice(parts: GroupComponents, request: Request, result: StepResult) -> tuple[Batch, int]:
+    """Return the samples of a batch slice on the device, and the number of readable ones."""
     try:
         batch, skipped = parts.feed.fetch(request)
     except Exception as err:  # the user's data set may raise anything

@@ -17,7 +17,7 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_rollback, layout_of
 from ddp_trainer.train.config.options import BalancerName, Level, OnBadSample
-from ddp_trainer.train.data.batch_plan import BatchPlan, choose_shards, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sample_count
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 
 def build_state(
-    ground: RunContext, history: GoodputTracker, stored_shards: int | None, *, loads: bool = False
+    ground: RunContext, history: GoodputTracker, stored_batch_slices: int | None, *, loads: bool = False
 ) -> TrainState:
     """Build the state that outlives a worker group.
 
     Args:
         ground: The context of the run.
         history: The account of time and lost steps.
-        stored_shards: Number of logical shards of the checkpoint or state to resume from; None for a new run.
+        stored_batch_slices: Number of batch slices of the checkpoint or state to resume from; None for a new run.
         loads: The model's own state is loaded afterwards. A distributed model then gets no initial weights. It must
             be equal on all ranks.
 
@@ -66,7 +66,7 @@ def build_state(
     config, group = ground.config, ground.process.group
     loaded = frozenset(ground.model.state_dict()) if loads and config.is_model_sharded else frozenset()
     spread = _apply_layout(config, group)
-    plan = _plan(ground, stored_shards)
+    plan = _plan(ground, stored_batch_slices)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
     if spread is None:
         if is_deferred(ground.model):
@@ -105,7 +105,7 @@ def build_components(state: TrainState) -> GroupComponents:
     # The strategy of a user-written loop has neither a first broadcast nor a first pass that must not be interrupted.
     group.is_starting = not isinstance(context.task, UserTask)
     layout = Layout() if state.sharded is None else state.sharded.mesh.layout
-    shards = owned(plan.shards, group.data_size, group.data_rank)
+    batch_slices = owned(plan.batch_slices, group.data_size, group.data_rank)
     balance = _build_balancer(context, plan)
     for_strategy = Parts(
         model=model,
@@ -125,24 +125,24 @@ def build_components(state: TrainState) -> GroupComponents:
     return GroupComponents(
         group=group,
         strategy=strategy,
-        feed=make_feed(context.samples, plan, shards, config, group.device),
-        batches=StepBatches(plan, shards),
-        buffers=make_buffers(model, group, plan.shards, config),
+        feed=make_feed(context.samples, plan, batch_slices, config, group.device),
+        batches=StepBatches(plan, batch_slices),
+        buffers=make_buffers(model, group, plan.batch_slices, config),
         random=KeyedRng(plan.seed, group.device),
         timer=context.timer,
         evaluation=_evaluation(state),
         balance=balance,
         on_skip=context.on_skip,
-        shards=shards,
-        merges_shards=strategy.takes_whole_steps or config.level is Level.FAST,
+        batch_slices=batch_slices,
+        merges_slices=strategy.takes_whole_steps or config.level is Level.FAST,
         no_loss=torch.zeros((), dtype=torch.float64, device=group.device),
     )
 
 
-def _plan(context: RunContext, stored_shards: int | None) -> BatchPlan:
+def _plan(context: RunContext, stored_batch_slices: int | None) -> BatchPlan:
     config, samples = context.config, context.samples
-    shards = choose_shards(
-        config.shards if config.shards is not None else stored_shards,
+    batch_slices = choose_batch_slices(
+        config.batch_slices if config.batch_slices is not None else stored_batch_slices,
         promised_ranks=context.process.env.promised_ranks,
         max_ranks=context.process.env.max_ranks,
         world_size=context.process.group.data_size,
@@ -151,7 +151,7 @@ def _plan(context: RunContext, stored_shards: int | None) -> BatchPlan:
     return BatchPlan(
         samples=sample_count(samples, config),
         global_batch=config.global_batch,
-        shards=shards,
+        batch_slices=batch_slices,
         seed=config.seed,
         epochs=config.epochs,
         max_steps=config.max_steps,
@@ -165,7 +165,10 @@ def _build_balancer(context: RunContext, plan: BatchPlan) -> LoadBalancer | None
         return None
     tell = context.process.progress.show_event
     return LoadBalancer(
-        plan.shards, context.process.group, context.timer, lambda shards: tell(LoadRebalanced(shards=shards))
+        plan.batch_slices,
+        context.process.group,
+        context.timer,
+        lambda batch_slices: tell(LoadRebalanced(batch_slices=batch_slices)),
     )
 
 
@@ -243,4 +246,4 @@ def _evaluation(state: TrainState) -> Evaluation:
         return Evaluation(task, group, on=config.evaluate_on, skipped=skipped)
     from ddp_trainer.train.evaluation.exact_evaluation import TreeEvaluation  # noqa: PLC0415 - few runs need it
 
-    return TreeEvaluation(task, group, plan.shards, on=config.evaluate_on, skipped=skipped)
+    return TreeEvaluation(task, group, plan.batch_slices, on=config.evaluate_on, skipped=skipped)

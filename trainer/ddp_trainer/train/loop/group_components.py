@@ -33,31 +33,31 @@ class GroupComponents:
     balance: LoadBalancer | None
     on_skip: Callable[[str], None]
     """Receives a message for each sample that could not be read."""
-    shards: range
-    """Logical shards that this rank owns."""
-    merges_shards: bool
-    """All shards of this rank are computed in one pass."""
+    batch_slices: range
+    """Batch slices that this rank owns."""
+    merges_slices: bool
+    """All batch slices of this rank are computed in one pass."""
     no_loss: Tensor
     """Zero, a float64 scalar on the device."""
     in_doubt: bool = False
     """True between this rank's vote and the commit: other ranks may have committed the step."""
 
-    def assign_slices(self, shards: Sequence[range]) -> None:
-        """Assign the logical shards of all ranks, in rank order, from the next step on.
+    def assign_slices(self, batch_slices: Sequence[range]) -> None:
+        """Assign the batch slices of all ranks, in rank order, from the next step on.
 
         No collective may run here: the weights have moved, and the step is not counted everywhere yet.
         """
-        self.shards = shards[self.group.rank]
+        self.batch_slices = batch_slices[self.group.rank]
         for part in (self.batches, self.feed):
-            part.assign_slices(self.shards)
+            part.assign_slices(self.batch_slices)
         for part_of_all in (self.strategy, self.buffers):
-            part_of_all.assign_slices(shards)
+            part_of_all.assign_slices(batch_slices)
 
     def restart(self) -> None:
         """Resume after weights and buffers were loaded from a checkpoint in the same group."""
         self.buffers.restart()
         # Prefetched samples belong to later steps than the next one, so the feed must drop them.
-        self.feed.assign_slices(self.shards)
+        self.feed.assign_slices(self.batch_slices)
 
     def close(self) -> None:
         """Close the feed, and undo the changes of an uncommitted step to buffers."""

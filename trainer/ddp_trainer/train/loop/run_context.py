@@ -35,7 +35,7 @@ from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RunContext:
-    """Parts of a run that do not depend on the number of logical shards."""
+    """Parts of a run that do not depend on the number of batch slices."""
 
     config: Config
     task: Task

@@ -57,7 +57,7 @@ def summarize(result: Result, state: TrainState, *, loss: float | None) -> Summa
         **state.history.summary(),
         world_size=context.process.group.world_size,
         global_batch=config.global_batch,
-        shards=plan.shards,
+        batch_slices=plan.batch_slices,
         seed=config.seed,
         generation=env.generation,
     )

@@ -134,7 +134,7 @@ class TrainState:
             "guard": context.guard.state_dict(),
             # The learning rate is a function of the step, and random streams are keyed: these are information only.
             "schedule": {"name": str(config.schedule), "peak": config.learning_rate},
-            "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "shard"]},
+            "random": {"algorithm": ALGORITHM, "keyed_by": ["seed", "stream", "step", "slice"]},
             "cursor": {"seed": config.seed, "epoch": self.plan.epoch_of(self.step), "step": self.step},
             "ledger": self.tracker.state_dict(),
             "data": data,
@@ -151,7 +151,7 @@ class TrainState:
             identity=self.context.identity,
             step=self.step,
             epoch=self.plan.epoch_of(self.step),
-            shards=self.plan.shards,
+            batch_slices=self.plan.batch_slices,
             generation=env.generation,
             run_id=env.run_id,
             world_size=self.context.process.group.world_size,

@@ -32,7 +32,7 @@ def compute_step(state: TrainState, parts: GroupComponents, batch: StepPlan) -> 
     """Fetch this rank's samples slice by slice, and add the gradients of each slice to the weights."""
     result = StepResult(batch.own_samples, batch.own_digest)
     for part in fetch_slices(parts, batch, result):
-        parts.random.enter(Stream.MODEL, batch.step, part.shard)
+        parts.random.enter(Stream.MODEL, batch.step, part.slice_index)
         loss = parts.strategy.forward_backward(part, state.optimizer, parts.buffers, parts.timer)
         result.loss = loss if result.loss is None else result.loss + loss
     return result
@@ -101,7 +101,7 @@ def commit_step(
     strategy.on_step_end(batch.step, optimizer.optimizer)
     parts.timer.end_phase(Phase.OPTIMIZER)
     state.commit(batch.ids, skipped=decision.skipped)
-    if parts.balance is not None and (shards := parts.balance.rebalance(decision.busy)) is not None:
-        parts.assign_slices(shards)
+    if parts.balance is not None and (batch_slices := parts.balance.rebalance(decision.busy)) is not None:
+        parts.assign_slices(batch_slices)
     parts.in_doubt = False
     return decision

@@ -42,7 +42,7 @@ class Started:
     world_size: int
     backend: str
     device: str
-    shards: int
+    batch_slices: int
     global_batch: int
     per_rank: str
     """Samples of each rank in a full step, such as ``16`` or ``10-11``."""
@@ -62,7 +62,7 @@ class Started:
         return (
             f"{self.task}, {self.weights:,} weights{flops}, on {ranks}, {self.device}: "
             f"{self.samples} samples, {self.steps_per_epoch} steps per epoch, "
-            f"{self.steps} steps; global batch {self.global_batch} in {self.shards} shards, "
+            f"{self.steps} steps; global batch {self.global_batch} in {self.batch_slices} slices, "
             f"{self.per_rank} samples per rank; {start}."
         )
 
@@ -105,15 +105,15 @@ class EvaluationCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRebalanced:
-    """Reassignment of logical shards because some ranks are slower."""
+    """Reassignment of batch slices because some ranks are slower."""
 
     name: ClassVar[str] = "balanced"
-    shards: Sequence[int]
-    """Number of shards of each rank, from the next step on."""
+    batch_slices: Sequence[int]
+    """Number of batch slices of each rank, from the next step on."""
 
     def message(self) -> str:
         """Return the event as one line of text."""
-        return f"Balanced: the ranks now own {', '.join(map(str, self.shards))} shards."
+        return f"Balanced: the ranks now own {', '.join(map(str, self.batch_slices))} batch slices."
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ def started(
         step: Number of steps that are committed already.
         flops: Floating-point operations for one sample, or None if the model does not provide them.
     """
-    sizes = shares(min(plan.global_batch, plan.samples), plan.shards, group.data_size)
+    sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
     return Started(
         task=task,
         world_size=group.world_size,
         backend=group.backend,
         device=str(group.device),
-        shards=plan.shards,
+        batch_slices=plan.batch_slices,
         global_batch=plan.global_batch,
         per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
         samples=plan.samples,

@@ -24,7 +24,7 @@ NEXT: Final = {
 }
 """Section that a rank enters when a phase ends.
 
-After a backward pass the rank waits for other ranks or fetches the data of its next shard. The collectives that the
+After a backward pass the rank waits for other ranks or fetches the data of its next slice. The collectives that the
 ranks are in show which rank waits for which.
 """
 

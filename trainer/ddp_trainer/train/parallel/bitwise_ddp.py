@@ -1,6 +1,6 @@
 """Strategy of ``--level exact``: results have the same bits at any number of ranks.
 
-:class:`Exact` computes the gradients of each logical shard separately. It adds them up along a tree that does not
+:class:`Exact` computes the gradients of each batch slice separately. It adds them up along a tree that does not
 depend on the world size, with :class:`~ddp_trainer.train.exact.tree_sum.TreeSum`.
 """
 
@@ -22,9 +22,9 @@ from ddp_trainer.train.utils.errors import BadTask
 class Exact(Strategy):
     """Data parallelism whose result has the same bits at any number of ranks, one included.
 
-    A weight that a shard does not use has a gradient of zeros for that shard. A weight that no shard uses has no
+    A weight that a slice does not use has a gradient of zeros for that slice. A weight that no slice uses has no
     gradient: the optimizer skips it, weight decay included, as in one process. Ranks exchange gradients after the
-    backward passes. A bucket that is reduced earlier would have to wait for all shards of all ranks.
+    backward passes. A bucket that is reduced earlier would have to wait for all slices of all ranks.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -32,8 +32,8 @@ class Exact(Strategy):
         require_same_hardware(hardware_id(parts.group.device), parts.group)
         if parts.group.world_size > 1:
             send_from_first([*self.model.parameters(), *self.model.buffers()], parts.group)
-        self._tree = TreeSum(parts.plan.shards, parts.group, self._zeros)
-        self._loss_of_shard = self._no_loss()
+        self._tree = TreeSum(parts.plan.batch_slices, parts.group, self._zeros)
+        self._loss_of_slice = self._no_loss()
         self._loss_of_step = self._no_loss()
 
     def _no_loss(self) -> Tensor:
@@ -46,20 +46,20 @@ class Exact(Strategy):
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
         """Drop the sums of an earlier attempt that failed."""
         self._tree.clear()
-        self._loss_of_shard = self._no_loss()
+        self._loss_of_slice = self._no_loss()
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the losses, and add their sum to the loss of the shard, which is reduced along the tree."""
+        """Return the losses, and add their sum to the loss of the slice, which is reduced along the tree."""
         losses = super().forward(batch)
-        self._loss_of_shard += losses.detach().sum()
+        self._loss_of_slice += losses.detach().sum()
         return losses
 
-    def shard_done(self, shard: int) -> None:
-        """Move the shard's gradients to the tree, so that those of the next shard are not added to them."""
+    def slice_done(self, slice_index: int) -> None:
+        """Move the slice's gradients to the tree, so that those of the next slice are not added to them."""
         used = torch.tensor([weight.grad is not None for weight in self._weights], dtype=torch.float32)
         gradients = [self._pop_grad(weight) for weight in self._weights]
-        self._tree.put(shard, [*gradients, used.to(self._group.device), self._loss_of_shard])
-        self._loss_of_shard = self._no_loss()
+        self._tree.put(slice_index, [*gradients, used.to(self._group.device), self._loss_of_slice])
+        self._loss_of_slice = self._no_loss()
 
     def _pop_grad(self, weight: Tensor) -> Tensor:
         gradient, weight.grad = weight.grad, None
@@ -73,18 +73,18 @@ class Exact(Strategy):
         return gradient
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
-        """Set each gradient to its sum over all shards, added up along the tree."""
+        """Set each gradient to its sum over all slices, added up along the tree."""
         *gradients, used, self._loss_of_step = self._tree.total()
-        for weight, gradient, shards in zip(self._weights, gradients, used.tolist(), strict=True):
-            weight.grad = _match_weight_layout(gradient, weight) if shards else None
+        for weight, gradient, slices in zip(self._weights, gradients, used.tolist(), strict=True):
+            weight.grad = _match_weight_layout(gradient, weight) if slices else None
 
     def reported_loss(self, own: Tensor) -> Tensor:
         """Return the tree's sum on rank 0 and zero on the others: adding zeros in any order keeps the bits."""
         return self._loss_of_step if self._group.rank == 0 else torch.zeros_like(own)
 
-    def assign_slices(self, shards: Sequence[range]) -> None:
-        """Update the tree, whose exchange depends on which rank owns which shard."""
-        self._tree.assign_slices(shards)
+    def assign_slices(self, batch_slices: Sequence[range]) -> None:
+        """Update the tree, whose exchange depends on which rank owns which slice."""
+        self._tree.assign_slices(batch_slices)
 
 
 def _match_weight_layout(gradient: Tensor, weight: Tensor) -> Tensor:

@@ -88,10 +88,10 @@ def _require_single_pass(parts: Parts) -> None:
     """
     plan, world = parts.plan, parts.group.world_size
     last = plan.samples % plan.global_batch
-    if plan.shards != world or parts.config.micro_batch is not None or 0 < last < world:
+    if plan.batch_slices != world or parts.config.micro_batch is not None or 0 < last < world:
         raise BadConfig(
-            f"--static-graph needs one pass per rank and step, and there are {plan.shards} shards for {world} ranks"
-            f"{', cut by --micro-batch' if parts.config.micro_batch is not None else ''}"
+            f"--static-graph needs one pass per rank and step, and there are {plan.batch_slices} batch "
+            f"slices for {world} ranks{', cut by --micro-batch' if parts.config.micro_batch is not None else ''}"
             f"{f', with {last} samples in the last step of an epoch' if last else ''}.",
-            hint=f"Start the run with --shards {world} and without --micro-batch, or leave --static-graph out.",
+            hint=f"Start the run with --batch-slices {world} and without --micro-batch, or leave --static-graph out.",
         )

@@ -1,8 +1,8 @@
-"""Load balancer of ``--balance dynamic``: slow ranks own fewer logical shards.
+"""Load balancer of ``--balance dynamic``: slow ranks own fewer batch slices.
 
 Each rank adds its busy time per sample to the commit vote. All ranks therefore have the same numbers and compute the
-same map without further communication: contiguous runs of shards, at least one per rank. A new map takes effect in the
-step after a committed step. The result does not depend on which rank computes a shard, so losses are equal up to
+same map without further communication: contiguous runs of slices, at least one per rank. A new map takes effect in the
+step after a committed step. The result does not depend on which rank computes a slice, so losses are equal up to
 rounding.
 
 A rank is busy while it fetches samples and while the forward pass runs. The backward pass does not count: in it a rank
@@ -30,22 +30,24 @@ LEAST_GAIN: Final = 0.1
 
 
 class LoadBalancer:
-    """Map from logical shards to ranks, the same on every rank."""
+    """Map from batch slices to ranks, the same on every rank."""
 
-    def __init__(self, shards: int, group: Group, phases: StepTimer, told: Callable[[Sequence[int]], None]) -> None:
-        """Start with equal numbers of shards per rank.
+    def __init__(
+        self, batch_slices: int, group: Group, phases: StepTimer, told: Callable[[Sequence[int]], None]
+    ) -> None:
+        """Start with equal numbers of slices per rank.
 
         Args:
-            shards: Number of logical shards of a batch.
+            batch_slices: Number of slices of a batch.
             group: The group of the ranks.
             phases: The timer of the phases of a step.
-            told: Called with the number of shards of each rank when the map changes.
+            told: Called with the number of slices of each rank when the map changes.
         """
-        self._shards = shards
+        self._batch_slices = batch_slices
         self._group = group
         self._phases = phases
         self._told = told
-        self._counts = [len(owned(shards, group.world_size, rank)) for rank in range(group.world_size)]
+        self._counts = [len(owned(batch_slices, group.world_size, rank)) for rank in range(group.world_size)]
         self._busy: list[list[float]] = [[] for _ in self._counts]
         self._steps = 0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
@@ -70,7 +72,7 @@ class LoadBalancer:
         return ballot
 
     def rebalance(self, busy: Sequence[float]) -> list[range] | None:
-        """Return the shards of every rank from the next step on, or None if the map stays.
+        """Return the slices of every rank from the next step on, or None if the map stays.
 
         Args:
             busy: Busy time of each rank in the vote, in seconds per sample.
@@ -85,7 +87,7 @@ class LoadBalancer:
             return None
         costs = [sorted(seen)[len(seen) // 2] for seen in self._busy]
         self._busy = [[] for _ in self._counts]
-        better = balance_slices(self._shards, costs)
+        better = balance_slices(self._batch_slices, costs)
         if max_rank_time(better, costs) > (1 - LEAST_GAIN) * max_rank_time(self._counts, costs):
             return None
         self._counts = better
@@ -97,19 +99,19 @@ def _cuda_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's
 
 
-def balance_slices(shards: int, costs: Sequence[float]) -> list[int]:
-    """Return the number of shards per rank that minimizes the time of the slowest rank; at least one each.
+def balance_slices(batch_slices: int, costs: Sequence[float]) -> list[int]:
+    """Return the number of slices per rank that minimizes the time of the slowest rank; at least one each.
 
     Args:
-        shards: Number of logical shards, at least ``len(costs)``.
-        costs: Time of one shard on each rank.
+        batch_slices: Number of batch slices, at least ``len(costs)``.
+        costs: Time of one slice on each rank.
 
     >>> balance_slices(8, [1.0, 1.0]), balance_slices(8, [1.0, 3.0]), balance_slices(8, [1.0, 100.0])
     ([4, 4], [6, 2], [7, 1])
     """
     counts = [1] * len(costs)
-    for _ in range(shards - len(costs)):
-        # Greedy is optimal here: give the next shard to the rank that would finish first with it.
+    for _ in range(batch_slices - len(costs)):
+        # Greedy is optimal here: give the next slice to the rank that would finish first with it.
         counts[min(range(len(costs)), key=lambda rank: (counts[rank] + 1) * costs[rank])] += 1
     return counts
 

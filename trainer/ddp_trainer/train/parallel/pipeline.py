@@ -201,8 +201,8 @@ class Pipeline(Strategy):
 def _micro_batches(plan: BatchPlan, config: Config, rank: int, ranks: int, pp: int) -> tuple[int, int]:
     """Return the size of a micro-batch in samples, and the number of micro-batches of a data rank."""
     length = min(plan.global_batch, plan.samples)
-    shards = owned(plan.shards, ranks, rank)
-    most = sum(len(range(length)[cut(length, plan.shards, shard)]) for shard in shards)
+    batch_slices = owned(plan.batch_slices, ranks, rank)
+    most = sum(len(range(length)[cut(length, plan.batch_slices, slice_index)]) for slice_index in batch_slices)
     size = micro_batch_size(most, config.micro_batch, pp)
     return size, -(-most // size)
 

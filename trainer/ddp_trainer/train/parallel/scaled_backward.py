@@ -1,4 +1,4 @@
-"""Backward pass of a mean over the samples of all shards and ranks, of which this rank has only some.
+"""Backward pass of a mean over the samples of all slices and ranks, of which this rank has only some.
 
 The pass starts with the weight of each loss in the mean as its gradient, one number for all losses. Sum and division as
 operations on the losses would join the graph and cost 10 us more in every pass.

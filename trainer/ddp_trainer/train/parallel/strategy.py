@@ -3,17 +3,17 @@
 For each step, on every rank::
 
     begin(step)
-    for each slice of this rank's samples:
+    for each batch slice of this rank:
         forward_backward(slice, optimizer, buffers, timer)
     reduce(samples of the whole global step)
     ... the vote, after which all ranks commit the step or none does:
     optimizer.step(), unless a guard skips the step
     committed(step, optimizer)
 
-A slice is one logical shard of this rank, or all of them (:attr:`Strategy.takes_whole_steps`, ``--level fast``). By
-default :meth:`Strategy.forward_backward` calls :meth:`~Strategy.forward` and :meth:`~Strategy.backward` for each pass
-over a slice: one, or several with ``--micro-batch``. All passes of a step except the very last one run inside
-:meth:`~Strategy.alone`.
+The batch slices of this rank are computed one by one, or merged into a single one
+(:attr:`Strategy.takes_whole_steps`, ``--level fast``). By default :meth:`Strategy.forward_backward` calls
+:meth:`~Strategy.forward` and :meth:`~Strategy.backward` for each pass over a slice: one, or several with
+``--micro-batch``. All passes of a step except the very last one run inside :meth:`~Strategy.alone`.
 
 When ``reduce`` returns, ``weight.grad`` must hold the gradient for the optimizer. A rank that has no samples in a step,
 or could not fetch them, calls ``reduce`` as well, without any pass before it.
@@ -133,9 +133,9 @@ class Strategy:
                 self.backward(optimizer.scaled(losses), part.total_samples)
                 timer.end_phase(Phase.BACKWARD)
             total = loss if number == 1 else total + loss
-            buffers.shard_done()
-        buffers.close_shard(part.shard)
-        self.shard_done(part.shard)
+            buffers.slice_done()
+        buffers.close_slice(part.slice_index)
+        self.slice_done(part.slice_index)
         return total
 
     def forward(self, batch: Batch) -> Tensor:
@@ -151,8 +151,8 @@ class Strategy:
         """
         self._differentiate(losses, samples)
 
-    def shard_done(self, shard: int) -> None:
-        """Finish a logical shard: ``weight.grad`` holds the sum over this and, unless taken out, the earlier shards."""
+    def slice_done(self, slice_index: int) -> None:
+        """Finish a batch slice: ``weight.grad`` holds the sum over this and, unless taken out, the earlier slices."""
 
     def reduce(self, samples: int) -> None:
         """Make ``weight.grad`` the gradient for the optimizer; every rank calls it in every step."""
@@ -165,8 +165,8 @@ class Strategy:
         """
         return own
 
-    def assign_slices(self, shards: Sequence[range]) -> None:
-        """Set the logical shards of all ranks, in rank order, from the next step on; must not communicate."""
+    def assign_slices(self, batch_slices: Sequence[range]) -> None:
+        """Set the batch slices of all ranks, in rank order, from the next step on; must not communicate."""
 
     def on_step_end(self, step: int, optimizer: Optimizer) -> None:
         """React to a committed step; the optimizer has moved the weights unless a guard skipped the step."""

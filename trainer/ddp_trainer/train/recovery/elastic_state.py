@@ -120,9 +120,9 @@ class ElasticState:
         if is_void:
             context.watch = Watch(config)
             context.guard = Guard(config, context.process.progress.log_message)
-        stored_shards = None if checkpoint is None else checkpoint.manifest.shards
+        stored_batch_slices = None if checkpoint is None else checkpoint.manifest.batch_slices
         loads = checkpoint is not None or config.init_from is not None
-        self.state = build_state(context, self._history, stored_shards, loads=loads)
+        self.state = build_state(context, self._history, stored_batch_slices, loads=loads)
 
     def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None) -> RestoreResult:
         return self.state.load_checkpoint(checkpoint) if taken is None else restore_state(taken, self.state)
@@ -163,4 +163,6 @@ class ElasticState:
 
     def _require_same_run(self, manifest: Manifest) -> None:
         config = self._context.config
-        check_same_run(manifest, self._context.identity, where=f"in {config.checkpoint_dir}", shards=config.shards)
+        check_same_run(
+            manifest, self._context.identity, where=f"in {config.checkpoint_dir}", batch_slices=config.batch_slices
+        )

@@ -122,7 +122,7 @@ def channels_last(batch: Batch) -> Batch:
 def convert_sync_batchnorm(model: nn.Module, config: Config, group: Group) -> None:
     """Replace BatchNorm by torch's SyncBatchNorm, which normalizes over the passes of all ranks; no-op on one rank.
 
-    Without it, each logical shard is normalized separately, which needs no other rank, and
+    Without it, each batch slice is normalized separately, which needs no other rank, and
     :mod:`ddp_trainer.train.exact.buffer_sync` makes the *running* statistics independent of the ranks. SyncBatchNorm
     normalizes a sample with the samples computed at the same time. The result therefore depends on the number of ranks,
     and every rank must make the same number of passes.
@@ -134,13 +134,17 @@ def convert_sync_batchnorm(model: nn.Module, config: Config, group: Group) -> No
     if group.device.type != "cuda":
         raise BadConfig(
             "--sync-batchnorm needs a GPU per rank: torch's SyncBatchNorm does not run on the CPU.",
-            hint="Leave it out: each logical shard is normalized by itself, and running statistics are shared.",
+            hint="Leave it out: each batch slice is normalized by itself, and running statistics are shared.",
         )
-    if config.shards is None or config.shards % group.world_size or config.global_batch % config.shards:
+    if (
+        config.batch_slices is None
+        or config.batch_slices % group.world_size
+        or config.global_batch % config.batch_slices
+    ):
         raise BadConfig(
-            f"--sync-batchnorm needs ranks that make the same passes, and --shards is {config.shards} for "
+            f"--sync-batchnorm needs ranks that make the same passes, and --batch-slices is {config.batch_slices} for "
             f"{group.world_size} ranks and a global batch of {config.global_batch}.",
-            hint=f"Give --shards a multiple of {group.world_size} that divides --global-batch.",
+            hint=f"Give --batch-slices a multiple of {group.world_size} that divides --global-batch.",
         )
     if group.world_size > 1:
         _convert(model)

@@ -7,7 +7,7 @@
     ├─ BadTask                  2   the task is not found or is not a task
     ├─ BadData                  2   the samples are missing or cannot be read
     │  └─ BadSample             2   one sample cannot be read; it can be skipped
-    ├─ DataWorkerLost           1   a data loading process died
+    ├─ LoaderWorkerLost         1   a loader worker died
     ├─ CheckpointMismatch       2   the checkpoint belongs to another run
     ├─ WrongSamples             1   the ranks processed other samples than the step requires
     ├─ NonFiniteLoss                1   the loss is infinite or not a number
@@ -66,8 +66,8 @@ class BadSample(BadData):
     """One sample cannot be read. Raised by data sets; ``--on-bad-sample`` selects how a run handles it."""
 
 
-class DataWorkerLost(TrainError):
-    """A data loading process of this rank died."""
+class LoaderWorkerLost(TrainError):
+    """A loader worker of this rank died."""
 
 
 class CheckpointMismatch(TrainError):

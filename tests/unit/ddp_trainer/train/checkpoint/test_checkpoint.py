@@ -209,7 +209,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_pat
     newest = directory.latest_checkpoint(pytest.fail)
     assert newest is not None
     with pytest.raises(CheckpointMismatch, match=r"has format 3, and this version reads format 2\. Go on with"):
-        check_same_run(newest.manifest, IDENTITY, where="here", shards=None)
+        check_same_run(newest.manifest, IDENTITY, where="here", batch_slices=None)
 
 
 FULL_DISK = """

@@ -20,7 +20,7 @@ def test_a_manifest_survives_being_written() -> None:
 
 
 def test_the_same_run_at_another_world_size_may_go_on() -> None:
-    check_same_run(replace(MANIFEST, world_size=7), IDENTITY, where="here", shards=None)
+    check_same_run(replace(MANIFEST, world_size=7), IDENTITY, where="here", batch_slices=None)
 
 
 @pytest.mark.parametrize(
@@ -39,21 +39,23 @@ def test_the_same_run_at_another_world_size_may_go_on() -> None:
 def test_another_run_is_refused_with_both_values_and_the_way_out(field: str, theirs: object, sentence: str) -> None:
     identity = replace(IDENTITY, **{field: theirs})  # type: ignore[arg-type] # by name
     with pytest.raises(CheckpointMismatch) as info:
-        check_same_run(replace(MANIFEST, identity=identity), IDENTITY, where="in /c", shards=None)
+        check_same_run(replace(MANIFEST, identity=identity), IDENTITY, where="in /c", batch_slices=None)
     assert sentence in str(info.value)
     assert "another --checkpoint-dir" in str(info.value)
     assert info.value.exit_code == 2
 
 
-def test_shards_must_agree_only_when_they_were_asked_for() -> None:
-    check_same_run(MANIFEST, IDENTITY, where="in /c", shards=4)
-    with pytest.raises(CheckpointMismatch, match=r"shards 4, and this run has 8. Give --shards 4"):
-        check_same_run(MANIFEST, IDENTITY, where="in /c", shards=8)
+def test_slices_must_agree_only_when_they_were_asked_for() -> None:
+    check_same_run(MANIFEST, IDENTITY, where="in /c", batch_slices=4)
+    with pytest.raises(
+        CheckpointMismatch, match=r"number of batch slices 4, and this run has 8. Give --batch-slices 4"
+    ):
+        check_same_run(MANIFEST, IDENTITY, where="in /c", batch_slices=8)
 
 
 def test_a_later_format_is_refused() -> None:
     with pytest.raises(CheckpointMismatch, match="has format 3, and this version reads format 2"):
-        check_same_run(replace(MANIFEST, format=3), IDENTITY, where="in /c", shards=None)
+        check_same_run(replace(MANIFEST, format=3), IDENTITY, where="in /c", batch_slices=None)
 
 
 def test_the_signature_tells_models_of_equal_size_apart() -> None:
@@ -71,9 +73,9 @@ class Cut(nn.Linear):
 
 def test_another_architecture_of_the_same_shapes_is_refused_with_both() -> None:
     theirs, ours = (replace(IDENTITY, architecture=architecture(Cut({"heads": heads}))) for heads in (4, 2))
-    check_same_run(replace(MANIFEST, identity=theirs), theirs, where="in /c", shards=None)
+    check_same_run(replace(MANIFEST, identity=theirs), theirs, where="in /c", batch_slices=None)
     with pytest.raises(CheckpointMismatch, match=r"with architecture heads=4, and this run has heads=2\. Bring back"):
-        check_same_run(replace(MANIFEST, identity=theirs), ours, where="in /c", shards=None)
+        check_same_run(replace(MANIFEST, identity=theirs), ours, where="in /c", batch_slices=None)
 
 
 def test_a_gpt_says_how_many_heads_it_has() -> None:

@@ -27,7 +27,7 @@ from tests.support.train_builders import ALONE, HERE, Lines
         (["--strategy", "manual"], "with --strategy manual: "),
         (["--compile"], "with --compile: a compiler chooses kernels by the shapes that a process has seen before."),
         (["--sync-batchnorm"], "with --sync-batchnorm: it normalizes by the samples that are computed together."),
-        (["--broadcast-buffers"], "with --broadcast-buffers: rank 0 has other shards in another world."),
+        (["--broadcast-buffers"], "with --broadcast-buffers: rank 0 has other batch slices in another world."),
     ],
 )
 def test_exact_says_with_what_it_cannot_hold_and_why(
@@ -77,7 +77,7 @@ class SpareLines(Lines):
 
 
 @pytest.mark.parametrize("level", [Level.EXACT, Level.ORDERED])
-def test_a_weight_that_no_shard_uses_is_left_alone_decay_included(level: Level) -> None:
+def test_a_weight_that_no_slice_uses_is_left_alone_decay_included(level: Level) -> None:
     task = SpareLines()
     run(Config(level=level, epochs=1, global_batch=4, weight_decay=0.5, learning_rate=0.5), task, env=HERE)
     assert task.made.get_parameter("spare").tolist() == [1, 1, 1]
@@ -96,11 +96,11 @@ class CountedLines(Lines):
         return super().losses(model, batch)
 
 
-def test_fast_computes_a_ranks_shards_at_once_and_without_random_draws_comes_to_the_same() -> None:
+def test_fast_computes_a_ranks_slices_at_once_and_without_random_draws_comes_to_the_same() -> None:
     tasks = {level: CountedLines() for level in (Level.ORDERED, Level.FAST)}
     losses = {}
     for level, task in tasks.items():
-        config = Config(level=level, epochs=2, global_batch=4, shards=2, warmup_steps=0)
+        config = Config(level=level, epochs=2, global_batch=4, batch_slices=2, warmup_steps=0)
         losses[level] = run(config, task, env=HERE).summary.loss
     assert tasks[Level.ORDERED].passes == [2, 2, 2, 2, 1, 1] * 2
     assert tasks[Level.FAST].passes == [4, 4, 2] * 2
@@ -137,5 +137,5 @@ def flat(value: Any) -> Any:
 
 @pytest.mark.parametrize("batches", [[torch.ones(1, 2), torch.ones(1, 3)], [1.5, 2.5], [{"x": 1}, {"y": 1}]])
 def test_batches_that_do_not_go_together_are_told_in_a_sentence(batches: Sequence[Any]) -> None:
-    with pytest.raises(BadTask, match="--level fast computes a rank's shards as one batch"):
+    with pytest.raises(BadTask, match="--level fast computes a rank's batch slices as one"):
         merge(batches)

@@ -94,7 +94,7 @@ class Sums(nn.Module):
 
 
 def a_strategy(name: str, group: Group, model: nn.Module, **options: object) -> Strategy:
-    plan = BatchPlan(samples=20, global_batch=4, shards=4, seed=0, epochs=2)
+    plan = BatchPlan(samples=20, global_batch=4, batch_slices=4, seed=0, epochs=2)
     config = Config(strategy=name, **options)  # type: ignore[arg-type] # by name
     return build(Parts(model=model, losses=lambda m, b: m(b).squeeze(1), group=group, plan=plan, config=config))
 
@@ -388,23 +388,23 @@ def test_a_skipped_step_leaves_running_statistics_where_they_were(kind: type[Sha
     model = nn.BatchNorm1d(2)
     buffers = kind(model, ALONE)
     model(torch.tensor([[float("nan"), 1.0], [2.0, 3.0]]))
-    buffers.shard_done()
+    buffers.slice_done()
     buffers.discard()
     assert model.running_mean is not None
     assert model.running_mean.tolist() == [0.0, 0.0]
     model(torch.tensor([[10.0, 10.0], [10.0, 10.0]]))
-    buffers.shard_done()
+    buffers.slice_done()
     buffers.gather()
     buffers.commit()
     assert model.running_mean.tolist() == pytest.approx([1.0, 1.0])
 
 
-def test_rank_0s_buffers_pass_from_shard_to_shard() -> None:
+def test_rank_0s_buffers_pass_from_slice_to_slice() -> None:
     model = nn.BatchNorm1d(1)
     buffers = FirstRanksBuffers(model, ALONE)
     for value in (10.0, 20.0):
         model(torch.full((2, 1), value))
-        buffers.shard_done()
+        buffers.slice_done()
     buffers.gather()
     buffers.commit()
     assert model.running_mean is not None

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import BatchPlan, choose_shards, cut, digest, order, owned, shares
+from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, cut, digest, order, owned, shares
 from ddp_trainer.train.utils.errors import BadConfig
 from ddp_trainer.train.utils.splitmix import mix, mix_all
 
 
 def a_plan(**changes: int) -> BatchPlan:
-    values = {"samples": 10, "global_batch": 4, "shards": 4, "seed": 0, "epochs": 2}
+    values = {"samples": 10, "global_batch": 4, "batch_slices": 4, "seed": 0, "epochs": 2}
     return BatchPlan(**{**values, **changes})
 
 
@@ -77,22 +77,22 @@ def test_cuts_are_contiguous_and_differ_by_at_most_one(length: int, parts: int) 
 
 
 @given(st.integers(1, 64), st.data())
-def test_every_shard_has_one_owner_and_every_rank_a_shard(shards: int, data: st.DataObject) -> None:
-    world = data.draw(st.integers(1, shards))
-    owners = [list(owned(shards, world, rank)) for rank in range(world)]
-    assert [shard for own in owners for shard in own] == list(range(shards))
+def test_every_slice_has_one_owner_and_every_rank_a_slice(batch_slices: int, data: st.DataObject) -> None:
+    world = data.draw(st.integers(1, batch_slices))
+    owners = [list(owned(batch_slices, world, rank)) for rank in range(world)]
+    assert [slice_index for own in owners for slice_index in own] == list(range(batch_slices))
     sizes = [len(own) for own in owners]
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_world_larger_than_the_shards_is_refused_with_the_way_out() -> None:
-    with pytest.raises(BadConfig, match=r"9 ranks.*8 logical shards.*--shards 16"):
+def test_a_world_larger_than_the_slices_is_refused_with_the_way_out() -> None:
+    with pytest.raises(BadConfig, match=r"9 ranks.*8 batch slices.*--batch-slices 16"):
         owned(8, 9, 0)
 
 
 @pytest.mark.parametrize(
-    ("asked", "promised", "most", "world", "batch", "shards"),
+    ("asked", "promised", "most", "world", "batch", "batch_slices"),
     [
         (None, None, None, 1, 64, 8),
         (None, None, None, 12, 64, 16),
@@ -105,16 +105,16 @@ def test_a_world_larger_than_the_shards_is_refused_with_the_way_out() -> None:
         (3, 16, 16, 2, 64, 3),
     ],
 )
-def test_shards_are_a_power_of_two_that_holds_the_largest_world(
-    asked: int | None, promised: int | None, most: int | None, world: int, batch: int, shards: int
+def test_slices_are_a_power_of_two_that_holds_the_largest_world(
+    asked: int | None, promised: int | None, most: int | None, world: int, batch: int, batch_slices: int
 ) -> None:
-    found = choose_shards(asked, promised_ranks=promised, max_ranks=most, world_size=world, global_batch=batch)
-    assert found == shards
+    found = choose_batch_slices(asked, promised_ranks=promised, max_ranks=most, world_size=world, global_batch=batch)
+    assert found == batch_slices
 
 
 def test_a_batch_smaller_than_the_world_is_refused_with_the_way_out() -> None:
     with pytest.raises(BadConfig, match=r"batch of 3 cannot feed 5 ranks.*--global-batch 8"):
-        choose_shards(None, promised_ranks=None, max_ranks=None, world_size=5, global_batch=3)
+        choose_batch_slices(None, promised_ranks=None, max_ranks=None, world_size=5, global_batch=3)
 
 
 def test_an_empty_training_set_is_refused() -> None:

@@ -22,9 +22,13 @@ Split = Callable[[BatchPlan, int, int, int], list[int]]
 """(plan, step, world, rank) → sample ids that the rank processes."""
 
 
-def by_shards(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
+def by_slices(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
     """The trainer's own split."""
-    return [sample for shard in owned(plan.shards, world, rank) for sample in plan.shard(step, shard).tolist()]
+    return [
+        sample
+        for slice_index in owned(plan.batch_slices, world, rank)
+        for sample in plan.slice_ids(step, slice_index).tolist()
+    ]
 
 
 def padded(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
@@ -94,10 +98,10 @@ def live(scenario: Scenario, split: Split) -> History:
 def scenarios(draw: st.DrawFn) -> Scenario:
     samples = draw(st.integers(1, 80))
     batch = draw(st.integers(1, 24))
-    shards = draw(st.integers(1, batch))
+    batch_slices = draw(st.integers(1, batch))
     seed, epochs = draw(st.integers(0, 2**63 - 1)), draw(st.integers(1, 3))
-    plan = BatchPlan(samples=samples, global_batch=batch, shards=shards, seed=seed, epochs=epochs)
-    worlds = st.integers(1, shards)
+    plan = BatchPlan(samples=samples, global_batch=batch, batch_slices=batch_slices, seed=seed, epochs=epochs)
+    worlds = st.integers(1, batch_slices)
     lives = draw(st.lists(st.builds(Life, worlds, st.integers(0, 12), st.integers(1, 5)), max_size=6))
     return Scenario(plan, [*lives, Life(draw(worlds), plan.total_steps, 1)])
 
@@ -112,7 +116,7 @@ def is_exactly_once(scenario: Scenario, history: History) -> bool:
 
 
 TWICE_IN_ONE_EPOCH = Scenario(
-    BatchPlan(samples=150, global_batch=32, shards=8, seed=0, epochs=1),
+    BatchPlan(samples=150, global_batch=32, batch_slices=8, seed=0, epochs=1),
     [Life(3, 3, 2), Life(8, 2, 2), Life(5, 5, 1)],
 )
 
@@ -120,7 +124,7 @@ TWICE_IN_ONE_EPOCH = Scenario(
 @given(scenarios())
 @example(TWICE_IN_ONE_EPOCH)
 def test_every_sample_is_committed_exactly_once(scenario: Scenario) -> None:
-    history = live(scenario, by_shards)
+    history = live(scenario, by_slices)
     assert len(history.steps) == scenario.plan.total_steps
     assert is_exactly_once(scenario, history)
     assert (history.ledger.lost, history.ledger.repeated) == (0, 0)
@@ -131,8 +135,8 @@ def test_every_sample_is_committed_exactly_once(scenario: Scenario) -> None:
 @example(TWICE_IN_ONE_EPOCH)
 def test_every_step_has_the_samples_that_one_rank_alone_would_give_it(scenario: Scenario) -> None:
     plan = scenario.plan
-    alone = live(Scenario(plan, [Life(1, plan.total_steps, 1)]), by_shards)
-    assert [sorted(step) for step in live(scenario, by_shards).steps] == [sorted(step) for step in alone.steps]
+    alone = live(Scenario(plan, [Life(1, plan.total_steps, 1)]), by_slices)
+    assert [sorted(step) for step in live(scenario, by_slices).steps] == [sorted(step) for step in alone.steps]
 
 
 def test_the_same_checks_find_a_padded_sampler_out() -> None:

@@ -328,7 +328,7 @@ def test_running_statistics_are_exchanged_before_the_vote_alone(kind: type[Share
     model, group = nn.BatchNorm1d(2), Counted(0, 1, "none", CPU)
     buffers = kind(model, group)
     model(torch.tensor([[10.0, 10.0], [10.0, 10.0]]))
-    buffers.shard_done()
+    buffers.slice_done()
     buffers.gather()
     assert group.sums == 1
     buffers.commit()

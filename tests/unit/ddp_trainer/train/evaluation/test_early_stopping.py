@@ -29,7 +29,13 @@ from tests.support.train_builders import HERE, Lines
 
 
 def a_config(**changes: object) -> Config:
-    values: dict[str, object] = {"epochs": 8, "global_batch": 4, "warmup_steps": 0, "learning_rate": 0.1, "shards": 1}
+    values: dict[str, object] = {
+        "epochs": 8,
+        "global_batch": 4,
+        "warmup_steps": 0,
+        "learning_rate": 0.1,
+        "batch_slices": 1,
+    }
     return Config(**{**values, "checkpoint_seconds": None, **changes})  # type: ignore[arg-type] # a builder
 
 

@@ -122,7 +122,7 @@ def test_these_bits_tell_the_tree_from_any_other_order() -> None:
     assert float(of_ranks(values, [range(1), range(1, 4)])) == 2**24 + 2
 
 
-def test_a_shard_that_gives_nothing_gives_zeros() -> None:
+def test_a_slice_that_gives_nothing_gives_zeros() -> None:
     tree = TreeSum(4, ALONE, lambda: [torch.zeros(1)])
     tree.put(1, [torch.tensor([-0.0])])
     tree.put(2, [torch.tensor([-0.0])])

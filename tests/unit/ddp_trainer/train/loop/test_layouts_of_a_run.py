@@ -112,10 +112,10 @@ def test_one_rank_speaks_for_those_that_compute_the_same_samples() -> None:
 @pytest.mark.parametrize("most", [None, 1, 3])
 @pytest.mark.parametrize("length", [1, 2, 5, 31, 32])
 def test_no_rank_makes_more_passes_than_are_waited_for(level: Level, most: int | None, length: int) -> None:
-    plan = BatchPlan(samples=length, global_batch=32, shards=8, seed=0, epochs=1)
+    plan = BatchPlan(samples=length, global_batch=32, batch_slices=8, seed=0, epochs=1)
     passes = []
     for rank in range(3):
-        sizes = [len(plan.shard(0, shard)) for shard in owned(8, 3, rank)]
+        sizes = [len(plan.slice_ids(0, slice_index)) for slice_index in owned(8, 3, rank)]
         pieces = [sum(sizes)] if level is Level.FAST else sizes
         passes.append(sum(len(range(0, size, most or max(size, 1))) for size in pieces))
     assert Passes(plan, 3, Config(level=level, micro_batch=most)).of(0) == max(passes) >= 1

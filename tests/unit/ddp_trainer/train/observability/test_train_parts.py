@@ -57,12 +57,12 @@ def test_a_stream_draws_the_same_whenever_it_is_entered() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_streams_differ_by_seed_purpose_step_and_shard() -> None:
+def test_streams_differ_by_seed_purpose_step_and_slice() -> None:
     keys = [(7, Stream.MODEL, 3, 1), (8, Stream.MODEL, 3, 1), (7, Stream.FETCH, 3, 1)]
     keys += [(7, Stream.MODEL, 4, 1), (7, Stream.MODEL, 3, 2), (7, Stream.MODEL, 1, 3)]
     firsts = set()
-    for seed, stream, step, shard in keys:
-        KeyedRng(seed, CPU).enter(stream, step, shard)
+    for seed, stream, step, slice_index in keys:
+        KeyedRng(seed, CPU).enter(stream, step, slice_index)
         firsts.add(torch.rand(1).item())
     assert len(firsts) == len(keys)
 
@@ -145,20 +145,20 @@ def test_a_tasks_own_optimizer_goes_before_the_flags() -> None:
     assert optimization.learning_rate == 0.5
 
 
-def test_running_statistics_do_not_depend_on_the_order_of_shards() -> None:
-    shards = [torch.randn(4, 3) + shift for shift in (0.0, 5.0)]
+def test_running_statistics_do_not_depend_on_the_order_of_slices() -> None:
+    batch_slices = [torch.randn(4, 3) + shift for shift in (0.0, 5.0)]
     moved = []
-    for order in (shards, shards[::-1]):
+    for order in (batch_slices, batch_slices[::-1]):
         model = nn.BatchNorm1d(3)
         buffers = SharedBuffers(model, ALONE)
-        for shard in order:
-            model(shard)
-            buffers.shard_done()
+        for batch_slice in order:
+            model(batch_slice)
+            buffers.slice_done()
         buffers.gather()
         buffers.commit()
         moved.append(model)
     assert torch.allclose(moved[0].running_mean, moved[1].running_mean)  # type: ignore[arg-type]
-    expected = 0.1 * (shards[0].mean(0) + shards[1].mean(0)) / 2
+    expected = 0.1 * (batch_slices[0].mean(0) + batch_slices[1].mean(0)) / 2
     assert torch.allclose(moved[0].running_mean, expected, atol=1e-6)  # type: ignore[arg-type]
     assert moved[0].num_batches_tracked == 1
 
@@ -366,7 +366,7 @@ dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 group = Group(0, 2, "gloo", torch.device("cpu"))  # says two, so that the real DDP is built
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
 optimization = OptimizerWrapper.build(object(), model, Config(clip_norm=1.0), 10)
-plan = BatchPlan(samples=6, global_batch=6, shards=2, seed=0, epochs=3)
+plan = BatchPlan(samples=6, global_batch=6, batch_slices=2, seed=0, epochs=3)
 losses = lambda model, batch: model(batch).sum(1)
 strategy = build(Parts(model=model, losses=losses, group=group, plan=plan, config=Config()))
 for step in range(3):

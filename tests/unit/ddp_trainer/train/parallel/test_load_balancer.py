@@ -15,24 +15,27 @@ costs = st.floats(1e-6, 1e3)
 
 
 @given(st.lists(costs, min_size=1, max_size=6), st.integers(0, 12))
-def test_every_shard_has_an_owner_and_every_rank_a_shard(seconds: list[float], more: int) -> None:
+def test_every_slice_has_an_owner_and_every_rank_a_slice(seconds: list[float], more: int) -> None:
     counts = balance_slices(len(seconds) + more, seconds)
     assert sum(counts) == len(seconds) + more
     assert min(counts) >= 1
 
 
 @given(st.lists(costs, min_size=2, max_size=2), st.integers(2, 20))
-def test_no_other_map_has_an_earlier_slowest_rank(seconds: list[float], shards: int) -> None:
-    best = min(max_rank_time([count, shards - count], seconds) for count in range(1, shards))
-    assert max_rank_time(balance_slices(shards, seconds), seconds) == best
+def test_no_other_map_has_an_earlier_slowest_rank(seconds: list[float], batch_slices: int) -> None:
+    best = min(max_rank_time([count, batch_slices - count], seconds) for count in range(1, batch_slices))
+    assert max_rank_time(balance_slices(batch_slices, seconds), seconds) == best
 
 
-def ranks(world: int, shards: int) -> tuple[list[LoadBalancer], list[list[int]]]:
+def ranks(world: int, batch_slices: int) -> tuple[list[LoadBalancer], list[list[int]]]:
     told: list[list[int]] = []
     cpu = torch.device("cpu")
     made = [
         LoadBalancer(
-            shards, Group(rank, world, "gloo", cpu), StepTimer(lambda: 0.0), lambda counts: told.append(list(counts))
+            batch_slices,
+            Group(rank, world, "gloo", cpu),
+            StepTimer(lambda: 0.0),
+            lambda counts: told.append(list(counts)),
         )
         for rank in range(world)
     ]
@@ -41,11 +44,11 @@ def ranks(world: int, shards: int) -> tuple[list[LoadBalancer], list[list[int]]]
 
 def settled(balances: list[LoadBalancer], busy: list[float], steps: int = WINDOW_STEPS) -> list[list[range] | None]:
     for _ in range(steps):
-        shards = [balance.rebalance(busy) for balance in balances]
-    return shards
+        batch_slices = [balance.rebalance(busy) for balance in balances]
+    return batch_slices
 
 
-def test_a_slow_rank_gets_fewer_shards_and_all_ranks_agree() -> None:
+def test_a_slow_rank_gets_fewer_slices_and_all_ranks_agree() -> None:
     balances, told = ranks(3, 8)
     assert settled(balances, [1.0, 4.0, 1.0]) == [[range(4), range(4, 5), range(5, 8)]] * 3
     assert told == [[4, 1, 3]] * 3
@@ -63,7 +66,7 @@ def test_one_slow_step_is_not_a_slow_rank() -> None:
     assert settled(balances, [1.0, 1.0], steps=WINDOW_STEPS - 1) == [None, None]
 
 
-def test_a_rank_that_recovers_gets_its_shards_back() -> None:
+def test_a_rank_that_recovers_gets_its_slices_back() -> None:
     balances, told = ranks(2, 8)
     settled(balances, [1.0, 3.0])
     assert settled(balances, [1.0, 1.0]) == [[range(4), range(4, 8)]] * 2

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from ddp_trainer.train.data.keyed_rng import KeyedRng
-from ddp_trainer.train.data.loaders.map_reader import ShardReader
+from ddp_trainer.train.data.loaders.map_reader import SliceReader
 from ddp_trainer.train.data.loaders.request import Request
 from ddp_trainer.train.tasks.image_folder import ImageFolder, Images, list_splits, random_cut
 from ddp_trainer.train.utils.errors import BadData, BadSample
@@ -62,8 +62,8 @@ def test_an_image_becomes_channels_between_minus_one_and_one(tmp_path: Path) -> 
 
 
 def drawn(task: ImageFolder, seed: int, epoch: int, ids: list[int]) -> torch.Tensor:
-    reader = ShardReader(task.train_samples(), KeyedRng(seed, CPU), skips=False)
-    return reader.read(Request(step=3, epoch=epoch, shard=0, ids=torch.tensor(ids))).batch[0]
+    reader = SliceReader(task.train_samples(), KeyedRng(seed, CPU), skips=False)
+    return reader.read(Request(step=3, epoch=epoch, slice_index=0, ids=torch.tensor(ids))).batch[0]
 
 
 def test_an_image_is_drawn_the_same_beside_any_others_and_differently_in_the_next_epoch(tmp_path: Path) -> None:

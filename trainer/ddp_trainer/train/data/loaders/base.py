@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from ddp_trainer.train.data.loaders.map_reader import ShardReader
+from ddp_trainer.train.data.loaders.map_reader import SliceReader
 from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.task import Samples
 
@@ -23,7 +23,7 @@ class Stateful(Protocol):
 
 
 class Feed(ABC):
-    """Source of the samples of the shards that this rank owns, in the order of steps and shards.
+    """Source of the samples of the slices that this rank owns, in the order of steps and slices.
 
     By default a feed has no state, reads nothing ahead and holds no resources.
     """
@@ -36,8 +36,8 @@ class Feed(ABC):
             BadSample: A sample cannot be read, and ``--on-bad-sample skip`` is not given.
         """
 
-    def assign_slices(self, shards: range) -> None:  # noqa: B027 - a default
-        """Change the shards that this rank owns, from the next step on."""
+    def assign_slices(self, batch_slices: range) -> None:  # noqa: B027 - a default
+        """Change the slices that this rank owns, from the next step on."""
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the state to store in a checkpoint, from which reading resumes after the last committed step.
@@ -57,7 +57,7 @@ class Feed(ABC):
 class DirectFeed(Feed):
     """Feed that reads in the training process, without reading ahead."""
 
-    def __init__(self, samples: Samples, reader: ShardReader) -> None:
+    def __init__(self, samples: Samples, reader: SliceReader) -> None:
         self._samples = samples
         self._reader = reader
 

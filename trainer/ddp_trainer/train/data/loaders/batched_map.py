@@ -26,11 +26,11 @@ _STEPS_AT_ONCE: Final = 1 << 8
 class RowsFeed(Feed):
     """Feed that reads some steps ahead in the training process."""
 
-    def __init__(self, samples: Samples, plan: BatchPlan, shards: range) -> None:
-        """``samples`` have a rowwise ``batch`` method; ``shards`` are those that this rank owns."""
+    def __init__(self, samples: Samples, plan: BatchPlan, batch_slices: range) -> None:
+        """``samples`` have a rowwise ``batch`` method; ``batch_slices`` are those that this rank owns."""
         self._read = many_reader(samples)
         self._plan = plan
-        self._shards = shards
+        self._batch_slices = batch_slices
         self._steps = 1
         self._ready: dict[tuple[int, int], FetchResult] = {}
 
@@ -42,7 +42,7 @@ class RowsFeed(Feed):
         Raises:
             BadTask: ``batch`` does not return one row per id.
         """
-        asked = request.step, request.shard
+        asked = request.step, request.slice_index
         if asked not in self._ready:
             self._read_from(request.step)
         return self._ready.pop(asked)
@@ -51,22 +51,24 @@ class RowsFeed(Feed):
         plan = self._plan
         length = plan.batch_length(first)
         steps = range(first, first + min(plan.num_equal_steps(first), self._steps))
-        cuts = {shard: cut(length, plan.shards, shard) for shard in self._shards}
-        sizes = {shard: where.stop - where.start for shard, where in cuts.items() if where.start < where.stop}
-        # The shards of a rank are contiguous, and therefore its samples too.
-        own = slice(cuts[self._shards[0]].start, cuts[self._shards[-1]].stop)
+        cuts = {slice_index: cut(length, plan.batch_slices, slice_index) for slice_index in self._batch_slices}
+        sizes = {
+            slice_index: where.stop - where.start for slice_index, where in cuts.items() if where.start < where.stop
+        }
+        # The slices of a rank are contiguous, and therefore its samples too.
+        own = slice(cuts[self._batch_slices[0]].start, cuts[self._batch_slices[-1]].stop)
         ids = plan.batches(steps)[:, own].reshape(-1)
         assert self._read is not None  # noqa: S101 - a rowwise batch method exists
         batch = self._read(ids)
         pieces = split(batch, [*sizes.values()] * len(steps))
-        keys = ((step, shard) for step in steps for shard in sizes)
+        keys = ((step, slice_index) for step in steps for slice_index in sizes)
         self._ready = dict(zip(keys, map(FetchResult, pieces), strict=True))
         step_bytes = max(1, _bytes(batch) // len(steps))
         self._steps = max(1, min(_STEPS_AT_ONCE, _BYTES_AT_ONCE // step_bytes))
 
-    def assign_slices(self, shards: range) -> None:
-        """Change the shards that this rank owns, and discard what was read ahead for others."""
-        self._shards = shards
+    def assign_slices(self, batch_slices: range) -> None:
+        """Change the slices that this rank owns, and discard what was read ahead for others."""
+        self._batch_slices = batch_slices
         self._ready = {}
 
 

@@ -16,8 +16,8 @@ from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import DirectFeed, Feed, Stateful
 from ddp_trainer.train.data.loaders.batched_map import RowsFeed
 from ddp_trainer.train.data.loaders.iterable import StreamFeed
-from ddp_trainer.train.data.loaders.map_reader import ShardReader
-from ddp_trainer.train.data.loaders.worker_loader import WorkerFeed
+from ddp_trainer.train.data.loaders.map_reader import SliceReader
+from ddp_trainer.train.data.loaders.worker_loader import LoaderWorkerFeed
 from ddp_trainer.train.data.task import Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData
 
@@ -44,39 +44,42 @@ def sample_count(samples: Samples | Iterable[Any], config: Config) -> int:
 
 
 def make_feed(
-    samples: Samples | Iterable[Any], plan: BatchPlan, shards: range, config: Config, device: torch.device
+    samples: Samples | Iterable[Any], plan: BatchPlan, batch_slices: range, config: Config, device: torch.device
 ) -> Feed:
     """Return the feed for the samples of a run.
 
     Args:
         samples: Training samples of the task.
         plan: Batches of the run.
-        shards: Logical shards that this rank owns.
+        batch_slices: Batch slices that this rank owns.
         config: Configuration of the run.
         device: Device that the batches are moved to.
 
     Raises:
-        BadConfig: ``--workers`` is given, but worker processes cannot read these samples.
+        BadConfig: ``--loader-workers`` is given, but loader workers cannot read these samples.
         BadData: The samples have a state that a checkpoint cannot hold.
     """
     skips = config.on_bad_sample is OnBadSample.SKIP
     stream = is_stream(samples)
     if stateful := isinstance(samples, Stateful):
         _check_loadable_state(samples)
-    if config.workers and (stream or stateful):
+    if config.loader_workers and (stream or stateful):
         what = "are a stream, which each rank reads in order" if stream else "have a state, which follows the reading"
-        raise BadConfig(f"--workers is {config.workers}, but the samples {what}.", hint="Leave --workers out.")
-    random = KeyedRng(config.seed, torch.device("cpu") if config.workers else device)
+        raise BadConfig(
+            f"--loader-workers is {config.loader_workers}, but the samples {what}.", hint="Leave --loader-workers out."
+        )
+    random = KeyedRng(config.seed, torch.device("cpu") if config.loader_workers else device)
     if stream:
         return StreamFeed(cast("Iterable[Any]", samples), plan.samples, random, skips=skips)
     samples = cast("Samples", samples)
-    reader = ShardReader(samples, random, skips=skips)
-    if not config.workers:
+    reader = SliceReader(samples, random, skips=skips)
+    if not config.loader_workers:
         # EXACT reads each batch separately: the rounding of kernels may depend on where a batch begins in memory.
         ahead_of_time = is_rowwise(samples) and not (skips or stateful or config.level is Level.EXACT)
-        return RowsFeed(samples, plan, shards) if ahead_of_time else DirectFeed(samples, reader)
+        return RowsFeed(samples, plan, batch_slices) if ahead_of_time else DirectFeed(samples, reader)
     pin = device.type == "cuda"
-    return WorkerFeed(reader, plan, shards, workers=config.workers, prefetch=config.prefetch, pin=pin)
+    workers = config.loader_workers
+    return LoaderWorkerFeed(reader, plan, batch_slices, loader_workers=workers, prefetch=config.prefetch, pin=pin)
 
 
 def _check_loadable_state(samples: Stateful) -> None:

@@ -1,8 +1,8 @@
-"""Reading of a stream: every rank reads the whole stream and keeps the samples of its shards.
+"""Reading of a stream: every rank reads the whole stream and keeps the samples of its slices.
 
 The number of a sample is its position in the stream. Batch plan, vote and sample tracker therefore work as for any data
 set, and a resize moves no data. The cost is that each rank also reads, and drops, the samples of other ranks. A rank
-does not read beyond its last shard of the current step. A stored state is therefore never ahead of the last committed
+does not read beyond its last slice of the current step. A stored state is therefore never ahead of the last committed
 step, and a rank that resumes from it only reads forward.
 """
 
@@ -35,7 +35,7 @@ class StreamFeed(Feed):
         self._iterator: Iterator[Any] | None = None
 
     def fetch(self, request: Request) -> FetchResult:
-        """Read forward to the shard, and return its samples.
+        """Read forward to the slice, and return its samples.
 
         Raises:
             BadData: The stream has fewer or more samples than its length.

@@ -1,8 +1,8 @@
-"""Reading of one shard from a map-style data set, with the same random draws in any process.
+"""Reading of one slice from a map-style data set, with the same random draws in any process.
 
 Draws of a data set that returns one sample per call are keyed by (seed, epoch, sample). An augmented sample is
 therefore the same on any rank and in any batch. Draws of a data set that returns many samples per call are keyed by
-(seed, step, shard), because they cannot be assigned to single samples.
+(seed, step, slice), because they cannot be assigned to single samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddp_trainer.train.data.task import Batch, Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadData, BadSample
 
 
-class ShardReader:
+class SliceReader:
     """Reads the samples of a request from a map-style data set."""
 
     def __init__(self, samples: Samples, random: KeyedRng, *, skips: bool) -> None:
@@ -38,7 +38,7 @@ class ShardReader:
         """
         if self._many is not None:
             if self._draws:
-                self._random.enter(Stream.FETCH, request.step, request.shard)
+                self._random.enter(Stream.FETCH, request.step, request.slice_index)
             try:
                 return FetchResult(self._many(request.ids))
             except BadSample:
@@ -65,7 +65,7 @@ def first_batch(samples: Samples) -> Batch:
     Raises:
         BadData: No sample can be read.
     """
-    reader = ShardReader(samples, KeyedRng(0, torch.device("cpu")), skips=True)
+    reader = SliceReader(samples, KeyedRng(0, torch.device("cpu")), skips=True)
     for index in range(len(samples)):
         batch = reader.read(Request(0, 0, 0, torch.tensor([index]))).batch
         if batch is not None:

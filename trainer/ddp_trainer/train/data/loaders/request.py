@@ -10,20 +10,20 @@ from ddp_trainer.train.data.task import Batch
 
 
 class Request(NamedTuple):
-    """Request for the samples of one logical shard of one global step."""
+    """Request for the samples of one batch slice of one global step."""
 
     step: int
     epoch: int
-    shard: int
+    slice_index: int
     ids: Tensor
     """Sample ids in the order of the batch: int64, shape ``(n,)``, not empty."""
 
 
 class BatchSlice(NamedTuple):
-    """Fetched samples of one global step that a rank computes together: one logical shard, or all of its shards."""
+    """Fetched samples of one global step that a rank computes together: one batch slice, or all of its own merged."""
 
-    shard: int
-    """Number of the (first) logical shard."""
+    slice_index: int
+    """Number of the batch slice; of merged ones, the first."""
     batch: Batch
     """Collated samples on the device."""
     samples: int

@@ -30,7 +30,7 @@ class StepPlan(NamedTuple):
     digest: int
     """:func:`ddp_trainer.train.data.batch_plan.digest` of the ids."""
     own: Sequence[Request]
-    """Requests for the shards of this rank that have samples, in order."""
+    """Requests for the slices of this rank that have samples, in order."""
     own_samples: int
     own_digest: int
 
@@ -38,10 +38,10 @@ class StepPlan(NamedTuple):
 class StepBatches:
     """Portions of one rank. Access in any order is possible; in the order of the steps it costs almost nothing."""
 
-    def __init__(self, plan: BatchPlan, shards: range) -> None:
-        """``shards`` are the logical shards that this rank owns."""
+    def __init__(self, plan: BatchPlan, batch_slices: range) -> None:
+        """``batch_slices`` are the batch slices that this rank owns."""
         self._plan = plan
-        self._shards = shards
+        self._batch_slices = batch_slices
         self._first = 0
         self._ready: Sequence[StepPlan] = ()
 
@@ -49,25 +49,25 @@ class StepBatches:
         """Return the portion of a global step."""
         index = step - self._first
         if not 0 <= index < len(self._ready):
-            self._ready = precompute_batches(self._plan, self._shards, step)
+            self._ready = precompute_batches(self._plan, self._batch_slices, step)
             self._first, index = step, 0
         return self._ready[index]
 
-    def assign_slices(self, shards: range) -> None:
-        """Change the shards that this rank owns, and discard the precomputed portions."""
-        self._shards = shards
+    def assign_slices(self, batch_slices: range) -> None:
+        """Change the slices that this rank owns, and discard the precomputed portions."""
+        self._batch_slices = batch_slices
         self._ready = ()
 
 
-def precompute_batches(plan: BatchPlan, shards: range, first: int) -> list[StepPlan]:
+def precompute_batches(plan: BatchPlan, batch_slices: range, first: int) -> list[StepPlan]:
     """Return the portions of a step and of some following steps with the same number of samples."""
     length = plan.batch_length(first)
     steps = range(first, first + max(1, min(plan.num_equal_steps(first), _STEPS_AT_ONCE, _SAMPLES_AT_ONCE // length)))
     ids = plan.batches(steps)
-    cuts = {shard: cut(length, plan.shards, shard) for shard in shards}
-    # The shards of a rank are contiguous, and therefore its samples too.
-    start, stop = cuts[shards[0]].start, cuts[shards[-1]].stop
-    parts_of = {shard: ids[:, where].unbind() for shard, where in cuts.items() if where.start < where.stop}
+    cuts = {slice_index: cut(length, plan.batch_slices, slice_index) for slice_index in batch_slices}
+    # The slices of a rank are contiguous, and therefore its samples too.
+    start, stop = cuts[batch_slices[0]].start, cuts[batch_slices[-1]].stop
+    parts_of = {slice_index: ids[:, where].unbind() for slice_index, where in cuts.items() if where.start < where.stop}
     hashed = hashes(ids)
     digests, own_digests = hashed.sum(1).tolist(), hashed[:, start:stop].sum(1).tolist()
     epoch = plan.epoch_of(first)
@@ -77,7 +77,7 @@ def precompute_batches(plan: BatchPlan, shards: range, first: int) -> list[StepP
             batch,
             length,
             digest,
-            [Request(step, epoch, shard, parts[number]) for shard, parts in parts_of.items()],
+            [Request(step, epoch, slice_index, parts[number]) for slice_index, parts in parts_of.items()],
             stop - start,
             own_digest,
         )

@@ -20,11 +20,11 @@ from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
 from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.task import rowwise
-from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, DataWorkerLost
+from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, LoaderWorkerLost
 
 CPU = torch.device("cpu")
 SKIP = Config(on_bad_sample=OnBadSample.SKIP)
-PLAN = BatchPlan(samples=22, global_batch=8, shards=4, seed=3, epochs=2)
+PLAN = BatchPlan(samples=22, global_batch=8, batch_slices=4, seed=3, epochs=2)
 STREAM = replace(PLAN, sequential=True)
 
 
@@ -88,25 +88,27 @@ class Resumable(Reading):
         self.at = state["at"]
 
 
-def requests(plan: BatchPlan, shards: range, steps: range) -> Iterator[Request]:
+def requests(plan: BatchPlan, batch_slices: range, steps: range) -> Iterator[Request]:
     for step in steps:
         batch = plan.batch(step)
-        for shard in shards:
-            ids = batch[cut(len(batch), plan.shards, shard)]
+        for slice_index in batch_slices:
+            ids = batch[cut(len(batch), plan.batch_slices, slice_index)]
             if len(ids):
-                yield Request(step, plan.epoch_of(step), shard, ids)
+                yield Request(step, plan.epoch_of(step), slice_index, ids)
 
 
-def everything(feed: Feed, plan: BatchPlan, shards: range = range(4), steps: range = range(6)) -> list[FetchResult]:
-    return [feed.fetch(request) for request in requests(plan, shards, steps)]
+def everything(
+    feed: Feed, plan: BatchPlan, batch_slices: range = range(4), steps: range = range(6)
+) -> list[FetchResult]:
+    return [feed.fetch(request) for request in requests(plan, batch_slices, steps)]
 
 
 def numbers(fetched: list[FetchResult]) -> list[int]:
     return [number for each in fetched for number in each.batch.tolist()]
 
 
-def a_feed(samples: Any, plan: BatchPlan = PLAN, config: Config | None = None, shards: range = range(4)) -> Feed:
-    return make_feed(samples, plan, shards, config or Config(seed=plan.seed), CPU)
+def a_feed(samples: Any, plan: BatchPlan = PLAN, config: Config | None = None, batch_slices: range = range(4)) -> Feed:
+    return make_feed(samples, plan, batch_slices, config or Config(seed=plan.seed), CPU)
 
 
 def same(one: list[FetchResult], other: list[FetchResult]) -> bool:
@@ -121,7 +123,7 @@ def test_draws_belong_to_seed_epoch_and_sample_whoever_reads_it() -> None:
         (step // 3, int(i)): list(map(float, draws)) for step, f in by_step(whole) for i, *draws in zip(*f, strict=True)
     }
     assert len(drawn) == 44
-    other = replace(PLAN, shards=8)
+    other = replace(PLAN, batch_slices=8)
     for request in requests(other, range(8), range(6)):
         for i, *draws in zip(*a_feed(Augmented(), other).fetch(request).batch, strict=True):
             assert drawn[request.epoch, int(i)] == list(map(float, draws))
@@ -136,7 +138,7 @@ def by_step(fetched: list[FetchResult]) -> Iterator[tuple[int, Any]]:
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (2, 3)])
 def test_workers_read_what_this_process_would_and_draw_the_same(workers: int, prefetch: int) -> None:
-    feed = a_feed(Augmented(), config=Config(seed=3, workers=workers, prefetch=prefetch))
+    feed = a_feed(Augmented(), config=Config(seed=3, loader_workers=workers, prefetch=prefetch))
     state = torch.get_rng_state()
     ahead = everything(feed, PLAN)
     feed.close()
@@ -144,8 +146,8 @@ def test_workers_read_what_this_process_would_and_draw_the_same(workers: int, pr
     assert same(ahead, everything(a_feed(Augmented()), PLAN))
 
 
-def test_workers_begin_where_the_run_goes_on_and_turn_to_new_shards() -> None:
-    feed = a_feed(Augmented(), config=Config(seed=3, workers=1), shards=range(2))
+def test_loader_workers_begin_where_the_run_goes_on_and_turn_to_new_slices() -> None:
+    feed = a_feed(Augmented(), config=Config(seed=3, loader_workers=1), batch_slices=range(2))
     first = everything(feed, PLAN, range(2), range(2, 4))
     feed.assign_slices(range(1, 4))
     then = everything(feed, PLAN, range(1, 4), range(4, 6))
@@ -157,7 +159,7 @@ def test_workers_begin_where_the_run_goes_on_and_turn_to_new_shards() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_bad_sample_fails_with_its_own_sentence(workers: int) -> None:
-    feed = a_feed(Augmented(bad=(7,)), config=Config(seed=3, workers=workers))
+    feed = a_feed(Augmented(bad=(7,)), config=Config(seed=3, loader_workers=workers))
     with pytest.raises(BadSample, match=r"^Sample 7 is broken\. Mend it\.$"):
         everything(feed, PLAN)
     feed.close()
@@ -165,7 +167,7 @@ def test_a_bad_sample_fails_with_its_own_sentence(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_bad_sample_is_left_out_and_named_and_the_others_stay_as_they_are(workers: int) -> None:
-    feed = a_feed(Augmented(bad=(7, 8)), config=replace(SKIP, seed=3, workers=workers))
+    feed = a_feed(Augmented(bad=(7, 8)), config=replace(SKIP, seed=3, loader_workers=workers))
     fetched = everything(feed, PLAN)
     feed.close()
     assert sorted(why for each in fetched for why in each.skipped) == sorted(
@@ -175,7 +177,7 @@ def test_a_bad_sample_is_left_out_and_named_and_the_others_stay_as_they_are(work
     assert sorted(ids) == sorted([i for i in range(22) if i not in {7, 8}] * 2)
 
 
-def test_a_shard_of_bad_samples_alone_has_no_batch() -> None:
+def test_a_slice_of_bad_samples_alone_has_no_batch() -> None:
     feed = a_feed(Augmented(bad=tuple(range(22))), config=SKIP)
     fetched = feed.fetch(next(requests(PLAN, range(4), range(1))))
     assert fetched.batch is None
@@ -209,8 +211,10 @@ class Dying(Augmented):
 
 
 def test_a_worker_that_dies_is_told_of_in_a_sentence() -> None:
-    feed = a_feed(Dying(), config=Config(workers=1))
-    with pytest.raises(DataWorkerLost, match=r"^DataLoader worker .*Give it more memory, or fewer --workers\.$"):
+    feed = a_feed(Dying(), config=Config(loader_workers=1))
+    with pytest.raises(
+        LoaderWorkerLost, match=r"^DataLoader worker .*Give it more memory, or fewer --loader-workers\.$"
+    ):
         everything(feed, PLAN)
     feed.close()
 
@@ -218,7 +222,10 @@ def test_a_worker_that_dies_is_told_of_in_a_sentence() -> None:
 def test_every_rank_reads_the_stream_and_keeps_its_own() -> None:
     streams = [Reading(), Reading()]
     ranks = [a_feed(stream, STREAM) for stream in streams]
-    shares = [everything(rank, STREAM, shards) for rank, shards in zip(ranks, (range(1), range(1, 4)), strict=True)]
+    shares = [
+        everything(rank, STREAM, batch_slices)
+        for rank, batch_slices in zip(ranks, (range(1), range(1, 4)), strict=True)
+    ]
     seen = sorted(number for share in shares for number in numbers(share))
     assert seen == [100 * epoch + number for epoch in range(2) for number in range(22)]
     assert streams[1].read == [(epoch, number) for epoch in range(2) for number in range(22)]
@@ -301,8 +308,8 @@ def test_a_state_that_no_checkpoint_can_load_is_refused_before_training() -> Non
 
 @pytest.mark.parametrize("samples", [Reading, Stateful])
 def test_what_workers_cannot_read_is_refused(samples: Callable[[], Any]) -> None:
-    with pytest.raises(BadConfig, match=r"--workers is 2, but the samples .* Leave --workers out"):
-        a_feed(samples(), config=Config(workers=2))
+    with pytest.raises(BadConfig, match=r"--loader-workers is 2, but the samples .* Leave --loader-workers out"):
+        a_feed(samples(), config=Config(loader_workers=2))
 
 
 def test_skipped_samples_are_named_once_and_not_without_end() -> None:
@@ -342,11 +349,11 @@ class Padded(Rows):
         return {"number": super().batch(ids)["number"], "length": torch.full((len(ids),), int(ids.max()))}
 
 
-@pytest.mark.parametrize("shards", [range(4), range(1, 3), range(3, 4)])
-def test_rows_of_several_steps_are_read_at_once_and_are_those_of_each_step(shards: range) -> None:
+@pytest.mark.parametrize("batch_slices", [range(4), range(1, 3), range(3, 4)])
+def test_rows_of_several_steps_are_read_at_once_and_are_those_of_each_step(batch_slices: range) -> None:
     rows = Rows()
-    feed = a_feed(rows, shards=shards)
-    for request in requests(PLAN, shards, range(6)):
+    feed = a_feed(rows, batch_slices=batch_slices)
+    for request in requests(PLAN, batch_slices, range(6)):
         batch = feed.fetch(request).batch
         assert batch is not None
         assert batch["number"].tolist() == request.ids.tolist()
@@ -362,19 +369,19 @@ def test_rows_are_read_no_further_ahead_than_a_bounded_amount() -> None:
     assert max(map(len, rows.asked)) == PLAN.global_batch
 
 
-def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other_shards() -> None:
+def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other_slices() -> None:
     rows = Rows()
     feed = a_feed(rows)
     everything(feed, PLAN, steps=range(2))
     again = everything(feed, PLAN, steps=range(1))
     assert [n for each in again for n in each.batch["number"].tolist()] == PLAN.batch(0).tolist()  # type: ignore[index]
     feed.assign_slices(range(2, 3))
-    (one,) = everything(feed, PLAN, shards=range(2, 3), steps=range(1, 2))
-    assert one.batch["number"].tolist() == PLAN.shard(1, 2).tolist()  # type: ignore[index]
+    (one,) = everything(feed, PLAN, batch_slices=range(2, 3), steps=range(1, 2))
+    assert one.batch["number"].tolist() == PLAN.slice_ids(1, 2).tolist()  # type: ignore[index]
 
 
 @pytest.mark.parametrize("level", [Level.ORDERED, Level.EXACT])
-def test_a_batch_that_says_nothing_of_its_rows_is_read_for_each_shard(level: Level) -> None:
+def test_a_batch_that_says_nothing_of_its_rows_is_read_for_each_slice(level: Level) -> None:
     feed = a_feed(Padded(), config=Config(seed=PLAN.seed, level=level))
     for request in requests(PLAN, range(4), range(6)):
         assert feed.fetch(request).batch["length"].tolist() == [int(request.ids.max())] * len(request.ids)  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""The trainer, whose rank 1 is slow and, in the first group, killed when shards move to rank 0 after a step."""
+"""The trainer, whose rank 1 is slow and, in the first group, killed when slices move to rank 0 after a step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _whole = LoadBalancer.rebalance
 
 def fatal(self: LoadBalancer, _: Sequence[float]) -> list[range] | None:
     """Draw the map from times that do not depend on the load of this machine."""
-    shards = _whole(self, [1.0, 4.0])
-    if shards is not None and os.environ["RANK"] == "1" and os.environ.get("DDP_GENERATION") == "1":
+    batch_slices = _whole(self, [1.0, 4.0])
+    if batch_slices is not None and os.environ["RANK"] == "1" and os.environ.get("DDP_GENERATION") == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-    return shards
+    return batch_slices
 
 
 if __name__ == "__main__":
