@@ -19,7 +19,7 @@ GOOD_OPEN_FILES: Final = 65536
 
 
 def shared_memory(facts: Facts) -> Iterator[Finding]:
-    """Check that /dev/shm has room for NCCL and DataLoader workers."""
+    """Check that /dev/shm has room for NCCL and loader workers."""
     for report in facts.reports:
         size, free = report.limits.shared_memory_bytes, report.limits.shared_memory_free_bytes
         if free >= GOOD_SHARED_MEMORY_BYTES:
