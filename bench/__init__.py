@@ -2,7 +2,7 @@
 
 ::
 
-    python -m bench --list              names them all, with a sentence each
+    python -m bench --list              lists all measurements, with a summary each
     python -m bench NAME [--quick]      measures, and prints one line of JSON on stdout
 
 A measurement is a module in this folder with two names::
@@ -31,8 +31,8 @@ The rules, which the harness keeps where it can:
 - stdout is the JSON line. While a measurement runs, file descriptor 1 leads to stderr, for its children too.
 - Progress goes through ``options.progress``; chance comes from ``options.random``; heavy imports stand inside
   ``measure``, so that ``--list`` stays quick.
-- A module whose name begins with an underscore is no measurement, but a part that several share.
-- What cannot be measured here raises :class:`bench.harness.CannotMeasure` with a sentence that says what is missing.
+- A module whose name begins with an underscore is shared code, not a measurement.
+- A measurement that is impossible here raises :class:`bench.harness.CannotMeasure`; the message names what is missing.
 
 Exit codes: 0 all bars hold, 1 a bar does not, 2 no such measurement or it cannot be taken here, 130 interrupted.
 """

@@ -23,7 +23,7 @@ FRAMEWORK = frozenset({"__main__", "harness"})
 
 
 class BenchmarkModule(Protocol):
-    """What a module in this folder offers."""
+    """Interface of a measurement module in this folder."""
 
     SUMMARY: str
 

@@ -1,8 +1,8 @@
-"""Faults in a job of two nodes, one process each, whose survivors keep their processes; stock torchrun and torchft too.
+"""Faults in a job of two nodes, one process each, whose surviving workers keep running; stock torchrun and torchft too.
 
-Of ours, two programs: the reference trainer and a loop of one's own on the library. A round loses a node, starts it
-again, kills its worker with the agent kept, tells it to leave, and starts it again. "Warm" means that the zygotes of
-both agents are waited for, as an agent that has lived for some seconds has one.
+Two programs run under ``ddp-launch``: the reference trainer and a user's loop on the library. A round loses a node,
+starts it again, kills its worker but not its agent, stops the node with SIGTERM, and starts it again. "Warm" means
+that the round waits for the fork servers of both agents, because an agent has one after some seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BARS: Final = {
     "library_leave_exit": 1.0,
     "library_leave_gap": 1.0,
 }
-"""What happened, and the most seconds that its median may take; what is not here is information."""
+"""Fault → upper limit of its median, in seconds. Other figures have no limit."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class RecoveryStats:
         self.add(name, None if stepped is None else stepped - begun)
 
     def seconds(self, name: str) -> list[float]:
-        """Those that recovered."""
+        """Return the seconds of the attempts that recovered."""
         return [seconds for seconds in self.tries[name] if seconds is not None]
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ def _join(run: TwoAgentJob, name: str, outcomes: RecoveryStats) -> float | None:
 
 
 def run_torchrun_round(directory: Path, outcomes: RecoveryStats) -> None:
-    """A plain DDP script under torch's own launcher: until any new process steps. Each fault has a job of its own."""
+    """Measure a plain DDP script under torch's launcher, until any new process steps. Each fault has its own job."""
     faults: dict[str, Callable[[Torchrun], float]] = {
         "torchrun_node_lost": lambda run: run.kill_agent(1),
         "torchrun_worker_lost": lambda run: run.kill_worker(1),
@@ -140,7 +140,7 @@ def _is_new(begun: float, before: set[int]) -> Callable[[Step], bool]:
 
 
 def run_torchft(directory: Path, outcomes: RecoveryStats, rounds: int, options: Options) -> None:
-    """A replica is killed, and started anew."""
+    """Kill a replica and restart it."""
     with torchft(directory) as run:
         if run.first_step(0.0, 2, timeout=GIVEN_UP) is None:
             options.progress("torchft did not begin to train: left out")

@@ -56,12 +56,12 @@ class AutologLoop:
         return itertools.chain.from_iterable(itertools.repeat(loader))
 
     def run_plain(self, steps: int) -> float:
-        """Processor's seconds of a step that nobody listens to."""
+        """Return the processor seconds of a step without hooks."""
         self._model._set_ddp_runtime_logging_sample_rate(ddp_comm_sampler.STOCK_RATE)  # noqa: SLF001 - should a sample be open
         return self._run(steps)
 
     def run_with_autolog(self, steps: int) -> float:
-        """Processor's seconds of a step whose course is counted."""
+        """Return the processor seconds of a step with hooks."""
         self._hooks.install()
         try:
             return self._run(steps, self._timeline.pause)
@@ -79,7 +79,7 @@ class AutologLoop:
 
 
 class Ledger:
-    """The account of a job's time, as the trainer keeps it: beside the checkpoints and on the board."""
+    """Time breakdown of a job, as the trainer keeps it: beside the checkpoints and on the board."""
 
     def __init__(self, directory: Path, recorder: BoardRankRecorder) -> None:
         self._history = GoodputTracker(StepTimer(time.perf_counter))

@@ -1,7 +1,7 @@
-"""Commands as a person calls them, each a process of its own that is timed, and whose processor time and memory count.
+"""Timed calls of commands as from a shell: wall time, processor time and memory of one process each.
 
-A process is started by a small one of its own: what is told of its memory begins with that of whoever started it, and a
-measurement that has just made ten thousand pods has more than a command may use.
+A small process starts each command. The reported peak memory includes that of the parent at the start, and a
+measurement that has just created ten thousand pods has more than a command may use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from bench.harness import CannotMeasure
 
 BYTE_CODE: Final = Path(tempfile.gettempdir()) / f"ddp-bench-{os.getuid()}-byte-code"
-"""Where programs in Python keep what they compile, as they do where they are installed; here it may not be wanted."""
+"""Directory for Python's byte code. Installed programs have one; here byte code may be switched off."""
 
 METER: Final = """
 import json, os, sys, time
@@ -39,7 +39,7 @@ class Call:
 
     command: Sequence[str]
     check: Callable[[bytes], bool] = lambda _: True
-    """Whether what it printed is the answer."""
+    """Returns whether the output is correct."""
     computed: list[float] = field(default_factory=list)
     """Seconds of processors, per run."""
     memory: list[float] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Call:
         return float(told["seconds"])
 
     def clear(self) -> None:
-        """That it ran."""
+        """Discard the measured calls."""
         self.computed.clear()
         self.memory.clear()
 

@@ -1,12 +1,12 @@
-"""A checkpoint of each layout goes on under each layout, and what is exported from it does not depend on its own.
+"""A checkpoint of each layout can be resumed under each layout, and its export does not depend on the layout.
 
 One process learns without a break. Then the first half of its steps is taken under each layout, and the second half,
 from a copy of the checkpoint that this left, under each: the losses are those of the one process, or something was
-lost on the way. As a control one first half is learned a tenth faster, and what goes on from that must differ.
+lost on the way. As a control one first half is learned a tenth faster, and runs resumed from it must differ.
 
-For the digests every layout writes one and the same state: it goes on from the one process's checkpoint for a step at
-a rate that no weight in 32 bits feels. What ``checkpoint export`` makes of it is one file; and back: what every layout
-writes that begins with that file (``--init-from``) is exported as the same file again.
+For the digests every layout writes the same state: it resumes from the checkpoint of the one process and takes a step
+at a rate too small to change a weight in 32 bits. ``checkpoint export`` writes the same file for every layout. A run of
+every layout that begins with that file (``--init-from``) is exported as the same file again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _pairs_of(
     *,
     rate: str = RATE,
 ) -> list[float]:
-    """Distances from the one process of runs that go on from this layout's checkpoint; infinite where one does not."""
+    """Return each resumed run's distance from the one process, infinite if it fails, for this layout's checkpoint."""
     stored, half = directory / "stored", len(alone) // 2
     train(directory, before, half, rate=rate, kept=stored)
     found = []

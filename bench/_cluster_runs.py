@@ -45,12 +45,12 @@ RESTRICTED: Final[Json] = {
 }
 MACHINE: Final = "kubernetes.io/hostname"
 CPU: Final = "900m"
-"""Of each node: two on two cores leave something for the cluster itself."""
+"""CPU request of each node. Two on two cores leave some capacity for the cluster itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One step, as a rank told of it."""
+    """One step, as a rank reported it."""
 
     time: float
     """Unix time of the line."""
@@ -68,7 +68,7 @@ class Run(ABC):
     image: str
     name: str
     lost: set[str] = field(default_factory=set)
-    """Machines that are gone, whose pods cannot be asked."""
+    """Lost machines, whose pods do not answer."""
 
     @abstractmethod
     def submit(self, least: int, most: int, *, apart: bool) -> None:
@@ -99,13 +99,13 @@ class Run(ABC):
         return active_pods(found)
 
     def delete_pod(self, pod: Json) -> float:
-        """As ``kubectl delete pod``; the Unix time of it."""
+        """Delete a pod like ``kubectl delete pod``, and return the Unix time."""
         begun = time.time()
         self.api.delete(f"{self._pods()}/{pod['metadata']['name']}", uid=pod["metadata"]["uid"])
         return begun
 
     def latest_container_start(self) -> float:
-        """When the container of its latest pod was started, to the second."""
+        """Return the start time of the container of the latest pod, in whole seconds."""
         states = [pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for pod in self.pods()]
         return max(map(_unix, states))
 
@@ -115,7 +115,7 @@ class Run(ABC):
     # ----------------------------------------------------------------------------------------------------------- steps
 
     def steps(self, since: float) -> list[Seen]:
-        """Every step told of since a moment, by the pods that can be asked."""
+        """Return every step reported since a moment, by the reachable pods."""
         found: list[Seen] = []
         for pod in self.pods():
             if pod["spec"].get("nodeName") not in self.lost and pod["status"]["phase"] == "Running":
@@ -132,7 +132,7 @@ class Run(ABC):
                 yield _unix(stamp), json.loads(text[begins:])
 
     def first(self, fault: float, seconds: float, *, world: int | None = None) -> float | None:
-        """When a group that began after a fault committed its first step, of this size if one is given."""
+        """Return when a group formed after a fault, of size ``world`` if given, committed its first step."""
         return self._until(
             seconds,
             lambda: next(
@@ -227,7 +227,7 @@ class TrainerRun(Run):
                 yield Seen(moment, world, began)
 
     def _world(self) -> int:
-        """Of a group that began before the lines that were read."""
+        """Return the size of a group that formed before the lines that were read."""
         for pod in self.pods():
             if pod["spec"].get("nodeName") not in self.lost:
                 with contextlib.suppress(DdpError):

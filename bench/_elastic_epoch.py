@@ -1,8 +1,8 @@
-"""An epoch that several worker groups share, as real processes; and what their steps have read, by a log of its own.
+"""An epoch shared by several worker groups of real processes, with an independent log of the samples that steps read.
 
-The log knows nothing of samplers, plans or ledgers. Every process writes a file of lines: ``R`` with the ids that a
-pass of its training step was computed on, ``C`` with the number of steps committed when that step counted. Passes
-before a ``C`` belong to that step; of a step that was done again, what the last group did counts.
+The log is independent of samplers, batch plans and sample trackers. Every process writes a file of lines: ``R`` with
+the ids that a pass of its training step was computed on, ``C`` with the number of steps committed when that step
+counted. Passes before a ``C`` belong to that step. If a step was repeated, the last group's lines count.
 
 Groups are forked from a server that has imported what they need, since an import takes longer than the epoch.
 """
@@ -31,14 +31,14 @@ SEED: Final = 3
 GROUP_SECONDS: Final = 90
 """After which a group that has not ended never will: one takes seconds. Its ranks then say where they are."""
 PARTING_SECONDS: Final = 10
-"""In which the others have to notice that a rank failed."""
+"""Time for the other ranks to detect a failed rank."""
 PORTS: Final = range(20_000, 32_000)
 """Below those that the kernel hands to connections, one of which could take a port between its choice and its use."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeSchedule:
-    """An epoch, and the worlds that share it: ``(ranks, steps)``; the last goes on to the end."""
+    """An epoch and its worlds, as ``(ranks, steps)``. The last world runs to the end."""
 
     worlds: Sequence[tuple[int, int | None]]
     batch: Callable[[int], int]
@@ -57,11 +57,11 @@ class Stage:
     stop: int | None
     """Steps that are done when it leaves; None where it reads the epoch to its end."""
     directory: Path
-    """Where users keep what they resume from; the groups of an epoch share it."""
+    """Directory of the users' checkpoints. The groups of an epoch share it."""
 
 
 class Log:
-    """What one process writes down."""
+    """Log of one process."""
 
     def __init__(self, directory: Path, stage: Stage) -> None:
         # Line-buffered: a killed process has written all it read.
@@ -83,7 +83,7 @@ class Log:
 
 
 Arm = Callable[[Stage, Log], None]
-"""What a rank does; a function at the top of a module."""
+"""Program of a rank: a function at the top level of a module."""
 
 
 def committed_samples(logs: Path) -> list[int]:
@@ -110,7 +110,7 @@ def account(read: Sequence[int]) -> tuple[int, int]:
 
 
 def server(modules: Sequence[str]) -> ForkServerContext:
-    """Where groups are forked from; to be told what to import before the first of them."""
+    """Return the server from which groups are forked. It imports ``modules`` before the first fork."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*modules, "bench._samplers"])
     return context
@@ -171,7 +171,7 @@ def _free_port() -> int:
 
 
 def _rank(arm: Arm, stage: Stage, logs: Path, port: int) -> None:
-    # As a launcher sets them; with torchrun's run id, by which Lightning knows that it need not start ranks itself.
+    # As a launcher sets them. Lightning starts no ranks itself if torchrun's run id is set.
     os.environ |= {
         "RANK": str(stage.rank),
         "LOCAL_RANK": str(stage.rank),
@@ -181,7 +181,7 @@ def _rank(arm: Arm, stage: Stage, logs: Path, port: int) -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": "samples",
-        # gloo would ask what the host's name resolves to, which changes where clusters come and go on this machine.
+        # gloo would resolve the host's name, whose address changes when clusters start and stop on this machine.
         "GLOO_SOCKET_IFNAME": "lo",
         "DDP_GENERATION": str(stage.number),
         "DDP_FENCE": str(stage.number),
@@ -191,5 +191,5 @@ def _rank(arm: Arm, stage: Stage, logs: Path, port: int) -> None:
     faulthandler.dump_traceback_later(GROUP_SECONDS - PARTING_SECONDS)
     with Log(logs, stage) as log:
         arm(stage, log)
-    # What is measured is done. A process group of gloo that is taken down while DDP holds it may wait for ever.
+    # The measurement is over. Destroying a gloo process group that DDP still holds may block without end.
     os._exit(0)

@@ -12,7 +12,7 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 
 
 def bare_fsdp(work: Workload, clock: Clock) -> None:
-    """As its author would write it after torch's tutorial: each block sharded, then the model, and a plain loop."""
+    """Train with a plain loop like torch's tutorial: shard each block, then the model."""
     dist.init_process_group("gloo")
     world, rank = dist.get_world_size(), dist.get_rank()
     model = Timed(work, clock)

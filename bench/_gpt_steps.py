@@ -35,14 +35,14 @@ class Size:
     heads: int
     window: int
     samples: int
-    """Of one pass."""
+    """Number of samples of one pass."""
     vocabulary: int = 256
     passes: int = 1
     again: Recomputation = NOTHING
 
 
 def estimate_memory(size: Size) -> Memory:
-    """What the plan says of one process that computes in 32 bits."""
+    """Return the plan's memory estimate for one process that computes in 32 bits."""
     shape = Shape(
         layers=size.layers, hidden=size.width, heads=size.heads, vocabulary=size.vocabulary, window=size.window
     )

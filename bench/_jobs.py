@@ -60,7 +60,7 @@ class LocalJobs:
         return done.stdout
 
     def run_json(self, *words: str) -> dict[str, Any]:
-        """What ``kubectl-ddp WORDS -o json`` prints."""
+        """Return the output of ``kubectl-ddp WORDS -o json``."""
         found: dict[str, Any] = json.loads(self.run(*words, "-o", "json"))
         return found
 
@@ -73,7 +73,7 @@ class LocalJobs:
         return [pod for pod in pods if pod["metadata"]["labels"].get(Label.ROLE) == role]
 
     def samples(self, name: str) -> dict[str, Samples]:
-        """What every worker pod that answers says about itself."""
+        """Return the metrics of every worker pod that answers."""
         backend = self._backend()
         said: dict[str, Samples] = {}
         for pod in self.pods(name, Role.WORKER):
@@ -138,5 +138,5 @@ def _parent(process: int) -> int:
 
 
 def ranks_have_stepped(count: int, after: float) -> Callable[[dict[int, Rank]], bool]:
-    """Whether ``count`` ranks live, and each committed a step after the Unix time ``after``."""
+    """Return a test for ``count`` live ranks that have each committed a step after the Unix time ``after``."""
     return lambda ranks: len(ranks) == count and all(rank.last_step_time > after for rank in ranks.values())

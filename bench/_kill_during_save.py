@@ -19,7 +19,7 @@ from ddp_trainer.train.checkpoint.write_lease import WriteLease
 
 @dataclass(slots=True)
 class KillResults:
-    """What a number of kills came to."""
+    """Results of several kills."""
 
     count: int = 0
     unloadable: int = 0
@@ -27,7 +27,7 @@ class KillResults:
     older: int = 0
     """After which the newest one was older than the last that was reported as durable."""
     mid_save: int = 0
-    """That came between the beginning of a save and its end."""
+    """Number of kills between the beginning of a save and its end."""
 
 
 def kill_at_random_times(path: Path, *, count: int, size_bytes: int, chance: random.Random) -> KillResults:

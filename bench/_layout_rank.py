@@ -1,7 +1,7 @@
-"""One rank of a layout for ``bench plan``: the trainer as it is, and the most that tensors took in its steps.
+"""One rank of a layout for ``bench plan``: the unchanged trainer, and the peak memory of tensors in its steps.
 
-``DDP_BENCH_BYTES`` names the directory to write to, ``DDP_BENCH_STEPS`` how many steps are taken. The first one is not
-looked at: it loads code and makes the optimizer's state.
+``DDP_BENCH_BYTES`` names the output directory, ``DDP_BENCH_STEPS`` the number of steps. The first step is not
+measured: it loads code and creates the optimizer's state.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from kubectl_ddp.plan.work import Precision, Work
 
 STEPS = 3
 VOCABULARY = 256
-"""Of the task ``text``."""
+"""Vocabulary size of the task ``text``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class LayoutCase:
     heads: int
     window: int
     samples: int
-    """Of one pass on a rank."""
+    """Number of samples of one pass on a rank."""
     passes: int = 1
-    """Of a step: of a pipeline, its micro-batches."""
+    """Number of passes of a step; for a pipeline, its micro-batches."""
     again: Recomputation = NOTHING
 
     @property
@@ -58,7 +58,7 @@ class LayoutCase:
 
 
 def estimate_memory(laid: LayoutCase) -> Memory:
-    """What the plan says of the rank that needs the most."""
+    """Return the plan's memory estimate for the rank that needs the most."""
     shape = Shape(layers=laid.layers, hidden=laid.width, heads=laid.heads, vocabulary=VOCABULARY, window=laid.window)
     work = Work(sequence=laid.window, global_batch=laid.batch, precision=Precision.FP32)
     layout = Layout.parse(laid.layout)
@@ -66,7 +66,7 @@ def estimate_memory(laid: LayoutCase) -> Memory:
 
 
 def measure_peak_bytes(laid: LayoutCase) -> int:
-    """The most bytes of tensors that a rank had at once in its steps.
+    """Return the largest number of bytes that a rank's tensors took at one time during its steps.
 
     Raises:
         CannotMeasure: a rank failed.

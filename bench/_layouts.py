@@ -1,4 +1,4 @@
-"""What ``bench parallel`` learns: a small GPT on rows of numbers, cut by its own plan and by one that is wrong."""
+"""Task of ``bench parallel``: a small GPT on rows of numbers, divided by its own plan and by a wrong one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.local import train_layouts
 
 
 class Numbers(train_layouts.Numbers):
-    """That of the tests, four times as large."""
+    """The model of the tests, four times as large."""
 
     vocabulary = 32
     window = 16
@@ -24,7 +24,7 @@ class WrongTpPlan(Numbers):
     """The perceptrons cut, and what their halves give never added up: no error, and no model either."""
 
     def tp_plan(self, model: nn.Module) -> Mapping[str, Any]:
-        """What each rank has a part of, is taken for the whole."""
+        """Return a wrong plan, which takes each rank's part for the whole."""
         from torch.distributed.tensor import Partial
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 

@@ -1,6 +1,6 @@
-"""The bytes of all tensors that were alive at once, byte for byte, as torch's own allocator tells its profiler.
+"""Peak bytes of all live tensors, exactly, as torch's allocator reports them to its profiler.
 
-The size of the process would say less: it holds code, pools and what the allocator of C has not given back.
+The size of the process is less exact: it contains code, pools and memory that C's allocator has not returned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _changes(profiler: profile) -> Iterator[tuple[float, int]]:
-    """When, and by how much: positive where memory was taken, negative where it was given back."""
+    """Yield time and change of each event: positive for an allocation, negative for a release."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         profiler.export_chrome_trace(file.name)
         events: list[Mapping[str, Any]] = json.loads(Path(file.name).read_text(encoding="utf-8"))["traceEvents"]

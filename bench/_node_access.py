@@ -1,8 +1,8 @@
-"""Hands on the machines of a cluster: a pod on each that shares the machine's processes, and kills one of another pod.
+"""Access to the machines of a cluster: a pod on each that can kill processes of other pods.
 
-The main process of a container cannot be killed from within, and no verb of the API server kills it at once; a machine
-that is out of memory does. These pods need a namespace without Pod Security, and are asked through the API server's
-proxy. What takes a whole machine down is the cluster's own affair: a command, which ``DDP_TEST_NODE_COMMAND`` names.
+The main process of a container cannot be killed from within, and no verb of the API server kills it
+immediately, as a machine without free memory does. These pods need a namespace without Pod Security. Requests to them
+go through the API server's proxy. ``DDP_TEST_NODE_COMMAND`` names the cluster's own command that stops a machine.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ FOLDERS: Final = "/var/tmp"
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """Those of one cluster."""
+    """Access to the machines of one cluster."""
 
     api: Api
     namespace: str
@@ -112,7 +112,7 @@ class NodeAccess:
 
 @contextlib.contextmanager
 def node_access(api: Api, image: str) -> Iterator[NodeAccess]:
-    """A pod on every machine that takes workers, in a namespace of its own. Raises CannotMeasure."""
+    """Run a pod on every machine that takes workers, in a separate namespace. Raises CannotMeasure."""
     name = f"ddp-test-hands-{secrets.token_hex(4)}"
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     made = api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
@@ -134,7 +134,7 @@ def workers(api: Api) -> list[str]:
 
 
 def is_ready(node: Json) -> bool:
-    """Whether its kubelet says so."""
+    """Return whether the kubelet reports the node as ready."""
     return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
 
 
@@ -179,12 +179,12 @@ def _wait_for(them: NodeAccess, node: str) -> None:
 
 
 def node_command() -> list[str] | None:
-    """The command that takes machines down and brings them back; ``None`` where nobody named one."""
+    """Return the command that stops and starts machines; ``None`` if it is not set."""
     return shlex.split(os.environ.get(NODE_COMMAND, "")) or None
 
 
 def machine(what: str, node: str) -> float:
-    """``kill``, ``start``, ``cut`` or ``join`` a machine; the Unix time at which it was told. Raises CannotMeasure."""
+    """Run ``kill``, ``start``, ``cut`` or ``join`` for a machine; return the Unix time. Raises CannotMeasure."""
     command = node_command()
     if command is None:
         raise CannotMeasure(f"{NODE_COMMAND} names no command that can {what} a machine.")

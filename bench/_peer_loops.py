@@ -19,7 +19,7 @@ from bench._workload import SEED, Clock, Pair, Rows, Timed, Workload, mean_loss,
 
 
 def _loader(work: Workload) -> DataLoader[Pair]:
-    """Of one rank; the libraries give each rank its part themselves."""
+    """Return a loader for one rank; the libraries give each rank its part themselves."""
     own = work.batch // world_size()
     generator = torch.Generator().manual_seed(SEED)
     return DataLoader(

@@ -22,14 +22,14 @@ RANKS: Final = 8
 
 @dataclass(frozen=True)
 class PodMetrics:
-    """Where all pods are heard."""
+    """Address at which all pods answer."""
 
     address: tuple[str, int]
 
 
 @contextlib.contextmanager
 def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
-    """A server that speaks for one pod after the other: whoever asks for all of them hears of every rank once."""
+    """Run a server that answers for one pod after the other: a client that reads all of them gets every rank once."""
     speakers = itertools.cycle([_make_metrics_renderer(RANKS * pod, RANKS * pods) for pod in range(pods)])
     lock = threading.Lock()
 
@@ -43,7 +43,7 @@ def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
             self.wfile.write(head.encode() + body)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Discard the message."""
 
     server = ThreadingHTTPServer((_local_address(api), 0), Handler)
     server.daemon_threads = True
@@ -69,7 +69,7 @@ def _local_address(api: Api) -> str:
 
 
 def _make_metrics_renderer(first: int, world: int) -> Callable[[str], bytes]:
-    """What the aggregator of eight ranks that train says to a query, made once for each."""
+    """Return a function that renders the aggregator's answer for eight training ranks, once per query."""
     from prometheus_client import generate_latest
 
     from ddp_trainer.common.constants import GroupState, Phase

@@ -1,7 +1,7 @@
 """One of four ranks that hold two replicas of a model in two parts each is killed, at random moments.
 
 The others keep their processes and their pieces; what the killed one had comes from the rank of the other replica that
-holds the same. That no sample was lost or repeated is read from the run's own ledger, in the summary that it ends with.
+holds the same. The sample tracker of the run shows that no sample was lost or repeated; its summary has the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEXT: Final = (
     *("-m", "ddp_trainer", "train", "--task", "bench._layouts:Numbers", "--global-batch", "8", "--epochs", "1000000"),
     *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
 )
-"""A GPT, which brings its own plan by which it is cut."""
+"""A GPT, which has its own plan for the division."""
 CASES: Final = {
     "worker_killed_sharded": ("replicate=2,shard=2", TRAIN),
     "worker_killed_sliced": ("replicate=2,tp=2", _TEXT),
@@ -39,18 +39,18 @@ RANKS: Final = 4
 BAR_SECONDS: Final = 3.0
 """The most that the slowest recovery may take."""
 _LATEST_SECONDS: Final = 2.0
-"""A kill comes so long after all is well again, or any time before."""
+"""Longest time from a recovery to the next kill."""
 _FIGURES: Final = {
     "samples_lost": "lost_samples",
     "samples_repeated": "repeated_samples",
     "lost_steps": "lost_steps",
 }
-"""Of the summary, under the ends of their names here; all of them are to be 0."""
+"""Figures of the summary, by the ends of their names here. All of them must be 0."""
 _MOST_STEPS: Final = 3
 
 
 def measure(directory: Path, report: Report, options: Options, parts: Sequence[str]) -> None:
-    """These of :data:`PARTS`: kill, look how soon steps are committed again, and ask the ledger in the end."""
+    """Measure these :data:`PARTS`: kill, time the next committed step, and check the sample tracker at the end."""
     for name in parts:
         _measure(name, directory / name, report, options)
 
@@ -112,7 +112,7 @@ class _Run:
     def kill_one(self, options: Options) -> float | None:
         """SIGKILL a rank at a random moment: seconds until the next group has committed a step, None if it never did.
 
-        The zygote is waited for before, as an agent that has lived for some seconds has one.
+        Wait for the fork server first, because an agent has one after some seconds.
         """
         if self._wait(lambda: has_ready_zygote(self._agent.pid) and len(workers(self._agent.pid)) == RANKS) is None:
             raise CannotMeasure("The agent has no zygote.")
@@ -124,7 +124,7 @@ class _Run:
         return None if stepped is None else stepped - begun
 
     def end(self) -> dict[str, Any]:
-        """Tell it to stop; its summary. Raises CannotMeasure."""
+        """Stop the agent, and return the summary of its run. Raises CannotMeasure."""
         self._agent.terminate()
         self._agent.wait(GIVEN_UP)
         self._reader.join(GIVEN_UP)
@@ -134,12 +134,12 @@ class _Run:
         raise CannotMeasure(f"The run told no summary: {''.join(self._told.other[-3:])}")
 
     def kill(self) -> None:
-        """Whatever has become of it."""
+        """Kill the agent in any state."""
         self._agent.kill()
         self._agent.wait()
 
     def _wait(self, found: Callable[[], Any]) -> Any:
-        """What is found, once it is; None after too long, or where all has ended."""
+        """Wait for a result and return it; None after a timeout, or if all processes have ended."""
         deadline = time.monotonic() + GIVEN_UP
         while time.monotonic() < deadline and self._agent.poll() is None:
             if it := found():

@@ -1,8 +1,8 @@
-"""The bytes of all tensors that were alive at once in a process of several threads, as the kernel counts its pages.
+"""Peak bytes of all live tensors in a process with several threads, as the kernel counts its pages.
 
 Torch's profiler counts byte for byte (:mod:`bench._live_bytes`), but only what its own threads give back: a tensor
-whose last user was a thread of gloo's would live forever. Here the kernel tells the most that was resident, and what
-tensors took when watching began is told by tensors. That takes an allocator that returns what it is given back
+whose last user was a thread of gloo's would live forever. Here the kernel reports the peak of resident memory, and the
+tensors themselves their bytes at the start. That needs an allocator that returns freed memory to the kernel
 (:data:`RETURNING`), and a step before, in which code is loaded and pools are filled.
 """
 
@@ -20,7 +20,7 @@ RETURNING: Final = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 _SELF: Final = Path("/proc/self")
 _CLEAR_PEAK: Final = "5"
-"""Of ``clear_refs``, proc(5): the largest resident set begins anew."""
+"""Value for ``clear_refs``, proc(5), that resets the peak of the resident set."""
 
 
 class PeakResidentMemory:

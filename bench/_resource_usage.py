@@ -1,4 +1,4 @@
-"""What the processes of a job hold, sampled while it runs, and whether it grows."""
+"""Resource usage of a job's processes, sampled while it runs, and its growth."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final
 from bench.harness import CannotMeasure, Report
 
 GROWTH_ALLOWED: Final = 1.05
-"""Of a median over a tenth of all samples: processes that begin and end move it by a few percent."""
+"""Allowed growth of a median over a tenth of all samples. Processes that start and end change it by a few percent."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What one process, or several, hold."""
+    """Resource usage of one process, or of several."""
 
     memory: int = 0
     """Bytes of resident memory; pages that processes share are counted in each of them."""
@@ -31,7 +31,7 @@ class ResourceUsage:
 
 
 def process_usage(pid: int) -> ResourceUsage:
-    """Of one process. Raises OSError when it is gone."""
+    """Return the usage of one process. Raises OSError if it has ended."""
     process = Path(f"/proc/{pid}")
     return ResourceUsage(
         memory=int((process / "statm").read_text().split()[1]) * _PAGE,

@@ -1,8 +1,8 @@
-"""Who reads which samples while the world shrinks: ours, and what the users of torch and other libraries do.
+"""Samples that each rank reads while the world shrinks: our trainer, and the usual code with torch and other libraries.
 
-Each arm is one rank of a worker group, trains a model of one weight through its library's public interface, and goes on
-from what its users save: for torch and Accelerate the number of steps done, for Lightning, Hugging Face and ours their
-checkpoint. Batches hold the numbers of the samples, so a training step knows what it was computed on.
+Each arm is one rank of a worker group. It trains a model of one weight through its library's public interface, and
+resumes from what its users save: for torch and Accelerate the number of steps done, for Lightning, Hugging Face and
+ours their checkpoint. Batches hold the numbers of the samples, so a training step knows what it was computed on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from bench._elastic_epoch import SAMPLES, SEED, Log, Stage
 
 CHECKPOINT_STEPS: Final = 4
-"""Of ours: a kill costs steps that are done again, and must cost no sample."""
+"""Checkpoint interval of our trainer, in steps. A kill costs repeated steps, and must cost no sample."""
 
 
 def reference_trainer(stage: Stage, log: Log) -> None:

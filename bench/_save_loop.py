@@ -1,10 +1,10 @@
-"""A process that saves without a pause, to be killed in the midst of it. Run as ``python -m bench._save_loop``.
+"""A process that saves without a pause, and is killed during a save. Run as ``python -m bench._save_loop``.
 
-It imports torch once and then, for every line ``DIRECTORY GENERATION BYTES`` on stdin, forks a child that goes on from
-the newest checkpoint in the directory and saves after every step. The child prints ``pid N``, ``saving STEP`` and
-``durable STEP``, the last when the trainer's recorder hears it; when it has died its parent prints ``gone``.
+It imports torch once and then, for every line ``DIRECTORY GENERATION BYTES`` on stdin, forks a child that resumes
+from the newest checkpoint in the directory and saves after every step. The child prints ``pid N``, ``saving STEP`` and
+``durable STEP``, the last when the trainer's recorder gets the event. When it has died, its parent prints ``gone``.
 
-All numbers of the state are the number of the step, so what is loaded can be told from a mixture.
+All numbers of the state are the number of the step, so a mixture of two steps is detected on loading.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ TENSORS = 8
 
 
 class StdoutRecorder(NoopRankRecorder):
-    """Says what became durable."""
+    """Recorder that prints the steps that became durable."""
 
     def checkpoint_saved(self, step: int, *_: float) -> None:  # type: ignore[override]
-        """As the trainer reports it."""
+        """Print the step that the trainer reports as saved."""
         print_line(f"durable {step}")
 
 
 def print_line(line: str) -> None:
-    """One line, at once and whole."""
+    """Print one line in a single write."""
     os.write(1, f"{line}\n".encode())
 
 
 def draft(step: int) -> Manifest:
-    """What stands beside the state of a step."""
+    """Return the manifest of a step."""
     identity = Identity(task="saving", model="", data="", samples=1, seed=0, global_batch=1, order="")
     return Manifest(
         identity=identity,
@@ -74,7 +74,7 @@ def a_saver(path: Path, generation: int) -> CheckpointManager:
 
 
 def save_until_killed(path: Path, generation: int, size_bytes: int) -> NoReturn:
-    """What a child does until it is killed."""
+    """Save after every step until the process is killed."""
     tensors = [torch.zeros(size_bytes // 4 // TENSORS) for _ in range(TENSORS)]
     saver = a_saver(path, generation)
     saver.open()

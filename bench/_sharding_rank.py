@@ -1,4 +1,4 @@
-"""One rank of ``bench sharding``: the trainer as it is, which writes down what its state takes after every step.
+"""One rank of ``bench sharding``: the unchanged trainer, which logs the size of its state after every step.
 
 ``DDP_BENCH_STATE`` names the directory to write to.
 """
@@ -31,7 +31,7 @@ def observe(directory: Path) -> None:
 
 
 def state_bytes(optimization: OptimizerWrapper) -> int:
-    """Of what lies on this rank."""
+    """Return the bytes of the state on this rank."""
     from ddp_trainer.train.mesh.sharded_state import state_bytes as bytes_here
 
     optimizer = optimization.optimizer

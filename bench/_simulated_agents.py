@@ -39,7 +39,7 @@ class AgentPool:
     agents: list[SimulatedAgent] = field(default_factory=list)
     handshake_seconds: list[float] = field(default_factory=list)
     joined_at: float = 0.0
-    """When the last Join was sent, by ``time.perf_counter``."""
+    """Time at which the last Join was sent, by ``time.perf_counter``."""
     _started: int = 0
     _wanted: int = 0
     _all_started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,11 +95,11 @@ class AgentPool:
 
 
 class SimulatedAgent(asyncio.Protocol):
-    """One agent: it starts at once, and joins again at once when it is told to stop."""
+    """One simulated agent. It starts immediately, and rejoins immediately after a stop request."""
 
     def __init__(self, crowd: AgentPool, index: int) -> None:
         self.received = 0
-        """Bytes since the last group was asked for."""
+        """Bytes received since the last request for a group."""
         self.assignment: dict[str, Any] = {}
         self.is_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._crowd = crowd

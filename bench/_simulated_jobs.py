@@ -37,7 +37,7 @@ NODES_READY_SECONDS: Final = 60
 KNOWN_SECONDS: Final = 10
 READY_SECONDS: Final = 300
 GONE_SECONDS: Final = 600
-"""Ten thousand pods leave one by one, and each of their nodes is asked."""
+"""Timeout for the deletion of ten thousand pods one by one, with a request to each of their nodes."""
 
 
 def cluster() -> Api:
@@ -54,7 +54,7 @@ def cluster() -> Api:
 def simulated_nodes(api: Api, options: Options) -> Iterator[list[str]]:
     """Names of ten nodes or more whose pods only pretend to run; those that had to be made are deleted afterwards.
 
-    Raises CannotMeasure when nobody simulates them.
+    Raises CannotMeasure if no simulator runs.
     """
     ready = _ready_nodes(api)
     missing = [f"ddp-bench-{secrets.token_hex(4)}" for _ in range(LEAST_NODES - len(ready))]
@@ -116,7 +116,7 @@ def simulated_jobs(
     pods_of_each: int,
     telling: int = 1,
 ) -> Iterator[SimulatedJobs]:
-    """So many running jobs with so many pods each; deleted afterwards. The first pods of each job tell metrics."""
+    """Run this many jobs of this many pods, and delete them afterwards. The first pods of each job serve metrics."""
     space = f"ddp-bench-{secrets.token_hex(4)}"
     made = api.create("/api/v1/namespaces", {"metadata": {"name": space}})
     try:

@@ -1,4 +1,4 @@
-"""What the pods of a job of a thousand healthy ranks would expose by the catalogue: as pages, and as a history."""
+"""Metrics of the pods of a job of a thousand healthy ranks, by the catalogue: as pages, and as a history."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RANKS_OF_EACH: Final = 8
 DAY_SECONDS: Final = 86400
 """The job runs for so long when its history starts."""
 RECENT_SECONDS: Final = 3000
-"""What is younger comes by the first scrape, and so lies in the head of Prometheus' store, as it does in one that runs:
-that has an hour at least there. What is older lies in blocks."""
+"""Age limit of samples in the head of Prometheus' store. A running Prometheus has at least an hour there; older
+samples are in blocks."""
 NEVER: Final = frozenset(
     {
         *("ddp_rank_stopped", "ddp_exporter_stale_boards", "ddp_gpu_alloc_retries_total", "ddp_gpu_oom_total"),
@@ -74,7 +74,7 @@ def lines() -> Iterator[Line]:
 
 
 def owner_of(pod: int) -> dict[str, str]:
-    """What a PodMonitor adds to each series of a pod."""
+    """Return the labels that a PodMonitor adds to each series of a pod."""
     told = {"namespace": "training", "pod": f"large-worker-{pod}", "node": f"node-{pod}", "container": "trainer"}
     return told | {"endpoint": "metrics", "instance": f"192.0.2.{pod}:9464", "job": "training/ddp-workers"}
 
@@ -92,9 +92,9 @@ def _value(family: Family, labels: Mapping[str, str]) -> str:
 
 
 def write_history(out: TextIO, *, start: int, end: int, step: int, lasting: Mapping[str, int]) -> None:
-    """OpenMetrics of what :func:`pages` do not tell: of samples every ``step`` seconds, the older ones.
+    """Write the samples older than those of :func:`pages`, one every ``step`` seconds, as OpenMetrics.
 
-    ``lasting`` says of a family how many seconds before ``end`` it begins.
+    ``lasting`` maps a family to the number of seconds before ``end`` at which it begins.
     """
     for name, group in itertools.groupby(lines(), key=lambda line: line.family):
         moments = range(end - lasting.get(name, 0), end - RECENT_SECONDS, step)
@@ -136,7 +136,7 @@ def serve_metrics(*, start: int, step: int, lasting: Mapping[str, int]) -> Itera
             self.wfile.write(head.encode() + body)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Discard the message."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,6 +1,6 @@
-"""One stage for ``bench bubble``: the trainer as it is, and of each step what it computed and waited for the others.
+"""One stage for ``bench bubble``: the unchanged trainer, with the computing and waiting time of each step.
 
-``DDP_BENCH_STAGES`` names the directory to write to. What is written is what the metrics are told.
+``DDP_BENCH_STAGES`` names the output directory. The times are those that the metrics receive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddp_trainer.train.observability.step_timer import StepTimer
 
 
 def observe(steps: list[tuple[float, float]]) -> None:
-    """Append seconds of computing and of waiting of each step, as it is reported."""
+    """Append the reported seconds of computing and of waiting of each step."""
     report, waited = StepTimer.report, StepTimer.record_wait
     waits: list[float] = []
 

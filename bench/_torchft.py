@@ -1,8 +1,7 @@
 """torchft under the same faults, where it is installed: two replica groups of one process each, and its lighthouse.
 
-Its lighthouse is asked for a quorum every 100 ms and waits 1 s for those that are not there, as its own examples do;
-a replica counts as dead when its heartbeat has been missed for 1 s. A replica that is killed is started anew by us, as
-a scheduler would.
+Replicas request a quorum from its lighthouse every 100 ms, which waits 1 s for absent ones, as in its own examples. A
+replica counts as dead after 1 s without a heartbeat. The measurement restarts a killed replica, as a scheduler would.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ threading.Event().wait()
 
 
 def is_installed() -> bool:
-    """Whether there is anything to compare with."""
+    """Return whether torchft is installed."""
     return importlib.util.find_spec("torchft") is not None
 
 
@@ -78,15 +77,15 @@ class TorchFt:
 
     @property
     def log(self) -> Path:
-        """What the replicas wrote."""
+        """Path of the replicas' log."""
         return self.directory / "steps.jsonl"
 
     def steps(self) -> list[Step]:
-        """What replica 0 committed so far."""
+        """Return the steps that replica 0 has committed."""
         return [step for step in steps_of(self.log) if step.rank == 0]
 
     def first_step(self, after: float, world: int, *, timeout: float) -> float | None:
-        """When replica 0 committed its first step after a moment in a world of this size; None after ``timeout``."""
+        """Return when replica 0 first committed a step after a moment in this world size; None after ``timeout``."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             found = [step.time for step in self.steps() if step.time > after and step.world == world]
@@ -96,7 +95,7 @@ class TorchFt:
         return None
 
     def last_step(self, before: float) -> float:
-        """When replica 0 committed its last step before a moment."""
+        """Return when replica 0 committed its last step before a moment."""
         return max(step.time for step in self.steps() if step.time < before)
 
     def stop(self) -> None:

@@ -47,7 +47,7 @@ def steps_of(log: Path) -> list[Step]:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody holds now."""
+    """Return a free TCP port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -68,7 +68,7 @@ class Torchrun:
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start_agent(self, place: int | None = None) -> None:
-        """Start one more agent, with a loopback address of its own, or one anew in the place of one that is gone."""
+        """Start another agent with a separate loopback address, or restart a lost agent at its place."""
         number = len(self.agents) if place is None else place
         command = [
             *(*self.launcher, f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}"),
@@ -93,7 +93,7 @@ class Torchrun:
 
     @property
     def log(self) -> Path:
-        """What the ranks wrote."""
+        """Path of the ranks' log."""
         return self.directory / "steps.jsonl"
 
     def steps(self) -> list[Step]:
@@ -101,7 +101,7 @@ class Torchrun:
         return steps_of(self.log)
 
     def wait(self, wanted: Callable[[Step], bool], *, timeout: float, workers: int = 1) -> float | None:
-        """When the last of ``workers`` processes first logged a step that is ``wanted``; None after ``timeout``."""
+        """Return when the last of ``workers`` processes first logged a ``wanted`` step; None after ``timeout``."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             first: dict[int, float] = {}
@@ -128,7 +128,7 @@ class Torchrun:
         return begun
 
     def kill_agent(self, agent: int) -> float:
-        """SIGKILL an agent and its workers at once, as a node that dies; answers with the time of the kill."""
+        """SIGKILL an agent and its workers together, as on the death of a node; return the time of the kill."""
         begun = time.time()
         doomed = [self.agents[agent].pid, *children(self.agents[agent].pid)]
         for pid in doomed:

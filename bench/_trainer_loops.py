@@ -22,7 +22,7 @@ from ddp_trainer.train.config.options import ScheduleName
 
 
 def bare(work: Workload, clock: Clock) -> None:
-    """As its author would write it: DDP, a seeded permutation, and nothing else."""
+    """Train with a minimal hand-written loop: DDP and a seeded permutation."""
     world, rank = world_size(), int(os.environ.get("RANK", "0"))
     model: nn.Module = Timed(work, clock)
     if world > 1:
@@ -69,18 +69,18 @@ class PlainTask:
         return Rows((torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)))
 
     def losses(self, model: nn.Module, pair: Pair) -> Tensor:
-        """Of each sample, the mean over its predictions."""
+        """Return the loss of each sample, as the mean over its predictions."""
         inputs, labels = pair
         losses = nn.functional.cross_entropy(model(inputs), labels.flatten(), reduction="none")
         return losses if labels.dim() == 1 else losses.view(len(labels), -1).mean(1)
 
     def metrics(self, model: nn.Module, pair: Pair) -> Mapping[str, Tensor]:
-        """Never asked for."""
+        """Return the loss; the trainer never evaluates here."""
         return {"loss": self.losses(model, pair).sum()}
 
 
 class SameOptimizerTask(PlainTask):
-    """With an optimizer of its own: the very object that the loop written by hand makes."""
+    """Task that creates the same optimizer object as the hand-written loop."""
 
     def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
         """The same as everywhere."""
@@ -88,19 +88,19 @@ class SameOptimizerTask(PlainTask):
 
 
 def ours(work: Workload, clock: Clock) -> None:
-    """With the optimizer that the flags make: AdamW of the same numbers, with the kernel that they choose."""
+    """Train with the optimizer of the flags: AdamW with the same parameters, and the kernel that the flags choose."""
     run_trainer(PlainTask(work, clock), work, clock)
 
 
 def ours_same_optimizer(work: Workload, clock: Clock) -> None:
-    """With the optimizer of the loop written by hand, down to its kernel."""
+    """Train with the optimizer of the hand-written loop, including its kernel."""
     run_trainer(SameOptimizerTask(work, clock), work, clock)
 
 
 def run_trainer(task: PlainTask, work: Workload, clock: Clock, *, parallel: LayoutRange | None = None) -> None:
-    """Board, ledger, vote, phases, guards, stop requests and checkpoints by time, as ``ddp_trainer train`` has them.
+    """Train like ``ddp_trainer train``: board, sample tracker, vote, phases, guards, stop requests, timed checkpoints.
 
-    As many batch slices as ranks, which is what a job of fixed size gets.
+    There are as many batch slices as ranks, as in a job of fixed size.
     """
     with tempfile.TemporaryDirectory() as directory:
         config = Config(

@@ -32,7 +32,7 @@ TRAIN: Final = (
 )
 LOOP: Final = (str(Path(__file__).parent / "scripts" / "elastic_loop.py"),)
 ZYGOTE_SECONDS: Final = "2"
-"""When the agents start their zygote: sooner than they would, so that a round need not wait."""
+"""Delay until the agents start their fork server, shorter than the default to shorten a round."""
 POLL_SECONDS: Final = 0.005
 
 
@@ -40,11 +40,11 @@ class StepRecord(NamedTuple):
     """One step of rank 0."""
 
     time: float
-    """Unix time at which the line that tells of it was read."""
+    """Unix time at which its line was read."""
     world: int
     """Ranks that took part."""
     group: int
-    """Counts the worker groups that rank 0 has told of."""
+    """Number of the worker group, as rank 0 reported them."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class StepLog:
 
     steps: list[StepRecord] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
-    """What else was printed, for a sentence."""
+    """Other output lines, for an error message."""
 
     def listen(self, output: IO[str]) -> None:
         """Read to the end."""
@@ -79,7 +79,7 @@ class TwoAgentJob:
     agents: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
 
     def start_store(self) -> None:
-        """Start it, anew or for the first time, at the same address."""
+        """Start or restart the store at the same address."""
         command = [sys.executable, "-m", "ddp_trainer", "store", "--port", str(self.port)]
         environment = os.environ | {Env.SECRET_FILE: str(self._secret_file())}
         with (self.directory / "store.log").open("ab") as log:
@@ -119,16 +119,16 @@ class TwoAgentJob:
         return begun
 
     def first_step(self, after: float, *, world: int | None = None) -> float | None:
-        """When the first step after a moment was committed, of a world of this size; None after too long."""
+        """Return when the first step after a moment was committed in a world of this size; None after a timeout."""
         return self._wait(lambda: next((step.time for step in self._steps(after, world)), None))
 
     def next_group_first_step(self, begun: float, *, world: int | None = None) -> float | None:
-        """When the first step was committed by a group that began after a moment; None after too long."""
+        """Return when a group formed after a moment committed its first step; None after a timeout."""
         group = max(step.group for step in self.telling.steps if step.time < begun)
         return self._wait(lambda: next((step.time for step in self._steps(begun, world) if step.group > group), None))
 
     def last_step(self, before: float) -> float:
-        """When the last step before a moment was committed."""
+        """Return when the last step before a moment was committed."""
         return max(step.time for step in self.telling.steps if step.time < before)
 
     def train(self, *, world: int, steps: int = 20) -> None:
@@ -138,7 +138,7 @@ class TwoAgentJob:
             raise CannotMeasure(f"The agents do not train in a world of {world}: {''.join(self.telling.other[-3:])}")
 
     def warm(self, place: int) -> None:
-        """Wait until an agent has a zygote that is ready, as one has that lives for some seconds.
+        """Wait until an agent has a ready fork server, as it has after some seconds.
 
         Raises CannotMeasure.
         """

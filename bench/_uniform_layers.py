@@ -1,4 +1,4 @@
-"""What ``bench bubble`` learns: layers that all cost the same, so that stages do, and that cost more than all else."""
+"""Task of ``bench bubble``: layers of equal cost, so that stages cost the same, and larger than all other costs."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ class LayerStack(nn.Module):
 
 
 class Even:
-    """Learn to give nothing."""
+    """Task whose model learns to output zeros."""
 
     name = "even"
     width: ClassVar = 512
     layers: ClassVar = 16
-    """So many that the one whose input needs no gradient makes its stage little cheaper."""
+    """Number of layers. The layer whose input needs no gradient then makes its stage only slightly cheaper."""
 
     def model(self) -> nn.Module:
-        """All layers."""
+        """Return the model of all layers."""
         return LayerStack({str(number): nn.Linear(self.width, self.width) for number in range(self.layers)})
 
     def pipeline_stage(self, model: nn.Module, index: int, count: int) -> nn.Module:
-        """As many layers as any other."""
+        """Return a stage with as many layers as any other."""
         each = self.layers // count
         layers = cast("LayerStack", model).layers
         return LayerStack({str(number): layers[str(number)] for number in range(index * each, (index + 1) * each)})
 
     def train_samples(self) -> Rows:
-        """Enough for every step."""
+        """Return enough samples for every step."""
         return Rows(1 << 20, self.width)
 
     def test_samples(self) -> Rows:
-        """None."""
+        """Return no samples."""
         return Rows(0, self.width)
 
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:

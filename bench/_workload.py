@@ -1,4 +1,4 @@
-"""What the loops of ``bench overhead`` train, and the clock that times them from inside the model.
+"""Model and data of the loops of ``bench overhead``, and the clock that times them from inside the model.
 
 All loops train the same network on the same samples from the same seed, with the same batch and the same optimizer. The
 model itself keeps the time: the forward pass that ends the warm-up starts the clock, and the one after the last timed
@@ -82,7 +82,7 @@ class Clock:
 
     @property
     def steps(self) -> int:
-        """How many a loop must take."""
+        """Return the number of steps that a loop must take."""
         return self._last + 1
 
     def tick(self) -> None:
@@ -99,7 +99,7 @@ class Clock:
         that was disturbed by other load on the machine does not count for more than another.
 
         Raises:
-            RuntimeError: the loop took another number of steps than it was told to.
+            RuntimeError: the loop took a wrong number of steps.
         """
         if len(self._ticks) != self.steps:
             raise RuntimeError(f"The loop ran {len(self._ticks)} forward passes where {self.steps} were wanted.")
@@ -140,7 +140,7 @@ def optimizer_of(model: nn.Module) -> Optimizer:
 
 
 class Rows:
-    """A map-style dataset whose batches are cut out of two tensors at once, the fastest that there is."""
+    """A map-style dataset that slices batches out of two tensors, which is the fastest way."""
 
     def __init__(self, pair: Pair) -> None:
         self._inputs, self._labels = pair
@@ -152,10 +152,10 @@ class Rows:
         return self._inputs[index], self._labels[index]
 
     def __getitems__(self, indices: list[int]) -> Pair:
-        """What torch's DataLoader asks for where it is offered; already collated."""
+        """Return a collated batch; torch's DataLoader calls this method if it exists."""
         return self.batch(torch.tensor(indices))
 
     @rowwise
     def batch(self, ids: Tensor) -> Pair:
-        """What our trainer asks for where it is offered."""
+        """Return a batch; our trainer calls this method if it exists."""
         return self._inputs[ids], self._labels[ids]

@@ -1,12 +1,12 @@
-"""The bubble of a pipeline, as ``ddp_step_wait_seconds_total`` tells it, beside what the formula says of each schedule.
+"""Bubble of a pipeline by ``ddp_step_wait_seconds_total``, compared with the formula of each schedule.
 
 Two stages of layers that all cost the same compute steps of more and more micro-batches. A stage idles for
 ``(p - 1) / (v * m + p - 1)`` of a step with ``p`` ranks, ``m`` micro-batches and ``v`` stages on each rank: Y. Huang et
 al., "GPipe", 2019, and for several stages D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
-Clusters Using Megatron-LM", 2021. Zero-bubble schedules (P. Qi et al., "Zero Bubble Pipeline Parallelism", 2023) are to
-leave none; what splitting the backward pass costs is no bubble, and not measured here.
+Clusters Using Megatron-LM", 2021. Zero-bubble schedules (P. Qi et al., "Zero Bubble Pipeline Parallelism", 2023) should
+leave none. The cost of splitting the backward pass is not part of the bubble, and not measured here.
 
-What is left beside the formula is what passing on takes. Both ranks need a processor of their own.
+The difference from the formula is the time of the transfers. Each of the two ranks needs a separate processor.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SUMMARY = "what stages of a pipeline wait for each other by every schedule, besi
 
 RANKS: Final = 2
 ROWS: Final = 128
-"""Of a micro-batch."""
+"""Rows of a micro-batch."""
 STEPS: Final = 16
 UNLIKE: Final = 4
 """The first steps, in which schedules and buffers are made."""
 MICRO_BATCHES: Final = (2, 4, 8)
 QUICK_MICRO_BATCHES: Final = (4,)
 BAR: Final = 0.1
-"""Of a step, more or less than the formula says."""
+"""Allowed difference from the formula, as a share of a step."""
 PARTS: Final = tuple(SCHEDULES)
 
 
@@ -70,7 +70,7 @@ def formula(schedule: str, micro_batches: int, ranks: int = RANKS) -> float:
 
 
 def bubble(schedule: str, micro_batches: int) -> float:
-    """What was waited for, as a share of that and of computing; the median of steps over all ranks.
+    """Return the waiting time as a share of waiting and computing; the median of steps over all ranks.
 
     Raises:
         CannotMeasure: a rank failed.

@@ -1,8 +1,8 @@
-"""How long a save stops the training, what it does to the steps beside it, and what a kill in its midst leaves.
+"""Time that a save blocks the training, its effect on concurrent steps, and the state after a kill during a save.
 
 A model and its AdamW of 500 MB are saved by the trainer, by ``torch.save`` with a sync, by ``dcp.save`` and by
 ``dcp.async_save``, in turns. A stall is what the training thread waits; the write is then waited for outside of it, so
-no save meets another. The first save of each is a figure of its own: it is the one that takes memory. Beside the
+saves do not overlap. The first save of each is a separate figure, because it allocates memory. Beside the
 writes of both asynchronous ways, small steps are computed, and compared with steps beside nothing.
 
 The part ``layouts`` is about what is in a checkpoint: :mod:`bench._checkpoint_layouts`.
@@ -30,7 +30,7 @@ STATE_BYTES = 500_000_000
 LAYERS = 12
 STALL_BAR_SECONDS = 0.060
 STEP_SECONDS = 0.25
-"""How long steps are counted beside a write."""
+"""Duration of the count of steps during a write."""
 
 
 @dataclass(slots=True)
@@ -38,9 +38,9 @@ class SaveMethod:
     """One way to save."""
 
     begin: Callable[[], None]
-    """What the training waits for."""
+    """Part of a save that blocks the training."""
     end: Callable[[], None]
-    """What it need not wait for."""
+    """Part of a save that does not block the training."""
 
     def time_save(self) -> float:
         """Seconds that the training waits for a save."""
@@ -61,7 +61,7 @@ def measure(options: Options) -> Report:
 
 
 def measure_stall(report: Report, options: Options) -> None:
-    """How long each way to save stops the training, in turns, and steps beside writes."""
+    """Measure how long each way to save blocks the training, in turns, and the steps during writes."""
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         arms = make_save_methods(Path(directory))
         for name, arm in arms.items():
@@ -77,7 +77,7 @@ def measure_stall(report: Report, options: Options) -> None:
 
 
 def kill(report: Report, options: Options) -> None:
-    """What kills at random moments leave."""
+    """Measure the state after kills at random moments."""
     count, size = (10, 100_000_000) if options.quick else (50, STATE_BYTES)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         kills = kill_at_random_times(Path(directory), count=count, size_bytes=size, chance=options.random)
@@ -88,7 +88,7 @@ def kill(report: Report, options: Options) -> None:
 
 
 def measure_slowdown(arms: dict[str, SaveMethod], report: Report, *, rounds: int, options: Options) -> None:
-    """How many times longer a small step takes beside a write."""
+    """Measure how many times longer a small step takes during a write."""
     step = small_step()
 
     def time_step_during_save(arm: SaveMethod | None) -> float:

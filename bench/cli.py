@@ -1,8 +1,8 @@
-"""How long a person waits for the command line, against a Python that does nothing.
+"""Wall time of the command line, against a Python that does nothing.
 
-Every call is a process of its own, as from a shell; the calls of a round come in a random order, so that load which
-comes and goes falls on all of them. A bar is kept by the median as it is, or, on a machine that is busy or slow, by the
-ratio to the bare Python of the same round, at the pace of a quiet machine. The jobs that are listed are one that ran
+Every call is a separate process, as from a shell. The calls of a round come in a random order, so that varying load
+affects all of them. The median must keep the limit. On a busy or slow machine the ratio to the bare Python of the same
+round, scaled to a quiet machine, must keep it instead. The jobs that are listed are one that ran
 for real, and copies of its directory.
 """
 
@@ -27,7 +27,7 @@ JOBS = 20
 HELP_BAR_SECONDS = 0.100
 LIST_BAR_SECONDS = 0.200
 QUIET_PYTHON_SECONDS = 0.012
-"""What a bare Python takes on a quiet machine of the kind that the bars were set on."""
+"""Time of a bare Python on a quiet machine of the kind for which the limits were set."""
 
 
 def measure(options: Options) -> Report:
@@ -60,7 +60,7 @@ def measure(options: Options) -> Report:
 
 
 def check_wall_time(report: Report, what: str, arm: str, times: Mapping[str, Sequence[float]], bar: float) -> None:
-    """Hold the wall time of an arm to its bar; on a machine that is too busy for that, its ratio, and say so."""
+    """Compare the wall time of an arm with its limit. On a busy machine, compare its ratio, and report that."""
     median = statistics.median(times[arm])
     if median <= bar:
         report.at_most(f"median seconds of {what}", median, bar)

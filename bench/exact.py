@@ -91,7 +91,7 @@ def step_seconds(directory: Path, level: str) -> float:
 
 
 def train(directory: Path, world: int, flags: Sequence[str]) -> list[tuple[int, float, float]]:
-    """A worker group of this size, to its end; of each step its number, its loss, and when it was told."""
+    """Run a worker group of this size to its end; return number, loss and report time of each step."""
     launch = [sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node", str(world)]
     command = [*launch, "-m", "ddp_trainer", "train", *COMMON, *flags]
     steps = []

@@ -41,7 +41,7 @@ LIMIT_SECONDS: Final = 300.0
 """A run that takes longer counts as one that never ended."""
 HELD: Final = "did not exit within"
 DIED: Final = "while it exited"
-"""What the launcher prints of a worker that it had to kill, and of one that died in its exit functions."""
+"""Messages of the launcher about a worker that it had to kill, and about one that died in its exit functions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Thirteen checks on one GPU in at most ten minutes, each in a separate process with a time limit.
 
 ``python -m bench gpu`` needs a checkout, Python with torch, and no network. It writes ``build/gpu/report.json`` after
-every check (``DDP_BENCH_GPU_DIR`` names another folder), and one line of JSON with all of them at the end. Where there
-is no GPU, every check is reported as not run, and the exit code is 0. ``--only A,C`` runs some of the checks, and
+every check (``DDP_BENCH_GPU_DIR`` names another folder), and one line of JSON with all of them at the end. Without a
+GPU, every check is reported as not run, and the exit code is 0. ``--only A,C`` runs some of the checks, and
 ``--quick`` takes small sizes. ``make gpu-report`` puts the report into docs/status.md.
 
 ``DDP_BENCH_GPU_DEVICE=cpu`` rehearses the checks on a machine without a GPU: CPU tensors and gloo take the place of
@@ -90,7 +90,7 @@ def has_device_files(folder: Path | None = None) -> bool:
 
 
 def reason_for_none(machine: Mapping[str, Any]) -> str:
-    """Return why no check runs: there is no GPU, or CUDA cannot use the one that is there."""
+    """Return why no check runs: the GPU is missing, or CUDA cannot use it."""
     if has_device_files():
         return f"a GPU is there, and CUDA cannot use it: {machine['trouble']}"
     return "no GPU"

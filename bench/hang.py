@@ -1,10 +1,9 @@
-"""Who is named when a rank stops, loops, holds the GIL, skips a collective or enters another, how soon, and when the
-group goes on; and how soon ``kubectl ddp hang`` names the same, asked at the moment of the fault.
+"""Detection of hangs: the rank named when one stops, loops, holds the GIL, skips a collective or enters another; the
+time until it is named and until the group re-forms; the time of ``kubectl ddp hang`` from the fault on.
 
-Two programs: the reference trainer, which tells its sections, and a plain DDP script that knows nothing of us. Stock
-torchrun runs the script beside them, and is watched for as long as ours took to train again, or a minute where ours are
-left out. ``--only`` names some of script, trainer, command and stock; ``HANG_ROUNDS`` sets another number of rounds
-than 20.
+Two programs run: the reference trainer, which reports its sections, and a plain DDP script. Stock torchrun also runs
+the script. It is watched for as long as ours took to train again, or for a minute if ours are left out. ``--only``
+names some of script, trainer, command and stock. ``HANG_ROUNDS`` sets the number of rounds (20).
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ KINDS: Final = {
     "mismatch": "where barrier",
     "wait": "holds the GIL",
 }
-"""Fault, and what must be said of the rank that has it."""
+"""Fault → text that the message about its rank must contain."""
 
 PROGRAMS: Final = {
     "script": [str(SCRIPTS / "hanging_ddp.py")],
@@ -60,7 +59,7 @@ PROGRAMS: Final = {
 }
 PARTS: Final = (*PROGRAMS, "command", "stock")
 COMMAND_SECONDS: Final = 30.0
-"""By then the command has named who it is, though the launcher's own limit is minutes away."""
+"""Time limit for the command to name the rank. The launcher's own limit is minutes."""
 READY: Final = r"\bready: "
 NAMING: Final = r"(?:hang: |waiting: the others wait for )"
 NAMED: Final = re.compile(NAMING + r"(?P<what>rank (?P<rank>\d+) on .* for [\d.]+ s) \(limit (?P<limit>[\d.]+) s\)")
@@ -68,21 +67,21 @@ NAMED: Final = re.compile(NAMING + r"(?P<what>rank (?P<rank>\d+) on .* for [\d.]
 
 @dataclass(slots=True)
 class FaultStats:
-    """What became of the faults of one kind."""
+    """Results of the faults of one kind."""
 
     count: int = 0
     right: int = 0
     again: int = 0
     seconds: list[float] = field(default_factory=list)
-    """From the fault to the name."""
+    """Seconds from each fault to the naming of its rank."""
     of_limit: list[float] = field(default_factory=list)
-    """The same as part of the limit that the launcher had learned."""
+    """The same as a share of the launcher's learned limit."""
     recovered: list[float] = field(default_factory=list)
-    """From the fault until the new group is under way."""
+    """Seconds from each fault until the new group trains."""
 
 
 class Launch:
-    """A launcher, with its lines and when they came."""
+    """A launcher, with its output lines and their times."""
 
     def __init__(self, command: list[str], trouble: Path) -> None:
         environment = {**os.environ, "TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_ZYGOTE": "1"}
@@ -101,7 +100,7 @@ class Launch:
         self._lines.put(None)
 
     def wait(self, pattern: str, seconds: float = PATIENCE_SECONDS) -> tuple[float, str] | None:
-        """When a line came that matches, and the line; None after so many seconds."""
+        """Return the first matching line and its time; None after so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -116,7 +115,7 @@ class Launch:
         return None
 
     def order(self, rank: int, kind: str) -> float:
-        """Have a rank get into trouble; when it did."""
+        """Cause a fault in a rank, and return its time."""
         unread = self._trouble / "unread"
         unread.write_text(kind)
         unread.replace(self._trouble / f"rank-{rank}")
@@ -156,7 +155,7 @@ def launch_command(program: str) -> list[str]:
 
 
 def one_fault(launch: Launch, kind: str, rank: int, tally: FaultStats) -> str:
-    """Order it, and see who is named and whether the group goes on; what was said."""
+    """Cause a fault, record the named rank and the recovery of the group, and return the message."""
     begun = launch.order(rank, kind)
     tally.count += 1
     named = launch.wait(f"{NAMING}rank")
@@ -172,7 +171,7 @@ def one_fault(launch: Launch, kind: str, rank: int, tally: FaultStats) -> str:
 
 
 def measure_program(program: str, options: Options) -> dict[str, FaultStats]:
-    """Every kind of fault, so many times, in one run that goes on after each."""
+    """Cause every kind of fault several times in one run, which continues after each."""
     tallies = {kind: FaultStats() for kind in KINDS}
     rounds = round_count(options)
     with launched(launch_command(program)) as launch:
@@ -185,7 +184,7 @@ def measure_program(program: str, options: Options) -> dict[str, FaultStats]:
 
 @contextmanager
 def submitted() -> Iterator[Launch]:
-    """The script as a job on this machine, in a place of its own, followed."""
+    """Submit the script as a local job in a temporary directory, and follow it."""
     plugin = [sys.executable, "-m", "kubectl_ddp"]
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as place, contextlib.ExitStack() as stack:
         os.environ["XDG_STATE_HOME"] = place
@@ -204,7 +203,7 @@ def submitted() -> Iterator[Launch]:
 
 
 def measure_hang_command(launch: Launch, kind: str, rank: int, tally: FaultStats) -> str:
-    """Order a fault, and ask the command at once; then the rank is killed, so that the group goes on."""
+    """Cause a fault, and run the command immediately; then kill the rank, so that the group re-forms."""
     begun = launch.order(rank, kind)
     tally.count += 1
     command = [sys.executable, "-m", "kubectl_ddp", "hang", JOB, "--local", "-o", "json"]
@@ -224,7 +223,7 @@ def measure_hang_command(launch: Launch, kind: str, rank: int, tally: FaultStats
 
 
 def measure_command(options: Options) -> dict[str, FaultStats]:
-    """Every kind of fault, so many times, in one job whose launcher names nobody for minutes."""
+    """Cause every kind of fault several times in one job whose launcher names no rank for minutes."""
     tallies = {kind: FaultStats() for kind in KINDS}
     rounds = round_count(options)
     with submitted() as launch:
@@ -236,7 +235,7 @@ def measure_command(options: Options) -> dict[str, FaultStats]:
 
 
 def report_command(report: Report, options: Options) -> None:
-    """Its figures and bars."""
+    """Report the figures and limits of the command."""
     for kind, tally in measure_command(options).items():
         report.figure(f"command_{kind}_named_ratio", tally.right / tally.count)
         seconds = report.figure(f"command_{kind}_named_seconds", tally.seconds)
@@ -245,12 +244,12 @@ def report_command(report: Report, options: Options) -> None:
 
 
 def round_count(options: Options) -> int:
-    """How often each fault is ordered."""
+    """Return the number of faults of each kind."""
     return int(os.environ.get("HANG_ROUNDS", "3" if options.quick else "20"))
 
 
 def torchrun_detects_fault(kind: str, seconds: float) -> bool:
-    """Whether stock torchrun says a word about a fault, or trains again, within so many seconds."""
+    """Return whether stock torchrun prints a message about a fault, or trains again, within so many seconds."""
     flags = ["--standalone", "--nproc-per-node", str(NPROC), "--max-restarts", "100"]
     with launched([sys.executable, "-m", "torch.distributed.run", *flags, *PROGRAMS["script"]]) as launch:
         launch.order(1, kind)
@@ -258,7 +257,7 @@ def torchrun_detects_fault(kind: str, seconds: float) -> bool:
 
 
 def measure(options: Options) -> Report:
-    """Both programs, and stock torchrun on the script."""
+    """Measure both programs, and stock torchrun with the script."""
     report = Report()
     parts = options.parts(PARTS)
     slowest = 0.0

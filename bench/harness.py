@@ -1,4 +1,4 @@
-"""What every measurement shares: options in, a report of figures and bars out, and fair turns in between."""
+"""Shared parts of all measurements: options, the report of figures and limits, and interleaved rounds."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ UNITS: Final = (
     "samples_per_second",
     "flops_per_second",
 )
-"""What the name of a figure may end in."""
+"""Allowed endings of a figure's name."""
 
 
 class CannotMeasure(Exception):
-    """Something this measurement needs is missing here; the message is a sentence that says what."""
+    """A prerequisite of this measurement is missing; the message names it."""
 
 
 def _to_stderr(line: str) -> None:
@@ -38,24 +38,24 @@ def _to_stderr(line: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line asks of a measurement."""
+    """Options of a measurement from the command line."""
 
     quick: bool = False
-    """Fewer rounds: enough to see that it works and roughly how it stands."""
+    """Run fewer rounds, for a rough result."""
     seed: int = 0
-    """Feeds ``random``; the same seed gives the same order of turns and the same schedules."""
+    """Seed of ``random``. The same seed gives the same order of turns and the same schedules."""
     only: frozenset[str] = frozenset()
-    """Parts that are wanted, of a measurement that names its ``PARTS``; all of them when empty."""
+    """Selected parts of a measurement that has ``PARTS``; empty for all."""
     progress: Callable[[str], None] = _to_stderr
-    """Takes one line for the person who waits."""
+    """Prints one line of progress."""
     random: random.Random = field(init=False)
-    """The measurement's only source of chance."""
+    """The only random generator of the measurement."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "random", random.Random(self.seed))
 
     def parts(self, known: Sequence[str]) -> list[str]:
-        """The parts of a measurement that are wanted, in its own order.
+        """Return the selected parts of a measurement, in its own order.
 
         Raises:
             CannotMeasure: one that is wanted is not known.
@@ -109,57 +109,57 @@ def named(name: str, values: float | Sequence[float]) -> tuple[Spread, dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A promise about a figure."""
+    """A limit for a figure."""
 
     what: str
     figure: float
     bar: float
     holds: bool
     relation: str = "<="
-    """How the figure has to stand to the bar: ``<=`` or ``>=``."""
+    """Required relation of the figure to the limit: ``<=`` or ``>=``."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a measurement found."""
+    """Results of a measurement."""
 
     figures: dict[str, float] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)
     bars: list[Bar] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-    """What else belongs into the line of JSON, under names of its own."""
+    """Further keys of the line of JSON."""
 
     def figure(self, name: str, values: float | Sequence[float]) -> Spread:
-        """Add one value as it is, or many as median, minimum, maximum and count; answers with their spread."""
+        """Add one value unchanged, or many as median, minimum, maximum and count; return their spread."""
         spread, entries = named(name, values)
         self.figures.update(entries)
         return spread
 
     def baseline(self, name: str, values: float | Sequence[float]) -> Spread:
-        """As :meth:`figure`, for what ours is compared with."""
+        """Add a figure of the baseline, like :meth:`figure`."""
         spread, entries = named(name, values)
         self.baselines.update(entries)
         return spread
 
     def at_most(self, what: str, figure: float, bar: float) -> None:
-        """Promise that ``figure`` is no more than ``bar``; a NaN keeps no promise."""
+        """Require that ``figure`` is at most ``bar``. NaN fails."""
         self.bars.append(Bar(what, figure, bar, figure <= bar))
 
     def at_least(self, what: str, figure: float, bar: float) -> None:
-        """Promise that ``figure`` is no less than ``bar``; a NaN keeps no promise."""
+        """Require that ``figure`` is at least ``bar``. NaN fails."""
         self.bars.append(Bar(what, figure, bar, figure >= bar, ">="))
 
     @property
     def holds(self) -> bool:
-        """Whether every promise is kept."""
+        """True if every limit holds."""
         return all(bar.holds for bar in self.bars)
 
 
 def interleaved(arms: Mapping[str, Callable[[], float]], *, rounds: int, options: Options) -> dict[str, list[float]]:
-    """Measure every arm once per round, in an order drawn anew each round.
+    """Measure every arm once per round, in a random order per round.
 
-    Load that comes and goes then falls on all arms alike, and value *i* of one arm was taken next to value *i* of
-    every other, which is what :func:`paired_ratio` compares.
+    Varying load then affects all arms equally. Value *i* of one arm was measured next to value *i* of every other;
+    :func:`paired_ratio` compares these.
     """
     values: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(1, rounds + 1):
@@ -171,12 +171,12 @@ def interleaved(arms: Mapping[str, Callable[[], float]], *, rounds: int, options
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Round by round, how many times the denominator the numerator is; infinite where the denominator is 0."""
+    """Return the ratio of each round; infinite where the denominator is 0."""
     return [a / b if b else math.inf for a, b in zip(numerators, denominators, strict=True)]
 
 
 def machine() -> dict[str, str | int | float]:
-    """What the figures were measured on."""
+    """Return a description of this machine."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,9 +1,9 @@
-"""How long the command line takes over a cluster with ten thousand pods, against kubectl.
+"""Time of the command line on a cluster with ten thousand pods, against kubectl.
 
 The API server is the real one. Nodes and the life of pods on them are simulated by kwok; jobs and pods are what submit
 and the operator would make, with every field. Some pods answer with the metrics of eight ranks each, through the API
-server's proxy. Every call is a process of its own, in turns with a Python that does nothing and with kubectl. A list's
-time of the client is what its process computes; how fast the API server is, is shown by the wall time beside it.
+server's proxy. Every call is a separate process, in turns with a Python that does nothing and with kubectl. The
+client time of a list is the processor time of its process. The wall time also shows the speed of the API server.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Times = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What every part has to do with."""
+    """Settings and report that all parts share."""
 
     kubectl: str
-    """Its path."""
+    """Path of kubectl."""
     rounds: int
     options: Options
     report: Report
@@ -113,9 +113,9 @@ def _status(bench: Bench, space: str) -> None:
 
 
 def _list(bench: Bench, space: str, pods: int, bar: float) -> None:
-    """Beside kubectl's table, which the API server makes; where there are few, beside its JSON, which is what we read.
+    """Time `list` beside kubectl's table, which the API server makes; with few pods also beside kubectl's JSON.
 
-    Its JSON of ten thousand is of no interest to anybody, and takes the memory of a small machine.
+    `list` reads JSON too. kubectl's JSON of ten thousand pods is left out: it takes the memory of a small machine.
     """
     is_small = pods == min(size for size, _ in LIST_BARS.values())
     whole = f"{PODS_OF_EACH}/{PODS_OF_EACH}".encode()

@@ -1,4 +1,4 @@
-"""What metrics cost the training thread, and what a scrape costs.
+"""Cost of metrics for the training thread, and cost of a scrape.
 
 Ours stores doubles into shared memory. The baseline keeps the same thirteen numbers with prometheus_client, labels
 resolved beforehand, which is the fastest that library can be used. Batches of calls are timed and divided, ours and
@@ -7,9 +7,9 @@ are also timed one call at a time after all caches were overwritten, the worst t
 interpreter's own code from memory costs more than what it does. A scrape is a whole one: connect, ask, read all, from
 a real aggregator, of a pod with eight ranks.
 
-What it costs a plain script that its steps are counted without its knowing is the difference between blocks of the same
-loop, over DDP and a DataLoader, listened to and left alone in turns: in processor's seconds, so that other load does
-not count. The ledger of the job's time is timed as the trainer calls it after every step.
+The cost of automatic metrics for a plain script is the difference between blocks of the same loop, over DDP and a
+DataLoader, with and without the hooks in turns. It is in processor seconds, so that other load does not count. The
+tracker of the job's time breakdown is timed as the trainer calls it after every step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Step = Callable[[int], None]
 
 
 def measure(options: Options) -> Report:
-    """Cost of a step, in turns with the baseline; then scrapes; then of listening to a script, and of the ledger."""
+    """Measure a step, in turns with the baseline; then scrapes, automatic metrics and the time breakdown."""
     calls, rounds, single = (2_000, 10, 20) if options.quick else (10_000, 60, 100)
     report = Report()
     with tempfile.TemporaryDirectory() as directory:
@@ -74,7 +74,7 @@ def measure(options: Options) -> Report:
 
 
 def measure_autolog(report: Report, options: Options) -> None:
-    """What a script that knows nothing of us pays, and our own trainer for its ledger."""
+    """Measure the cost of automatic metrics for a plain script, and of the time breakdown for the trainer."""
     from bench._autolog_loop import AutologLoop, Ledger
 
     steps, rounds, calls = (300, 20, 1_000) if options.quick else (300, 100, 10_000)

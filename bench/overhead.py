@@ -1,17 +1,17 @@
-"""What a training loop adds to a step of one written by hand: ours with everything on, and other libraries'.
+"""Overhead of a training loop over one written by hand: our trainer with all features on, and other libraries.
 
-Every loop is a process of its own, in turns, and the model inside keeps the time (``bench/_workload.py``). A perceptron
+Every loop is a separate process, in turns, and the model inside keeps the time (``bench/_workload.py``). A perceptron
 of 26,000 weights on one process shows what is added in microseconds; a GPT of 9.5 million weights on two gloo ranks
-shows whether any of it matters. Ours records metrics on a real board, keeps the ledger, votes, looks at all gradients
-and has a checkpoint directory; no evaluation and no save falls into the timed steps.
+shows whether any of it matters. Ours records metrics on a real board, updates the sample tracker, votes, checks all
+gradients and has a checkpoint directory; no evaluation and no save falls into the timed steps.
 
 The loop by hand is as lean as its author can write it: no DataLoader, no DistributedSampler, no report of the loss.
 Only its optimizer is torch's AdamW as it comes, which on the CPU goes over the weights one by one. So ours runs twice.
 ``ours`` is what a user of the trainer gets: the same AdamW, equal up to rounding, with the fused kernel that our flags
-choose by themselves; the bar is on it. ``ours_same_optimizer`` is given the very object of the loop by hand, and shows
-what our loop itself adds. What else ours does in another way belongs to it: it drops gradients without ``zero_grad``,
-begins the backward pass at each sample's loss, and reads the rows of several steps at once, since the samples say that
-their rows do not depend on each other.
+choose; the limit applies to it. ``ours_same_optimizer`` uses the optimizer object of the loop by hand, and shows
+what our loop itself adds. Other differences are part of our loop: it drops gradients without ``zero_grad``,
+begins the backward pass at each sample's loss, and reads the rows of several steps with one call, because the samples
+declare independent rows.
 
 A third part does the same for a model that is sharded: ``--parallel shard=2`` beside ``fully_shard`` by hand
 (``bench/_fsdp_loops.py``), each with its own optimizer.
@@ -56,7 +56,7 @@ BAR_RATIO: Final = 0.99
 LIMIT_SECONDS: Final = 600
 
 Times = dict[str, float]
-"""What ``bench/scripts/loop.py`` prints."""
+"""Output of ``bench/scripts/loop.py``."""
 
 
 def measure(options: Options) -> Report:
@@ -74,7 +74,7 @@ def measure(options: Options) -> Report:
 
 
 def installed(options: Options) -> list[str]:
-    """Peers that can be imported; tells of the others."""
+    """Return the peers that can be imported, and report the others."""
     missing = sorted({module for module in PEERS.values() if importlib.util.find_spec(module) is None})
     if missing:
         options.progress(f"Not installed, and left out: {', '.join(missing)} (pip install --group bench).")

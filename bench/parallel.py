@@ -98,7 +98,7 @@ def _run_of(part: str, steps: int) -> str:
 
 
 def losses(runs: Sequence[str], steps: int) -> Iterator[list[float]]:
-    """Of each step, run by run.
+    """Yield the losses of each step, run by run.
 
     Raises:
         CannotMeasure: a run failed.

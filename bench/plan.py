@@ -1,9 +1,10 @@
-"""How far what ``kubectl ddp plan`` says of memory lies from what a training run has in use.
+"""Error of the memory that ``kubectl ddp plan`` predicts, against the memory that a training run uses.
 
 The trainer's GPT is trained by one process in 32 bits, at several sizes, with activations kept and computed again, in
-one pass per step and in several; all tensors that live at once are counted. Then it is trained by several ranks, as
-``ddp_trainer train --parallel`` does it, in pieces, in slices and in stages; of these the rank counts that needs the
-most; there the kernel counts, since threads of gloo free tensors too. How long the plan itself takes is beside it.
+one pass per step and in several; the peak of all live tensors is counted. Then it is trained by several ranks, as
+``ddp_trainer train --parallel`` does it, in pieces, in slices and in stages; the rank with the
+largest use counts. There the kernel measures, because threads of gloo free tensors too. The time of the plan itself is
+also measured.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""How soon a job trains again after a fault, and how often it does; the same faults on stock torchrun beside it.
+"""Time and success rate of the recovery from a fault, compared with stock torchrun under the same faults.
 
 Ours is a local job of the reference trainer, watched through the metrics of its ranks: it counts as recovered when
 every rank of the world it should have has committed a step after the fault. Stock torchrun runs a plain DDP script that
 saves after every step, with restarts allowed, and is watched through the script's own log.
 
-``--only`` names some of the faults, with commas, where all of them take too long at once. Of a model that is spread
-over ranks, whose loss torchrun's script knows no way back from but a checkpoint, :mod:`bench._replicas` tells.
+``--only`` names some of the faults, with commas, to measure in parts. :mod:`bench._replicas` measures models that are
+spread over ranks; torchrun's script recovers these from a checkpoint only.
 
-What survivors go through, whose processes outlive their group, is :mod:`bench._agent_recovery`'s: two agents and no
-engine. torchft takes part where it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux;
-it needs opentelemetry, and is no dependency of ours: ``PYTHONPATH=FOLDER make bench BENCH=recovery`` after ``pip
+:mod:`bench._agent_recovery` measures processes that survive their group, with two agents and no engine. torchft is
+measured if it is installed. ``pip download torchft`` finds version 0.2.0 with a wheel for Linux; it needs
+opentelemetry. This project does not depend on it. Run ``PYTHONPATH=FOLDER make bench BENCH=recovery`` after ``pip
 install --target FOLDER --no-deps torchft opentelemetry-…``.
 """
 
@@ -96,7 +96,7 @@ def kill_last_worker(ranks: dict[int, Rank]) -> None:
 
 
 def warm(jobs: LocalJobs, name: str) -> None:
-    """Wait until the agent of the only node has a zygote that is ready, as one has that lives for some seconds."""
+    """Wait until the agent of the only node has a ready fork server, as it has after some seconds."""
     deadline = time.monotonic() + GIVEN_UP
     (pod,) = jobs.pods(name, Role.WORKER)
     container = jobs.container(pod["metadata"]["name"])
@@ -107,7 +107,7 @@ def warm(jobs: LocalJobs, name: str) -> None:
 
 
 def torchrun_recovery(run: Torchrun, fault: Callable[[], float], workers: int) -> float | None:
-    """As :func:`recovery`, of stock torchrun: until ``workers`` new processes have stepped."""
+    """Return the recovery time of stock torchrun: until ``workers`` new processes have stepped."""
     before = {step.pid for step in run.steps()}
     begun = fault()
     stepped = run.wait(lambda step: step.time > begun and step.pid not in before, timeout=GIVEN_UP, workers=workers)
@@ -138,7 +138,7 @@ def worker_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, 
 
 
 def script_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
-    """The plain script, whose ranks all start anew: one node, two ranks, one is killed."""
+    """Kill one of two ranks of the plain script on one node; all ranks restart."""
     ours, stock = RecoveryAttempts(), RecoveryAttempts()
     with torchrun(jobs.directory / "script", nnodes="1", nproc=NPROC, arguments=STOCK, launcher=OURS) as run:
         begin(run, NPROC)
@@ -180,7 +180,7 @@ def _kill_node(jobs: LocalJobs, ranks: dict[int, Rank]) -> None:
 
 
 def scaled_up(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
-    """From one node to two: until all four ranks step."""
+    """Scale from one node to two, until all four ranks step."""
     ours, stock = RecoveryAttempts(), RecoveryAttempts()
     for number in range(1 if options.quick else 2):
         name = f"scaled-{number}"

@@ -1,9 +1,9 @@
-"""How soon a job on a real cluster trains again after a fault, ours and a stock elastic PyTorchJob in the same run.
+"""Recovery time of a job on a real cluster after a fault, for our job and a stock elastic PyTorchJob in the same run.
 
 Ours is the reference trainer, as the command line submits it; stock is a plain DDP script under torchrun, which saves
 after every step (``elasticPolicy`` with c10d, ``restartPolicy: OnFailure``, restarts allowed). Each fault is done to
-the same pods in the same way. With the other engines ours gets the same faults, each in a job of its own, so that a
-figure holds one back-off of the Job controller. A time goes from the fault to the first step of a worker group that
+the same pods in the same way. With the other engines ours gets the same faults, each in a separate job, so that a
+figure contains one back-off of the Job controller. A time goes from the fault to the first step of a worker group that
 began after it, by the container runtime's own stamps on the lines that the ranks print.
 
 It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, the training
@@ -35,9 +35,9 @@ SUMMARY = "seconds from a fault on a real cluster to the next step of a re-forme
 GIVEN_UP: Final = 150.0
 """Seconds after which a run counts as not recovered."""
 SETTLED_SECONDS: Final = 8.0
-"""How long a job trains before the next fault: one that lives for hours has its zygotes."""
+"""Training time before the next fault, in which agents start their fork servers."""
 STORE_AWAY_SECONDS: Final = 12.0
-"""How long a job is watched whose store's machine is lost."""
+"""Duration of the watch after the loss of the store's machine."""
 
 BARS: Final[Mapping[str, float]] = {
     "first_step_after_pods_run": 6.0,
@@ -54,12 +54,12 @@ BARS: Final[Mapping[str, float]] = {
     "store_and_worker_lost": 30.0,
     "pause_while_store_is_lost": 1.0,
 }
-"""What happened, and the most seconds that its median may take; what is not here is information."""
+"""Fault → upper limit of its median, in seconds. Other figures have no limit."""
 
 
 @dataclass(slots=True)
 class Bench:
-    """What every part needs."""
+    """Settings and results that all parts share."""
 
     api: Api
     backend: ClusterBackend
@@ -71,7 +71,7 @@ class Bench:
 
     @property
     def round_count(self) -> int:
-        """Of each fault of ours; stock has one, which takes minutes."""
+        """Rounds of each fault for our job. Stock has one, which takes minutes."""
         return 1 if self.options.quick else 3
 
     @contextmanager
@@ -92,7 +92,7 @@ class Bench:
         yield run
 
     def of(self, run: Run) -> RecoveryStats:
-        """Where a run's outcomes belong."""
+        """Return the statistics of a run."""
         return self.ours if isinstance(run, TrainerRun) else self.stock
 
     def fault(self, run: Run, name: str, whole: int, do: Callable[[NodeAccess, Run], float]) -> None:
@@ -132,7 +132,7 @@ def processes(bench: Bench, kind: type[Run]) -> None:
 
 
 def single_fault_part(name: str, prefix: str = "") -> Callable[[Bench, type[Run]], None]:
-    """Return a part that does one fault to a job of its own.
+    """Return a part that causes one fault in a separate job.
 
     Stock may not recover from a fault. A Job doubles its back-off with each pod that fails.
     """
@@ -145,7 +145,7 @@ def single_fault_part(name: str, prefix: str = "") -> Callable[[Bench, type[Run]
 
 
 def scaled(bench: Bench, kind: type[Run]) -> None:
-    """From two nodes to three, and back."""
+    """Scale from two nodes to three, and back."""
     with bench.job(kind, f"{kind.__name__.lower()}-scaled", 1, 3) as run:
         for _ in range(bench.round_count if kind is TrainerRun else 1):
             run.scale(2)
@@ -236,7 +236,7 @@ NEED_MACHINES: Final = frozenset({node_faults, stores})
 
 
 def measure(options: Options) -> Report:
-    """Every part on both, or those that were asked for."""
+    """Run every part, or the selected ones, on both."""
     wanted = {name: PARTS[name] for name in options.parts(tuple(PARTS))}
     image = runs.image()
     try:

@@ -1,4 +1,4 @@
-"""How long the redactor takes for 1 MB of text that was written to make it slow, and for 1 MB of an ordinary log.
+"""Time of the redactor for 1 MB of hostile text, and for 1 MB of an ordinary log.
 
 Each text repeats one form that a pattern could go back over, or stops just before a match. The processor time of this
 thread is judged, so that other programs do not count. The ratio of 4 MB to 1 MB shows that the time is linear.

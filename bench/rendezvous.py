@@ -1,6 +1,6 @@
-"""What the rendezvous of many agents costs: to form a group, to re-form it after a loss of one node and of 10 %.
+"""Time of a rendezvous of many agents: to form a group, and to re-form it after the loss of one node and of 10 %.
 
-A real store, as its own process, and simulated agents in another: each has a connection of its own, authenticates, and
+A real store, as its own process, and simulated agents in another: each has a separate connection, authenticates, and
 answers as an agent does, but starts no workers. Times are from the last Join, or from the loss, to the last Start;
 the simulated agents' own work is in them. The bars are those for 4,096 agents of 8 ranks each, on two cores.
 """

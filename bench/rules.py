@@ -1,11 +1,11 @@
-"""What the rules of charts/ddp-platform over a job of a thousand ranks cost a real Prometheus.
+"""Cost of the rules of charts/ddp-platform for a real Prometheus that scrapes a job of a thousand ranks.
 
 It scrapes 125 pods of eight ranks each, with every series of the catalogue, every 15 s, and finds what came before in
 its store: five minutes of everything, and of what rules read over hours as much as they read. In a round every group is
 evaluated once, those of a longer interval too. Its time is the sum over the groups, as Prometheus itself reports it,
 and holds what else the machine does. Its processor time is that of the whole process with the rules, less that of the
-same time without, and holds what the collector of garbage does beside the rules. Both are promised. The ratios say how
-much of that there is in a second at the intervals that the chart gives.
+same time without, and holds what the collector of garbage does beside the rules. Both have limits. The ratios are the
+share of a second that this takes at the intervals of the chart.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HISTORY_SECONDS: Final = 300
 BAR_SECONDS: Final = 0.3
 INTERVAL_SECONDS: Final = 5
 USUAL_INTERVAL_SECONDS: Final = 30
-"""Of a group that names none, where the Prometheus operator has its defaults."""
+"""Interval of a group without one, by the defaults of the Prometheus operator."""
 SLOWEST: Final = 6
 """Rules that are named."""
 _RANGE: Final = re.compile(r"(ddp_\w+)(?:\{[^}]*\})?\[(\d+)([mh])\]")
@@ -108,7 +108,7 @@ def _prometheus(where: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 class _ManagedProcess(subprocess.Popen[bytes]):
-    """A process that is told to end with its ``with`` statement."""
+    """A process that ends with its ``with`` statement."""
 
     def __exit__(self, *error: object) -> None:
         self.terminate()
@@ -116,7 +116,7 @@ class _ManagedProcess(subprocess.Popen[bytes]):
 
 
 def _write_rules(where: Path, rules: list[Object]) -> None:
-    """Let these be the rules; all groups at the same interval, so that every round is a whole one."""
+    """Write the rules, with the same interval for all groups, so that every round evaluates all of them."""
     every = [{**group, "interval": f"{INTERVAL_SECONDS}s"} for group in rules]
     (where / "rules.json").write_text(json.dumps({"groups": every}), encoding="utf-8")
 
@@ -129,7 +129,7 @@ class _Server:
     where: Path
 
     def query_api(self, path: str) -> Any:
-        """The data of an answer; None until it answers."""
+        """Return the data of the response; None until the server responds."""
         address = (self.where / "address").read_text(encoding="utf-8")
         try:
             with urllib.request.urlopen(f"http://{address}/api/v1/{path}", timeout=10) as answer:
@@ -138,19 +138,19 @@ class _Server:
             return None
 
     def number(self, expression: str) -> float:
-        """What an expression has come to; 0 where that is nothing."""
+        """Return the value of an expression; 0 if it has none."""
         found = (self.query_api(f"query?{urllib.parse.urlencode({'query': expression})}") or {"result": []})["result"]
         return float(found[0]["value"][1]) if found else 0.0
 
     @property
     def processor_seconds(self) -> float:
-        """All that the process has computed."""
+        """Processor time of the process."""
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def resident_bytes(self) -> int:
-        """What it has of the machine's memory."""
+        """Resident memory of the process."""
         return int(Path(f"/proc/{self.pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -184,7 +184,7 @@ def _measure_rules(server: _Server, rules: list[Object], report: Report, options
 
 
 def _groups(rules: list[Object], rounds: list[dict[str, float]], report: Report, options: Options) -> None:
-    """Say what each group takes, and how much of a second all of them take as often as they are evaluated."""
+    """Report the time of each group, and the share of a second that all of them take at their intervals."""
     medians = {group["name"]: statistics.median(each[group["name"]] for each in rounds) for group in rules}
     for name, seconds in sorted(medians.items(), key=lambda each: -each[1]):
         options.progress(f"{seconds:.3f} s of a round is group {name}")
@@ -194,7 +194,7 @@ def _groups(rules: list[Object], rounds: list[dict[str, float]], report: Report,
 
 
 def _seconds(interval: str | None) -> int:
-    """Of a group's own words for its interval."""
+    """Return the seconds of a group's interval."""
     return int(interval[:-1]) * {"s": 1, "m": 60}[interval[-1]] if interval else USUAL_INTERVAL_SECONDS
 
 
@@ -210,7 +210,7 @@ def _head(server: _Server) -> float:
 
 
 def _round(server: _Server) -> dict[str, dict[str, float]]:
-    """When all groups were last evaluated → how long each took; nothing before every group was."""
+    """Return the last evaluation times of all groups → seconds of each; empty until every group was evaluated."""
     told = (server.query_api("rules") or {"groups": []})["groups"]
     if not told or any(group["evaluationTime"] == 0 for group in told):
         return {}

@@ -28,7 +28,7 @@ COLUMNS: Final = {
     "uneven": ResizeSchedule(WORLDS, lambda _world: 32),
 }
 EXPRESSIBLE: Final = ("global_batch_kept", "rank_batch_kept")
-"""By peers, whose ranks all have batches of one size."""
+"""Columns that peers support; all their ranks have batches of one size."""
 PEERS: Final[dict[str, tuple[str, Arm]]] = {
     "torch_sampler": ("torch", _samplers.torch_sampler),
     "accelerate": ("accelerate", _samplers.accelerate),
@@ -38,13 +38,13 @@ PEERS: Final[dict[str, tuple[str, Arm]]] = {
 """Name → the module that it needs, and the arm."""
 IMPORTED: Final = ("torch", "ddp_trainer.train.elastic_loop", "accelerate", "lightning.pytorch", "transformers.trainer")
 LATE: Final = ("torch._dynamo", "torch.distributed.fsdp")
-"""What peers import when a step is under way, in every rank anew."""
+"""Modules that peers import during a step, in every rank again."""
 ATTEMPTS: Final = 3
-"""Of a peer to read an epoch."""
+"""Attempts of a peer to read an epoch."""
 
 
 def measure(options: Options) -> Report:
-    """Fill the table; nothing in it is left to chance."""
+    """Measure all cells of the table."""
     report = Report()
     context = server([module for module in (*IMPORTED, *LATE) if _is_installed(module)])
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
@@ -75,9 +75,9 @@ def measure(options: Options) -> Report:
 def _read_with_retry(
     context: ForkServerContext, arm: Arm, case: ResizeSchedule, directory: Path, options: Options
 ) -> list[int] | None:
-    """What a peer's groups have read; None where they failed every time.
+    """Return the samples that a peer's groups have read; None if every attempt failed.
 
-    Whether a group of a peer's starts and ends is not what is measured, and every failure is told.
+    The start and end of a peer's groups are not measured. Every failure is reported.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:

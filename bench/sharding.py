@@ -1,9 +1,9 @@
-"""``--parallel shard``: every rank holds its share of the state and no more, and any layout's state is any other's.
+"""``--parallel shard``: every rank holds only its share of the state, and each layout loads the state of any other.
 
 Steps of a GPT in 32 bits on text, clipped, in one process and then in worker groups on gloo, one for each row of
-:data:`LAYOUTS`. What losses come to under each layout says ``bench parallel``. The rate is a third of the trainer's
-own: at that one AdamW, which makes steps of one size of gradients of any, lets roundings grow until plain DDP is 4e-4
-apart, too.
+:data:`LAYOUTS`. ``bench parallel`` compares the losses under each layout. The rate is a third of the trainer's
+default. At the default AdamW, whose steps do not depend on the size of gradients, amplifies rounding until even plain
+DDP differs by 4e-4.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTS: Final = ("memory", "checkpoints")
 STEPS: Final = 50
 QUICK_STEPS: Final = 10
 MEMORY_STEPS: Final = 3
-"""State is all there after the first step, and stays as it is."""
+"""The state is complete after the first step, and then constant."""
 TEXT_BYTES: Final = 60_000
 COMMON: Final = (
     *("--task", "text", "--window", "32", "--model", "gpt:layers=4,width=64,heads=4", "--global-batch", "16"),
@@ -53,12 +53,12 @@ class Row:
 
     @property
     def world(self) -> int:
-        """Ranks that it takes."""
+        """Number of ranks."""
         return Layout.parse(self.layout).world if self.layout else 1
 
     @property
     def name(self) -> str:
-        """As a part of the name of a figure."""
+        """Name as a part of a figure's name."""
         return re.sub(r"[^a-z0-9]+", "_", " ".join((self.layout, *self.flags)).lower()).strip("_") or "one_process"
 
     @property
@@ -74,23 +74,23 @@ LAYOUTS: Final = (
     Row("replicate=2,shard=2"),
     Row("shard=2,tp=2"),
 )
-"""Those of which state is weighed."""
+"""Layouts whose state is measured."""
 STORED: Final = (ALONE, Row("replicate=2"), Row("shard=2"), Row("shard=4"), Row("replicate=2,shard=2"))
-"""Layouts of which each goes on from a checkpoint of each."""
+"""Layouts that each resume from a checkpoint of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What one run said and held."""
+    """Losses and state size of one run."""
 
     losses: Mapping[int, float]
-    """By the number of the step."""
+    """Loss by number of the step."""
     most_bytes: int
-    """Of weights, gradients and moments on the rank with the most of them."""
+    """Bytes of weights, gradients and moments on the rank with the most of them."""
 
 
 def measure(options: Options) -> Report:
-    """Train under every layout, and go on from every layout's state under every other."""
+    """Train under every layout, and resume from every layout's state under every other."""
     parts = options.parts(PARTS)
     report = Report()
     with tempfile.TemporaryDirectory(prefix="ddp-bench-sharding-") as name:
@@ -106,7 +106,7 @@ def measure(options: Options) -> Report:
 
 
 def report_memory(report: Report, options: Options, rows: Mapping[Row, TrainResult], alone: TrainResult) -> None:
-    """What ranks hold beside their share of what one process does."""
+    """Report the state of each rank against its share of the state of one process."""
     report.baseline("one_process_state_bytes", alone.most_bytes)
     for row, trained in rows.items():
         share = trained.most_bytes / alone.most_bytes

@@ -1,15 +1,15 @@
-"""One random fault after another on a job of four ranks, with nobody who helps; the same faults on stock torchrun.
+"""Random faults in a job of four ranks, without manual action, compared with stock torchrun under the same faults.
 
-Every ten seconds for ten minutes something befalls a random rank, the store or an agent. ``STORM_FAULTS`` sets another
-number of faults, as 2000, and ``STORM_SECONDS`` another time between them, as 3; what the processes of the job hold is
-compared too, when there are at least ten. ``--only ours`` leaves stock torchrun out, and ``stock`` ours.
+Every ten seconds for ten minutes a fault hits a random rank, the store or an agent. ``STORM_FAULTS`` sets another
+number of faults, as 2000, and ``STORM_SECONDS`` another interval, as 3. With at least ten faults, the resource usage
+of the job's processes is also compared. ``--only ours`` leaves stock torchrun out, and ``stock`` ours.
 
-Ours trains at the level ``exact``, so that what the storm did to it can be told by its bits: at the end, a single
-process does as many steps undisturbed, and must come to the same weights and optimizer. A lost or a repeated sample
-would show there, and is counted by the run's ledger besides.
+Ours trains at the level ``exact``, so that the bits show any effect of the storm: at the end, a single
+process takes as many steps without faults, and must have the same weights and optimizer. A lost or a repeated sample
+would show there. The run's sample tracker counts them as well.
 
 Goodput is the work that was kept, in steps of full size, over what the same job does in that time at its calm rate.
-Pods of ours are made anew by the local engine; a lost agent of stock torchrun is started again by us, as its operator
+The local engine recreates our pods. The measurement restarts a lost agent of stock torchrun, as its operator
 would.
 """
 
@@ -50,7 +50,7 @@ PARTS: Final = ("ours", "stock")
 NODES: Final = 2
 NPROC: Final = 2
 HANGS: Final = ("--env", f"{Env.ON_HANG}=act", "--env", f"{Env.HANG_FLOOR}=2")
-"""A rank that stands still is not waited for longer than the learned limit, or two seconds."""
+"""The group waits for a hanging rank for at most the learned limit, or two seconds."""
 TRAIN: Final = (
     *("train", "--task", "bench.scripts.storm_task:StormyDigits", "--epochs", "1000000"),
     *("--level", "exact", "--batch-slices", "4", "--global-batch", "64"),
@@ -59,7 +59,7 @@ TRAIN: Final = (
 
 
 class Fault(StrEnum):
-    """What befalls a rank, or the process above or beside it."""
+    """Fault of a rank, its agent or the store."""
 
     KILLED = "sigkill"
     TERMINATED = "sigterm"
@@ -167,7 +167,7 @@ class TorchrunBaseline:
 
 @dataclass(slots=True)
 class StormResult:
-    """What a storm came to."""
+    """Result of a storm."""
 
     calm_rate: float
     """Steps a second before it."""
@@ -223,7 +223,7 @@ def trainer_job(directory: Path) -> Iterator[LocalTrainerJob]:
 
 
 def train_without_faults(directory: Path, steps: int) -> Checkpoint:
-    """What one process comes to after as many steps."""
+    """Return the checkpoint of one process after as many steps without faults."""
     command = [sys.executable, "-m", "ddp_trainer", *TRAIN, "--max-steps", str(steps), "--checkpoint-dir"]
     calm = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run([*command, str(directory)], cwd=ROOT, env=calm, capture_output=True, text=True, check=False)

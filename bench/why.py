@@ -1,7 +1,7 @@
 """Seconds from the beginning of a failure on a real cluster until ``why`` names its cause first.
 
-The failures are those of ``tests/cluster``: each is a job that fails in its own way, a few at a time. ``why`` is asked
-again and again from the beginning on. A failure of a script begins where the script prints that it does; another one
+The failures are those of ``tests/cluster``: each is a job that fails in its own way, a few at a time. ``why`` runs
+repeatedly from the beginning on. A failure of a script begins where the script prints that it does; another one
 when the job is submitted, or when the pod is deleted, evicted or killed.
 
 It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, and rights over
@@ -47,10 +47,10 @@ AGAIN_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """How one failure was diagnosed."""
+    """Diagnosis of one failure."""
 
     seconds: float | None
-    """None where the cause was not named first."""
+    """Seconds until the cause was named first; None if it was not."""
     last: str
     """The last answer."""
 
@@ -109,7 +109,7 @@ def _diagnose(staging: Staging, name: str, objects: list[Json]) -> Diagnosis:
 
 
 def _failure_time(staging: Staging, name: str, stage: Stage, *, is_staged: bool) -> float | None:
-    """When its failure began; None before that."""
+    """Return when the failure began; None before that."""
     if stage.fault is not None:
         return staging.began.get(name) if is_staged else None
     if not stage.script:

@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LONGEST_REASON: Final = 300
 _CLEAN_UP_SECONDS: Final = 10.0
-"""A process that waits for a driver may not die at once."""
+"""Time limit for killing orphaned processes. A process that waits for a driver may die late."""
 
 
 def environment() -> dict[str, str]:

@@ -137,7 +137,7 @@ def checkpoint_weights(directory: Path, file: Path) -> dict[str, Any]:
     """Return the weights of the newest checkpoint, by ``ddp_trainer checkpoint export``.
 
     Raises:
-        CannotMeasure: There is no checkpoint that can be exported.
+        CannotMeasure: No checkpoint can be exported.
     """
     import torch
 

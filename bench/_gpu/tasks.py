@@ -112,7 +112,7 @@ def fail(kind: str, device: torch.device) -> None:
     Args:
         kind: ``assert`` for an assertion in a kernel, ``address`` for a write to an address that is nowhere, ``memory``
             for more memory than there is.
-        device: Which one; on a CPU the error is raised at once.
+        device: Which one; on a CPU the error is raised immediately.
     """
     if device.type == "cuda":
         {"assert": fail_assertion, "address": write_illegal_address, "memory": take_all_memory}[kind](device)

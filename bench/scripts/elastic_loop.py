@@ -1,4 +1,4 @@
-"""A loop of one's own under ``ddp_trainer.elastic``, which prints the events by which a measurement knows its steps."""
+"""A user's loop under ``ddp_trainer.elastic``, which prints its steps as events for a measurement."""
 
 import argparse
 import json

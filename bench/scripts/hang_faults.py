@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 AT_COLLECTIVE = frozenset({"skip", "mismatch", "wait"})
-"""Left out, another in its place, and entered by a rank that then holds the GIL where it waits."""
+"""Faults at a collective: skipped, replaced by another, or entered by a rank that then holds the GIL while it waits."""
 
 
 def inject_fault(rank: int) -> str:
@@ -48,6 +48,6 @@ def barrier(fault: str) -> None:
 
 
 def busy_loop() -> None:
-    """Do nothing, for ever."""
+    """Loop without end."""
     while True:
         pass

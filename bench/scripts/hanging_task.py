@@ -26,7 +26,7 @@ class Hanging(Digits):
         self._group: dist.ProcessGroup | None = None
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Those of digits, after what was ordered."""
+        """Return the losses of digits, after the ordered fault."""
         barrier(inject_fault(self._rank))
         if dist.group.WORLD is not self._group:  # a survivor keeps its process, and counts anew in every group
             self._group, self._step = dist.group.WORLD, 0

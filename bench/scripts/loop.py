@@ -21,7 +21,7 @@ _WARMUP = {"tiny": 200, "gpt": 3}
 _MODULES = dict.fromkeys(("bare", "ours", "ours_same_optimizer"), "bench._trainer_loops") | dict.fromkeys(
     ("bare_fsdp", "ours_fsdp", "ours_fsdp_same_optimizer"), "bench._fsdp_loops"
 )
-"""Of our own loops and those by hand; all others are of other libraries."""
+"""Names of our loops and of hand-written ones. All others belong to other libraries."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""A plain DDP script, as its author would write it: knows torch and torchrun, and nothing of this project.
+"""A plain DDP script, which uses torch and torchrun, and nothing of this project.
 
-Saves after every step, resumes from what it saved, and appends one JSON line per rank and step to a log, by which
-a measurement knows who stepped when.
+It saves after every step, resumes from its checkpoint, and appends one JSON line per rank and step to a log, which
+a measurement reads.
 """
 
 import argparse
