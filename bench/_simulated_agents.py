@@ -9,17 +9,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.launch.protocol.messages import (
-    KEY_PURPOSE,
-    VERSION,
-    Hello,
-    Join,
-    Node,
-    Ping,
-    Policy,
-    WorkerState,
-    encode,
-)
+from ddp_trainer.launch.protocol.generation import Node
+from ddp_trainer.launch.protocol.messages import KEY_PURPOSE, VERSION, Hello, Join, Ping, Policy, WorkerState, encode
 from ddp_trainer.net.handshake import ClientHandshake
 from ddp_trainer.net.run_secret import RunSecret
 

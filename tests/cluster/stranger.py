@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Label, Port, PortName, Role
+from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import (
     KEY_PURPOSE,
     VERSION,
@@ -19,7 +20,6 @@ from ddp_trainer.launch.protocol.messages import (
     Hello,
     Join,
     Leave,
-    Node,
     Over,
     Part,
     Policy,

@@ -11,7 +11,7 @@ import pytest
 from launch_harness import Stage, stage_of
 
 from ddp_trainer.launch.host.environment import Launch
-from ddp_trainer.launch.protocol.messages import Generation, Node
+from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.logs import LogSpec
 from ddp_trainer.launch.workers.worker_group import Program, Workers

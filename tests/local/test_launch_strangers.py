@@ -15,17 +15,8 @@ from pathlib import Path
 import pytest
 from launch_harness import LOOP, STORE, Stage, stage_of, wait_until
 
-from ddp_trainer.launch.protocol.messages import (
-    KEY_PURPOSE,
-    VERSION,
-    Hello,
-    Join,
-    Leave,
-    Node,
-    Policy,
-    WorkerState,
-    encode,
-)
+from ddp_trainer.launch.protocol.generation import Node
+from ddp_trainer.launch.protocol.messages import KEY_PURPOSE, VERSION, Hello, Join, Leave, Policy, WorkerState, encode
 from ddp_trainer.net.handshake import ClientHandshake
 from ddp_trainer.net.run_secret import RunSecret, read_run_secret
 

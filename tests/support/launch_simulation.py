@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
-    Assignment,
     Failed,
     Failure,
     FromStore,
-    Generation,
     Hello,
     Identity,
     Join,
     Leave,
-    Node,
     Over,
     Policy,
     PreflightResult,

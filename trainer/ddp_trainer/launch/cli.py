@@ -33,17 +33,8 @@ from ddp_trainer.launch.host.run_dirs import prepare_run_dirs
 from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.launch.protocol.messages import (
-    VERSION,
-    Assignment,
-    Hello,
-    Node,
-    Policy,
-    ProtocolError,
-    WorkerState,
-    decode,
-    encode,
-)
+from ddp_trainer.launch.protocol.generation import Assignment, Node
+from ddp_trainer.launch.protocol.messages import VERSION, Hello, Policy, ProtocolError, WorkerState, decode, encode
 from ddp_trainer.launch.rendezvous.client import TcpLink
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
 from ddp_trainer.launch.rendezvous.hang_limits import policy_of as hang_policy_of

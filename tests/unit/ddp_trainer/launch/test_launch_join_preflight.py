@@ -14,7 +14,8 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
 from ddp_trainer.launch.host.port_reservation import ReservedPort
-from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, RunPreflight, Node, Policy, WorkerState
+from ddp_trainer.launch.protocol.generation import Generation, Node
+from ddp_trainer.launch.protocol.messages import VERSION, Hello, RunPreflight, Policy, WorkerState
 
 other, own = (Node(token=each, name=each, local_world_size=1, address="127.0.0.1") for each in ("other", "own"))
 policy = Policy(min_nodes=1, max_nodes=2, max_restarts=0)

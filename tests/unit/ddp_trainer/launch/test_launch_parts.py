@@ -23,7 +23,7 @@ from ddp_trainer.launch.host.environment import Launch, common_environment, plac
 from ddp_trainer.launch.host.port_reservation import ReservedPort
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
+from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.rendezvous.ranks import choose, in_order, node_index
 from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, parse_std
 from tests.support.launch_simulation import a_failure

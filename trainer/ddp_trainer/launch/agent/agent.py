@@ -43,9 +43,9 @@ from ddp_trainer.launch.protocol.actions import (
     Timer,
 )
 from ddp_trainer.launch.protocol.console import log_line
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.protocol.messages import (
-    Assignment,
     Failure,
     FromAgent,
     FromStore,

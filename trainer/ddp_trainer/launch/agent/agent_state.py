@@ -49,8 +49,8 @@ from ddp_trainer.launch.protocol.actions import (
     StartWorkers,
     Timer,
 )
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import (
-    Assignment,
     Failed,
     Failure,
     FromAgent,

@@ -14,7 +14,8 @@ from typing import Final
 
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, Verdict
-from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, PreflightResult, RunPreflight
+from ddp_trainer.launch.protocol.generation import Assignment
+from ddp_trainer.launch.protocol.messages import FromAgent, PreflightResult, RunPreflight
 from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS
 from ddp_trainer.launch.workers.children import kill
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.workers.children import Children, kill
 from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
 

@@ -15,8 +15,8 @@ from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.preflight_policy import Preflight, Verdict, write_error
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.protocol.console import log_line
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
-from ddp_trainer.launch.protocol.messages import Assignment
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server_start import ZygoteWatch
 from ddp_trainer.launch.workers.worker_group import Workers

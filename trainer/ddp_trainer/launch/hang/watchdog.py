@@ -23,6 +23,7 @@ from ddp_trainer.launch.hang import rank_snapshot
 from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.hang.status_socket import FindingHistory, HangStatusServer
 from ddp_trainer.launch.protocol import messages
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHang, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 
@@ -118,7 +119,7 @@ class HangGuard:
         left = sorted(self._folder.glob(f"rank-*.pulse{heartbeat_page.IMPORTS}"))
         return left[0] if left else None
 
-    def begin(self, generation: messages.Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
+    def begin(self, generation: Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
         """Start to watch the workers of a generation.
 
         Args:

@@ -14,7 +14,7 @@ from string import Template
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.gpu_devices import VISIBLE
 
 

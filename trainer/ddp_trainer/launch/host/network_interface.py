@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.net.addresses import is_address, is_loopback
 from ddp_trainer.net.network_interfaces import Interface, list_interfaces, route_from
 

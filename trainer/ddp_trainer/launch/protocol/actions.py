@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ddp_trainer.common.constants import GroupState
-from ddp_trainer.launch.protocol.messages import Assignment, Failure, FromAgent
+from ddp_trainer.launch.protocol.generation import Assignment
+from ddp_trainer.launch.protocol.messages import Failure, FromAgent
 
 
 class Timer(StrEnum):

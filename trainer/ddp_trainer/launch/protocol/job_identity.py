@@ -16,7 +16,8 @@ Two jobs that differ only in their arguments count as one, because a node of the
 
 from __future__ import annotations
 
-from ddp_trainer.launch.protocol.messages import Identity, Node
+from ddp_trainer.launch.protocol.generation import Node
+from ddp_trainer.launch.protocol.messages import Identity
 
 
 def is_same_job(one: Identity | None, other: Identity | None) -> bool:

@@ -8,16 +8,30 @@ number of nodes.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, get_args
 
-from ddp_trainer.common.bounds import Bounds, Matching
+from ddp_trainer.common.bounds import Bounds
 from ddp_trainer.common.hanging.rank_status import RankStatus
+from ddp_trainer.launch.protocol.generation import Assignment, Node
+from ddp_trainer.launch.protocol.message_fields import (
+    MOST_LOCAL_RANKS,
+    MOST_MET,
+    MOST_NAMED,
+    ExitCode,
+    FilePath,
+    Name,
+    NodeCount,
+    Number,
+    PortNumber,
+    RankNumber,
+    Restarts,
+    Seconds,
+    Sentence,
+    Stack,
+)
 from ddp_trainer.net import strict_json
-from ddp_trainer.net.strict_json import MOST_INTEGER
 
 VERSION: Final = 5
 """Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another
@@ -28,33 +42,6 @@ KEY_PURPOSE: Final = "rendezvous"
 
 LINE_BYTES: Final = 1 << 18
 """Longest line after the handshake, in bytes. The looks of 16 ranks with their stacks take half of it."""
-
-MOST_NODES: Final = 1 << 16
-MOST_LOCAL_RANKS: Final = 1 << 10
-MOST_RANKS: Final = 1 << 22
-MOST_NAMED: Final = 8
-"""Most nodes or ranks that a message names. The rest is a count."""
-MOST_MET: Final = 16
-"""Most nodes in the preflight of a node that joins."""
-MESSAGE_CHARACTERS: Final = 2_000
-STACK_CHARACTERS: Final = 16_000
-
-Token = Annotated[str, Bounds(1, 64), Matching("[0-9A-Za-z._-]+")]
-Name = Annotated[str, Bounds(0, 253), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
-"""Name of a node, host, role or program, or other text that is printed within a line."""
-Address = Annotated[str, Bounds(0, 253), Matching("[0-9A-Za-z.:%_-]*")]
-"""A host name or an IP address."""
-FilePath = Annotated[str, Bounds(0, 4096), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
-Sentence = Annotated[str, Bounds(0, 2 * MESSAGE_CHARACTERS)]
-Stack = Annotated[str, Bounds(0, 2 * STACK_CHARACTERS)]
-PortNumber = Annotated[int, Bounds(0, 65535)]
-NodeCount = Annotated[int, Bounds(0, MOST_NODES)]
-RankNumber = Annotated[int, Bounds(0, MOST_RANKS)]
-Number = Annotated[int, Bounds(0, MOST_INTEGER)]
-ExitCode = Annotated[int, Bounds(0, 255)]
-Seconds = Annotated[float, Bounds(0, 1e12)]
-Restarts = Annotated[dict[Annotated[str, Bounds(1, 32)], Number], Bounds(0, 16)]
-"""Restarts of the run so far: cause (:class:`~ddp_trainer.common.constants.RestartCause`) → count."""
 
 
 class ProtocolError(Exception):
@@ -79,21 +66,6 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One agent, which is one pod."""
-
-    token: Token
-    """Unique per agent process. A recreated pod has the old name and a new token."""
-    name: Name
-    index: Annotated[int | None, Bounds(0, 1 << 31)] = None
-    """Index of the pod. It determines the order of ranks."""
-    local_world_size: Annotated[int, Bounds(1, MOST_LOCAL_RANKS)]
-    role: Name = "default"
-    address: Address = ""
-    """Address at which peers reach this node."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Settings of the run. The first agent of a run sends them to the store."""
 
@@ -105,103 +77,6 @@ class Policy:
     """Time without a new node before a group below ``max_nodes`` forms."""
     last_call_seconds: Seconds = 30.0
     """Limit of this wait, counted from the first join. After it, any ``min_nodes`` ready nodes form a group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """Place of one node in a generation, with everything that its agent and its workers need.
-
-    Its size does not depend on the number of nodes. ``restarts`` and ``restarts_left`` count for the whole run.
-    """
-
-    number: Number
-    """Number of the generation, counted from 1."""
-    fence: Number
-    """Order of the groups, even where no store keeps the number: milliseconds since the epoch, or the last fence + 1.
-    """
-    node_rank: NodeCount
-    node_count: Annotated[int, Bounds(1, MOST_NODES)]
-    first_rank: RankNumber
-    """Global rank of the node's local rank 0."""
-    world_size: RankNumber
-    role_first_rank: RankNumber
-    """Rank of local rank 0 among the workers of this node's role."""
-    role_world_size: RankNumber
-    master_address: Address
-    master_port: PortNumber
-    peer_addresses: Annotated[tuple[Address, ...], Bounds(0, MOST_NAMED)] = ()
-    """Addresses of some of the other nodes, rank 0 first."""
-    digest: Annotated[str, Bounds(0, 64)] = ""
-    """SHA-256 over the tokens of all nodes in the order of their ranks: equal for all members of a generation."""
-    restarts: Restarts = field(default_factory=dict)
-    restarts_left: Number = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """One worker group as the store stores it: the nodes in the order of their ranks, and the address of rank 0."""
-
-    number: Number
-    fence: Number
-    nodes: Annotated[tuple[Node, ...], Bounds(1, MOST_NODES)]
-    master_address: Address
-    master_port: PortNumber
-    restarts: Restarts = field(default_factory=dict)
-    restarts_left: Number = 0
-
-    @property
-    def world_size(self) -> int:
-        """Number of worker processes."""
-        return sum(node.local_world_size for node in self.nodes)
-
-    def assignments(self) -> Iterator[tuple[Node, Assignment]]:
-        """Yield each node with its assignment, in the order of ranks.
-
-        Takes time linear in the number of nodes.
-        """
-        role_sizes: dict[str, int] = {}
-        for node in self.nodes:
-            role_sizes[node.role] = role_sizes.get(node.role, 0) + node.local_world_size
-        world_size, digest = self.world_size, digest_of(node.token for node in self.nodes)
-        first_rank, role_ranks = 0, dict.fromkeys(role_sizes, 0)
-        for node_rank, node in enumerate(self.nodes):
-            yield (
-                node,
-                Assignment(
-                    number=self.number,
-                    fence=self.fence,
-                    node_rank=node_rank,
-                    node_count=len(self.nodes),
-                    first_rank=first_rank,
-                    world_size=world_size,
-                    role_first_rank=role_ranks[node.role],
-                    role_world_size=role_sizes[node.role],
-                    master_address=self.master_address,
-                    master_port=self.master_port,
-                    peer_addresses=self._peer_addresses(node_rank),
-                    digest=digest,
-                    restarts=self.restarts,
-                    restarts_left=self.restarts_left,
-                ),
-            )
-            first_rank += node.local_world_size
-            role_ranks[node.role] += node.local_world_size
-
-    def assignment_of(self, token: str) -> Assignment:
-        """Return the assignment of one node. Raises ValueError if the token is not in the group."""
-        for node, assignment in self.assignments():
-            if node.token == token:
-                return assignment
-        raise ValueError(f"{token} is not in generation {self.number}")
-
-    def _peer_addresses(self, node_rank: int) -> tuple[str, ...]:
-        others = (node.address for node in self.nodes[: MOST_NAMED + 1] if node is not self.nodes[node_rank])
-        return tuple(address for address in others if address)[:MOST_NAMED]
-
-
-def digest_of(tokens: Iterable[str]) -> str:
-    """Return the SHA-256 of the tokens in their order, as 64 hexadecimal digits."""
-    return hashlib.sha256("\n".join(tokens).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

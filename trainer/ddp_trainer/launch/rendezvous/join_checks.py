@@ -17,7 +17,9 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.launch.protocol.messages import MOST_MET, Generation, PreflightResult, RunPreflight
+from ddp_trainer.launch.protocol.generation import Generation
+from ddp_trainer.launch.protocol.message_fields import MOST_MET
+from ddp_trainer.launch.protocol.messages import PreflightResult, RunPreflight
 from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, PreflightState
 
 MOST_ONLOOKERS: Final = MOST_MET // 2

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, Self, TypeVar
 
-from ddp_trainer.launch.protocol.messages import Assignment, Generation, Hello, Identity, Node
+from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
+from ddp_trainer.launch.protocol.messages import Hello, Identity
 
 _PLACEHOLDER: Final = "unknown"
 """Prefix of the placeholder token of an unknown member, after a restart of the store. No agent has such a token."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.protocol.messages import Node
+from ddp_trainer.launch.protocol.generation import Node
 
 
 def node_index(environ: Mapping[str, str], node_rank: int | None = None) -> int | None:

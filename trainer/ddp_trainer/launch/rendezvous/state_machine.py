@@ -33,13 +33,12 @@ from typing import Final
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.failures.failure_reason import MESSAGE_CHARACTERS, root_cause, shorten
+from ddp_trainer.launch.protocol.generation import Assignment, Generation
 from ddp_trainer.launch.protocol.messages import (
-    Assignment,
     Failed,
     Failure,
     FromAgent,
     FromStore,
-    Generation,
     HangingRanks,
     Hello,
     Join,

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.host.endpoint import addresses_of
 from ddp_trainer.launch.protocol import exit_codes
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import (
-    Assignment,
     Failed,
     FromAgent,
     FromStore,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ddp_trainer.launch.protocol.messages import MOST_NAMED, Policy, Waiting
+from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
+from ddp_trainer.launch.protocol.messages import Policy, Waiting
 from ddp_trainer.launch.rendezvous.node_registry import Agent
 from ddp_trainer.launch.rendezvous.ranks import absent, in_order
 

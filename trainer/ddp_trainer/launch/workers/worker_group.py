@@ -20,7 +20,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.host.environment import Launch, place_in, prepared_environment, with_local_rank
-from ddp_trainer.launch.protocol.messages import Assignment
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.workers.children import Children, kill, kill_group
 from ddp_trainer.launch.workers.exit_limit import ExitLimit
 from ddp_trainer.launch.workers.fork_server import ForkServer, has_torch

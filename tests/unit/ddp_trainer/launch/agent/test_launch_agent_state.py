@@ -22,15 +22,14 @@ from ddp_trainer.launch.protocol.actions import (
     StartWorkers,
     Timer,
 )
+from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Failed,
     Failure,
-    Generation,
     Hello,
     Join,
     Leave,
-    Node,
     Over,
     Policy,
     Prepare,

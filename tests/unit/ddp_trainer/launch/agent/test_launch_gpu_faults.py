@@ -12,15 +12,14 @@ from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, Stat
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
+from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Failed,
     Failure,
-    Generation,
     Hello,
     Join,
     Leave,
-    Node,
     Over,
     Prepare,
     StandBy,

@@ -12,7 +12,8 @@ from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
 from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.failures import failure_reason
-from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, Node, WorkerState
+from ddp_trainer.launch.protocol.generation import Node
+from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, WorkerState
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, Prefix, Tail
 from tests.support.launch_simulation import a_policy
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.hang.watchdog import FIRST_STEP_SECONDS, HangGuard
-from ddp_trainer.launch.protocol.messages import Assignment, FromAgent, Generation, HangingRanks, Node, RankStates, Show
+from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
+from ddp_trainer.launch.protocol.messages import FromAgent, HangingRanks, RankStates, Show
 from ddp_trainer.launch.rendezvous.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
 from ddp_trainer.process import heartbeat_page
 from tests.recorder_server import entry, record, recorder_at

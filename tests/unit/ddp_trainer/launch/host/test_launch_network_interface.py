@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.launch.host.network_interface import interface_to, select_interface
-from ddp_trainer.launch.protocol.messages import Assignment, Generation, Node
+from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.net.network_interfaces import list_interfaces, route_from
 
 FAR = "198.51.100.7"

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from ddp_trainer.launch.host.endpoint import Endpoint
+from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import (
     KEY_PURPOSE,
     VERSION,
@@ -18,7 +19,6 @@ from ddp_trainer.launch.protocol.messages import (
     FromStore,
     Hello,
     Join,
-    Node,
     Over,
     Policy,
     Start,

@@ -13,7 +13,8 @@ from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.protocol.actions import Finish
-from ddp_trainer.launch.protocol.messages import VERSION, Generation, Hello, Node, WorkerState
+from ddp_trainer.launch.protocol.generation import Generation, Node
+from ddp_trainer.launch.protocol.messages import VERSION, Hello, WorkerState
 from tests.support.launch_simulation import a_policy
 
 

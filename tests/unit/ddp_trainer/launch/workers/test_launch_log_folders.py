@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddp_trainer.launch.host.environment import Launch
-from ddp_trainer.launch.protocol.messages import Generation, Node
+from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.logs import LogSpec, Std
 from ddp_trainer.launch.workers.worker_group import Program, Workers

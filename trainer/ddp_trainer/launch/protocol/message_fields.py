@@ -1,0 +1,38 @@
+"""Types of the fields of messages, with a bound for every integer, string and list.
+
+:mod:`ddp_trainer.net.strict_json` checks the bounds when a message is decoded.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from ddp_trainer.common.bounds import Bounds, Matching
+from ddp_trainer.net.strict_json import MOST_INTEGER
+
+MOST_NODES: Final = 1 << 16
+MOST_LOCAL_RANKS: Final = 1 << 10
+MOST_RANKS: Final = 1 << 22
+MOST_NAMED: Final = 8
+"""Most nodes or ranks that a message names. The rest is a count."""
+MOST_MET: Final = 16
+"""Most nodes in the preflight of a node that joins."""
+MESSAGE_CHARACTERS: Final = 2_000
+STACK_CHARACTERS: Final = 16_000
+
+Token = Annotated[str, Bounds(1, 64), Matching("[0-9A-Za-z._-]+")]
+Name = Annotated[str, Bounds(0, 253), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
+"""Name of a node, host, role or program, or other text that is printed within a line."""
+Address = Annotated[str, Bounds(0, 253), Matching("[0-9A-Za-z.:%_-]*")]
+"""A host name or an IP address."""
+FilePath = Annotated[str, Bounds(0, 4096), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
+Sentence = Annotated[str, Bounds(0, 2 * MESSAGE_CHARACTERS)]
+Stack = Annotated[str, Bounds(0, 2 * STACK_CHARACTERS)]
+PortNumber = Annotated[int, Bounds(0, 65535)]
+NodeCount = Annotated[int, Bounds(0, MOST_NODES)]
+RankNumber = Annotated[int, Bounds(0, MOST_RANKS)]
+Number = Annotated[int, Bounds(0, MOST_INTEGER)]
+ExitCode = Annotated[int, Bounds(0, 255)]
+Seconds = Annotated[float, Bounds(0, 1e12)]
+Restarts = Annotated[dict[Annotated[str, Bounds(1, 32)], Number], Bounds(0, 16)]
+"""Restarts of the run so far: cause (:class:`~ddp_trainer.common.constants.RestartCause`) → count."""
