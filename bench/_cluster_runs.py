@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from bench._jobs import ROOT
 from bench.harness import CannotMeasure
-from ddp_trainer.common.constants import Label, Metric, Role
+from ddp_trainer.common.constants import Label, Role
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.cluster import ClusterBackend
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.cluster.resources import collection

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import CannotMeasure
-from ddp_trainer.common.constants import Env, Label, Metric, MetricLabel, Role
+from ddp_trainer.common.constants import Env, Label, Role
+from ddp_trainer.common.metric_names import Metric, MetricLabel
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.exposition import Samples, parse
 from kubectl_ddp.local.backend import LocalBackend

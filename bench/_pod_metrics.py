@@ -72,7 +72,8 @@ def _make_metrics_renderer(first: int, world: int) -> Callable[[str], bytes]:
     """Return a function that renders the aggregator's answer for eight training ranks, once per query."""
     from prometheus_client import generate_latest
 
-    from ddp_trainer.common.constants import GroupState, Phase
+    from ddp_trainer.common.constants import GroupState
+    from ddp_trainer.common.time_classes import Phase
     from ddp_trainer.metrics import attach
     from ddp_trainer.metrics.serve.collector import Exposition
     from ddp_trainer.metrics.serve.name_filter import Selection, families_in

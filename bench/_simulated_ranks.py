@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, TextIO
 
-from ddp_trainer.common.constants import GroupState, JobTime, Metric, MetricLabel
+from ddp_trainer.common.constants import GroupState
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.metrics.families.family import Family, Kind, Scope
 from ddp_trainer.metrics.families.registry import FAMILIES
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.common.constants import Phase, Wait
+from ddp_trainer.common.time_classes import Phase, Wait
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.observability.step_timer import StepTimer
 

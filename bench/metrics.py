@@ -134,7 +134,7 @@ def prometheus_client_step() -> Step:
     """The same numbers in prometheus_client, in its default mode: in the process, one lock per number."""
     from prometheus_client import CollectorRegistry, Counter, Gauge
 
-    from ddp_trainer.common.constants import Phase
+    from ddp_trainer.common.time_classes import Phase
 
     registry = CollectorRegistry()
     counters = [Counter(name, name, registry=registry) for name in ("steps", "samples")]

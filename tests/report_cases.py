@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddp_trainer.common.constants import JobTime, Metric, Phase
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.report.compose import Report, report
 from kubectl_ddp.report.series import POD, Series
 from kubectl_ddp.state import job_state

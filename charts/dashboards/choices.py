@@ -9,7 +9,7 @@ from typing import Final
 
 from charts.dashboards.grafana import chosen, chosen_many, link, marked, typed
 from charts.dashboards.panel import Json, Query
-from ddp_trainer.common.constants import Dashboard
+from ddp_trainer.common.metric_names import Dashboard
 
 JOB: Final = str(Dashboard.JOB)
 RANKS: Final = str(Dashboard.RANKS)

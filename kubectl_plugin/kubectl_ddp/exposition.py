@@ -12,7 +12,8 @@ from functools import cache
 from typing import Final
 from urllib.parse import urlencode
 
-from ddp_trainer.common.constants import FAMILY_QUERY, Metric
+from ddp_trainer.common.constants import FAMILY_QUERY
+from ddp_trainer.common.metric_names import Metric
 
 Labels = Mapping[str, str]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddp_trainer.common import goodput as definition
-from ddp_trainer.common.constants import JobTime, Metric
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.exposition import Samples
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from ddp_trainer.common.constants import Dashboard
+from ddp_trainer.common.metric_names import Dashboard
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import UsageError
 

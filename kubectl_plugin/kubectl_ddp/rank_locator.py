@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backend import Backend, Object, Snapshot
 from kubectl_ddp.describe import why_no_ranks
 from kubectl_ddp.errors import NotFound

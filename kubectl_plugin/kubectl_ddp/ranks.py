@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.constants import PLACE_LABELS, Metric, MetricLabel, Phase
+from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
+from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.exposition import RANK_STOPPED, Samples
 
 

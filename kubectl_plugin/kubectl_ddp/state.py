@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer.common.constants import GroupState, Metric, MetricLabel
+from ddp_trainer.common.constants import GroupState
+from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp import evidence, outcome, roots
 from kubectl_ddp.backend import Object, Queued, Snapshot

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.common.constants import Metric, Port
+from ddp_trainer.common.constants import Port
+from ddp_trainer.common.metric_names import Metric
 from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.helm_release import PLATFORM, Release, release
 from tests.cluster.knocking import knock

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Metric, Port, Role
+from ddp_trainer.common.constants import Port, Role
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.cluster.api import Api
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus

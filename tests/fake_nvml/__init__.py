@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Env, MetricLabel
+from ddp_trainer.common.constants import Env
+from ddp_trainer.common.metric_names import MetricLabel
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.process.nvml_library import LIBRARY

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Label, Metric, Role
+from ddp_trainer.common.constants import Label, Role
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.exposition import parse
 from kubectl_ddp.scrape import observe
 from kubectl_ddp.waiting import parse_wait_condition, wait_for

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import JobTime, Metric, MetricLabel
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.train.checkpoint.progress_file import _COUNTS, _RECORD, FILE
 from kubectl_ddp import evidence
 from kubectl_ddp.errors import Unreachable

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Exit, GroupState, Metric
+from ddp_trainer.common.constants import Exit, GroupState
+from ddp_trainer.common.metric_names import Metric
 from tests.local.launch_harness import LOOP, Stage, stage_of, wait_until
 from tests.local.metrics_processes import Scrape
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import FailureReason, Metric
+from ddp_trainer.common.constants import FailureReason
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from tests.local.launch_harness import Running, Stage, stage_of, wait_until, worker_pid

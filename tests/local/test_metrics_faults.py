@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Metric, Phase
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import Phase
 from tests.local.metrics_processes import Aggregator, Rank, aggregator
 
 

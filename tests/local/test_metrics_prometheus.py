@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Env, GroupState, JobTime
+from ddp_trainer.common.constants import Env, GroupState
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.metrics import attach
 from tests import fake_nvml
 from tests.local.metrics_processes import Rank, aggregator

@@ -52,7 +52,7 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
         packages,
         """
         import json
-        from ddp_trainer.common.constants import PLACE_LABELS
+        from ddp_trainer.common.metric_names import PLACE_LABELS
         from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange
 
         layout = Layout.parse("cp=2,replicate=2,shard=2")

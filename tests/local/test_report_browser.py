@@ -16,7 +16,8 @@ from threading import Thread
 
 import pytest
 
-from ddp_trainer.common.constants import Metric, Port
+from ddp_trainer.common.constants import Port
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp import evidence, history_log
 from kubectl_ddp.exposition import parse
 from kubectl_ddp.waiting import parse_wait_condition, wait_for

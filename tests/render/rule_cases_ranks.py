@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from tests.render.rule_case import RUNNING, STEPPED, WHOLE_JOB, Case, of
 
 _STEP: Final = 0.103

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from tests.render.rule_case import BEFORE, RUNNING, WHOLE_JOB, Case, of, state
 
 

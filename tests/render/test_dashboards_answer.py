@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report.prometheus import TimeRange, query_series
 from tests import dashboards, prometheus
 from tests.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions

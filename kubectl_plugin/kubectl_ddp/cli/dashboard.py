@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from ddp_trainer.common.constants import Dashboard, MetricLabel
+from ddp_trainer.common.metric_names import Dashboard, MetricLabel
 from kubectl_ddp.backend import ExecCommand
 from kubectl_ddp.backends import cluster_of, is_local
 from kubectl_ddp.cli.options import Options, shared_options

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Annotation, JobTime, Label
+from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.safe_text import clean_text, redact_object
+from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object, Snapshot
 from kubectl_ddp.evidence import load_first_error, workers

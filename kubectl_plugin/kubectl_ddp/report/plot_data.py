@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.common.constants import JobTime, Phase
+from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.present import pluralize
 from kubectl_ddp.report import draw, heatmap_png
 from kubectl_ddp.report.scale import Tick, duration, format_number, scale_of, ticks

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Metric, MetricLabel, Phase
+from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text, redact_text
+from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.parallel import each
 from kubectl_ddp.report.series import POD, Series

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ddp_trainer.common.constants import Metric, MetricLabel, Phase, RestartCause
+from ddp_trainer.common.constants import RestartCause
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.present import pluralize
 from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, build_timeline, elementwise_ratio, growth, merge_growth

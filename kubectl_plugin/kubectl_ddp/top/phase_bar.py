@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.present import Cell
 
 LETTERS: Final[Mapping[str, tuple[str, str]]] = {

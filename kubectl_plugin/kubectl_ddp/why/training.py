@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddp_trainer.common.constants import GroupState, Section
+from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.hanging.rank_status import RankStatus
+from ddp_trainer.common.time_classes import Section
 from kubectl_ddp.backend import Object
 from kubectl_ddp.conditions import condition_of
 from kubectl_ddp.describe import no_progress_text, progress_text

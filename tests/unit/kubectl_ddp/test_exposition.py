@@ -13,7 +13,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 import kubectl_ddp
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.exposition import LIVE, RANK_STOPPED, parse
 
 

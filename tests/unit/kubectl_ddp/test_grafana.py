@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Dashboard
+from ddp_trainer.common.metric_names import Dashboard
 from kubectl_ddp.backend import ExecCommand
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import NotFound, Unreachable, UsageError

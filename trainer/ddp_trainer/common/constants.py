@@ -1,16 +1,15 @@
-"""Names that the plugin and the pod share: variables, labels, ports, paths, exit codes and metrics.
+"""Names that the plugin and the pod share: variables, labels, ports, paths and exit codes.
 
 The plugin renders these names into manifests and reads them back from pods. The launcher, the trainer and the
 aggregator use the same definitions. Standard library only, so that both sides can import it cheaply. A name that only
-one side uses does not belong here.
+one side uses does not belong here. Names of metrics are in :mod:`~ddp_trainer.common.metric_names`, and classes of
+time in :mod:`~ddp_trainer.common.time_classes`.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 from typing import Final
-
-from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 
 GROUP: Final = "ddp.dev"
 """Prefix of this project's labels and annotations."""
@@ -311,64 +310,6 @@ class GroupState(StrEnum):
     SUCCEEDED = "succeeded"
 
 
-class Phase(StrEnum):
-    """Phases of a training step. Over a step they add up to its wall time."""
-
-    DATA_WAIT = "data_wait"
-    HOST_TO_DEVICE = "h2d"
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    COMM_EXPOSED = "comm_exposed"
-    OPTIMIZER = "optimizer"
-    CHECKPOINT = "checkpoint"
-    OTHER = "other"
-
-
-class Wait(StrEnum):
-    """Reason why a rank that holds a part of a model waits in a step.
-
-    On a CPU this time belongs to the phase ``comm_exposed``.
-    """
-
-    ALL_GATHER = "all_gather"
-    """Gathering of weights that other ranks hold."""
-    REDUCE_SCATTER = "reduce_scatter"
-    """Summation of gradients over ranks, including the ranks of a layout's replicas."""
-    STAGE = "stage"
-    """Input from, or output to, another stage of the pipeline: the bubble."""
-
-
-class JobTime(StrEnum):
-    """Classes of a job's wall-clock time. They add up to the time since the job first started.
-
-    The classes are those of Google's ML goodput measurement, plus the time of a hang.
-    """
-
-    PRODUCTIVE = "productive"
-    """Committed steps, without the time of the classes below. A separate counter holds the part that was lost later."""
-    SCHEDULING = "scheduling"
-    """No pod: from an unplanned end of a pod until a launcher runs again."""
-    SUSPENDED = "suspended"
-    """No pod: from a requested stop of all pods, which saved, until a launcher runs again."""
-    STARTUP = "startup"
-    """Start of launcher and workers: imports, devices, the process group."""
-    INIT = "init"
-    """Preparation of model, data and strategy for the first step."""
-    RENDEZVOUS = "rendezvous"
-    CHECKPOINT_LOAD = "checkpoint_load"
-    DATA_WAIT = "data_wait"
-    CHECKPOINT_SAVE = "checkpoint_save"
-    """Only the time for which saving blocks training."""
-    EVAL = "eval"
-    HANG = "hang"
-    """Time from the last step before a hang until the launcher has stopped the group."""
-    RESTART = "restart"
-    """Time from the last step before a failure until the agents join the next rendezvous."""
-    ELASTIC_RESIZE = "elastic_resize"
-    """Time from the last step before nodes joined or left until the agents join the next rendezvous."""
-    OTHER = "other"
-
-
 class LifecycleEvent(StrEnum):
     """Events whose time the launcher passes to its workers."""
 
@@ -378,98 +319,6 @@ class LifecycleEvent(StrEnum):
     """The launcher joined the rendezvous that formed this worker group."""
     FORMED = "formed"
     """The worker group was formed."""
-
-
-class Section(StrEnum):
-    """Sections of a worker's program, for hang detection. Each section has its own time limit or none."""
-
-    SETUP = "setup"
-    DATA = "data"
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
-    CHECKPOINT = "checkpoint"
-    EVALUATION = "evaluation"
-    ASIDE = "aside"
-    """The rank has no place in the layout, and no other rank waits for it."""
-
-
-class MetricLabel(StrEnum):
-    """Labels of this project's metrics. Prometheus reserves ``job``, so the job's label is ``ddp_job``."""
-
-    JOB = "ddp_job"
-    RANK = "rank"
-    PHASE = "phase"
-    STATE = "state"
-    CAUSE = "cause"
-    REASON = "reason"
-    RESULT = "result"
-    LOCAL_RANK = "local_rank"
-    NODE_RANK = "node_rank"
-    BACKEND = "backend"
-    DEVICE = "device"
-    DEVICE_NAME = "device_name"
-    GPU_UUID = "gpu_uuid"
-    PROCESS_GROUP = "process_group"
-    OPERATION = "operation"
-    RUN_ID = "run_id"
-    TORCH_VERSION = "torch_version"
-    NCCL_VERSION = "nccl_version"
-    PRECISION = "precision"
-    PARALLELISM = "parallelism"
-    VERSION = "version"
-
-
-PLACE_LABELS: Final = DIMENSION_NAMES
-"""Labels of a rank's coordinates in the layout of its job, from the outermost dimension to the innermost. A
-dimension of size 1 has an empty value. Without a layout, all values are empty."""
-
-
-class Metric(StrEnum):
-    """Metric families that the command line reads from a pod, or that several subpackages use.
-
-    The complete catalogue is in the trainer.
-    """
-
-    STEPS = "ddp_steps_total"
-    SAMPLES = "ddp_samples_total"
-    PHASE_SECONDS = "ddp_step_phase_seconds_total"
-    WAIT_SECONDS = "ddp_step_wait_seconds_total"
-    STEP = "ddp_step"
-    STEPS_PLANNED = "ddp_steps_planned"
-    EPOCH = "ddp_epoch"
-    LAST_STEP_TIMESTAMP = "ddp_last_step_timestamp_seconds"
-    LOSS = "ddp_loss"
-    LEARNING_RATE = "ddp_learning_rate"
-    GRADIENT_NORM = "ddp_gradient_norm"
-    LOSS_SCALE = "ddp_loss_scale"
-    TOKENS = "ddp_tokens_total"
-    MODEL_FLOPS = "ddp_model_flops_total"
-    RECOMPUTED = "ddp_recomputed_flops_ratio"
-    PEAK_FLOPS = "ddp_peak_flops_per_second"
-    STEP_DURATION = "ddp_step_duration_seconds"
-    SAMPLED_STEPS = "ddp_sampled_steps_total"
-    SAMPLED_BUSY = "ddp_sampled_busy_seconds_total"
-    SAMPLED_COMM_EXPOSED = "ddp_sampled_comm_exposed_seconds_total"
-    ENQUEUED = "ddp_collective_last_enqueued_sequence"
-    COMPLETED = "ddp_collective_last_completed_sequence"
-    JOB_TIME = "ddp_job_time_seconds_total"
-    JOB_START = "ddp_job_start_time_seconds"
-    LOST_PROGRESS = "ddp_lost_progress_seconds_total"
-    LOST_STEPS = "ddp_lost_steps_total"
-    RANK_UP = "ddp_rank_up"
-    RANK_PID = "ddp_rank_pid"
-    RANK_INFO = "ddp_rank_info"
-    JOB_INFO = "ddp_job_info"
-    RESTARTS = "ddp_worker_restarts_total"
-    FAILURES = "ddp_worker_failures_total"
-    GROUP_STATE = "ddp_worker_group_state"
-    RENDEZVOUS_ROUND = "ddp_rendezvous_round"
-    WORLD_SIZE = "ddp_world_size"
-    FIRST_RANK = "ddp_first_rank"
-    NODES = "ddp_nodes"
-    STALLED = "ddp_stalled_seconds"
-    STALLED_BY = "ddp_stalled_by_rank"
 
 
 class Profile(IntEnum):
@@ -484,11 +333,3 @@ class Profile(IntEnum):
     """Exit code: another profiler runs on this rank."""
     LATE = 124
     """Exit code: the trace was not ready in time."""
-
-
-class Dashboard(StrEnum):
-    """This project's Grafana dashboards, by their ``uid``."""
-
-    JOB = "ddp-job"
-    RANKS = "ddp-ranks"
-    FLEET = "ddp-fleet"

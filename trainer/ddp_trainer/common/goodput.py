@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from ddp_trainer.common.constants import JobTime
+from ddp_trainer.common.time_classes import JobTime
 
 _NO_COST: Final = frozenset({JobTime.PRODUCTIVE, JobTime.SUSPENDED})
 _SHOWN_SECONDS: Final = 0.0005
@@ -25,7 +25,7 @@ class JobAccount:
     started: float
     """Unix time at which the job first started."""
     seconds: Sequence[float]
-    """Seconds of each class, in the order of :class:`~ddp_trainer.common.constants.JobTime`."""
+    """Seconds of each class, in the order of :class:`~ddp_trainer.common.time_classes.JobTime`."""
     lost_steps: int
     """Committed steps that were lost and had to be repeated."""
     lost_seconds: float
@@ -92,7 +92,7 @@ def goodput(spent: Mapping[JobTime, float], lost_seconds: float) -> float:
 
 
 def largest_badput(spent: Mapping[JobTime, float], lost_seconds: float) -> str:
-    """Return the name of the largest cost, a :class:`~ddp_trainer.common.constants.JobTime` or ``lost_progress``.
+    """Return the name of the largest cost, a :class:`~ddp_trainer.common.time_classes.JobTime` or ``lost_progress``.
 
     Empty where no time was lost.
     """

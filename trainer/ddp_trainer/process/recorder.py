@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause, Section, Wait
+from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.time_classes import Section, Wait
 
 
 class Marks(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.data.batch_plan import digest
 from ddp_trainer.train.data.keyed_rng import Stream
 from ddp_trainer.train.data.loaders.step_batches import StepPlan

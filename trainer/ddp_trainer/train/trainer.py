@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 from typing import Self
 
-from ddp_trainer.common.constants import Exit, Phase, Section
+from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.time_classes import Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.summary import Result, Summary

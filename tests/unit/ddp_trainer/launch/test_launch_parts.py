@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import FailureReason, JobTime
+from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.launch import config as settings
 from ddp_trainer.launch.agent.termination_report import Report, fit
 from ddp_trainer.launch.failures import failure_reason

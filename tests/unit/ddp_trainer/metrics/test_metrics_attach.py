@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Env, GroupState, Metric, Phase
+from ddp_trainer.common.constants import Env, GroupState
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Env, Phase, Section
+from ddp_trainer.common.constants import Env
+from ddp_trainer.common.time_classes import Phase, Section
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.recorder import SECTION_NUMBERS
 from ddp_trainer.train.observability.step_timer import NEXT, StepTimer

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer import train
-from ddp_trainer.common.constants import JobTime, Section
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.time_classes import JobTime, Section
 from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.utils.errors import CheckpointMismatch, NonFiniteLoss

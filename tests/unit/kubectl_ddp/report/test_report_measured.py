@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from ddp_trainer.common.constants import JobTime, Metric, Phase
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.report.series import MOST_READINGS, POD, Series, read
 from kubectl_ddp.report.time_series import Change, JobTimeSeries, Kind, summarize_series
 from tests.report_cases import START, a_job, counter, times

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report import heatmap_png
 from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.scale import scale_of, ticks, time_ticks

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.common.constants import Section
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
+from ddp_trainer.common.time_classes import Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ddp_trainer.common.constants import Env, FailureReason, JobTime, LifecycleEvent
+from ddp_trainer.common.constants import Env, FailureReason, LifecycleEvent
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.protocol.messages import Failure
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Section
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 

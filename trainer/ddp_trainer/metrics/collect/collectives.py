@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import PROCESS_GROUPS
 from ddp_trainer.process import flight_recorder, heartbeat_page

@@ -9,8 +9,8 @@ import sys
 from types import ModuleType
 from typing import Final
 
-from ddp_trainer.common.constants import MetricLabel
 from ddp_trainer.common.gpu_specs import find_gpu_specs
+from ddp_trainer.common.metric_names import MetricLabel
 
 _NAME_LENGTH: Final = 64
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ddp_trainer.common.constants import FailureReason, GroupState, Metric, MetricLabel, RestartCause
+from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause
+from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.metrics.families.family import Family, Scope, Source
 from ddp_trainer.metrics.families.rank_families import RANKS
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from ddp_trainer.common.constants import PLACE_LABELS, JobTime, Metric, MetricLabel, Phase, Wait
+from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
+from ddp_trainer.common.time_classes import JobTime, Phase, Wait
 from ddp_trainer.metrics.families.family import Family, Scope, Source
 from ddp_trainer.process.nvml_library import CLOCK_EVENTS
 

@@ -17,9 +17,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ddp_trainer.common.constants import PLACE_LABELS, Env, JobTime, Metric, MetricLabel, Phase, Wait
+from ddp_trainer.common.constants import Env
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
+from ddp_trainer.common.time_classes import JobTime, Phase, Wait
 from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS

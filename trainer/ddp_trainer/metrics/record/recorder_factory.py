@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import Env, GroupState, MetricLabel
+from ddp_trainer.common.constants import Env, GroupState
+from ddp_trainer.common.metric_names import MetricLabel
 from ddp_trainer.metrics.collect import gc_time
 from ddp_trainer.metrics.record import ddp_comm_sampler
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder

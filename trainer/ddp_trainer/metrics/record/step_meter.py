@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.process.recorder import RankRecorder
 
 _PHASES: Final = tuple(Phase)
@@ -42,8 +42,8 @@ class StepMeter:
         """End ``phase``: the time since the last mark belongs to it.
 
         Args:
-            phase: A value of :class:`~ddp_trainer.common.constants.Phase`. An unknown name counts as ``other``, because
-                an error here must not stop the training.
+            phase: A value of :class:`~ddp_trainer.common.time_classes.Phase`. An unknown name counts as ``other``,
+                because an error here must not stop the training.
         """
         now = self._clock()
         self._seconds[phase if phase in self._seconds else Phase.OTHER] += now - self._mark

@@ -11,7 +11,8 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
-from ddp_trainer.common.constants import Metric, MetricLabel, Phase
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
 from ddp_trainer.metrics.collect.pod_counters import PodCounters

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.metrics.storage.mmap_directory import read_pod_snapshot
 
 SERVER_URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"

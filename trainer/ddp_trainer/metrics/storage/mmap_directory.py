@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import MetricLabel
+from ddp_trainer.common.metric_names import MetricLabel
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, InvalidBoardError, Snapshot, read
 from ddp_trainer.metrics.storage.process import ProcessStats, read_process_stats
 

@@ -1,6 +1,6 @@
 """Goodput account: wall-clock time of a job by state, over all its processes, pods and suspensions.
 
-An :class:`Account` splits the time up to a moment over the states of :class:`~ddp_trainer.common.constants.JobTime`.
+An :class:`Account` splits the time up to a moment over the states of :class:`~ddp_trainer.common.time_classes.JobTime`.
 Time is only added by moving that moment forward, so the states always add up to the time since the job first started.
 The account is stored in the checkpoints and in a file beside them (:mod:`ddp_trainer.train.checkpoint.progress_file`).
 Time that no trainer process recorded is assigned afterwards. The sources are the last time stamp of the previous
@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from ddp_trainer.common.constants import JobTime, RestartCause
+from ddp_trainer.common.constants import RestartCause
+from ddp_trainer.common.time_classes import JobTime
 
 _INDEX: Final = {state: number for number, state in enumerate(JobTime)}
 _CAUSES: Final = tuple(RestartCause)
@@ -70,7 +71,7 @@ class Account:
     restarts: list[int] = field(default_factory=lambda: [0] * len(_CAUSES))
     """Restarts at the last :meth:`arrive`, in the order of :class:`~ddp_trainer.common.constants.RestartCause`."""
     seconds: list[float] = field(default_factory=lambda: [0.0] * len(JobTime))
-    """Seconds per state, in the order of :class:`~ddp_trainer.common.constants.JobTime`."""
+    """Seconds per state, in the order of :class:`~ddp_trainer.common.time_classes.JobTime`."""
 
     def __getitem__(self, state: JobTime) -> float:
         return self.seconds[_INDEX[state]]

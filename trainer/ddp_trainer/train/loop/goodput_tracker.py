@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NotRequired, TypedDict
 
-from ddp_trainer.common.constants import File, JobTime
+from ddp_trainer.common.constants import File
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import sync_progress
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress

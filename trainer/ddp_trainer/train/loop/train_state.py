@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ddp_trainer.common.constants import Phase, Section
+from ddp_trainer.common.time_classes import Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager, InPieces
 from ddp_trainer.train.checkpoint.manifest import Manifest

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.data.keyed_rng import Stream
 from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.loop.batch_slices import StepResult, fetch_slices

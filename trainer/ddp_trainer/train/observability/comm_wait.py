@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ddp_trainer.common.constants import Wait
+from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.train.observability.step_timer import StepTimer
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ddp_trainer.common.constants import JobTime, Phase, Section, Wait
+from ddp_trainer.common.time_classes import JobTime, Phase, Section, Wait
 from ddp_trainer.process.recorder import SECTION_NUMBERS, Marks, RankRecorder
 
 NEXT: Final = {

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ddp_trainer.common.constants import Wait
 from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.comm_wait import CommWaits, StreamWaits

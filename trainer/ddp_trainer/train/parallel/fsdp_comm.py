@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from ddp_trainer.common.constants import Wait
+from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import torch
 
-from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.data.batch_plan import owned
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.step_timer import StepTimer

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.loaders.request import BatchSlice

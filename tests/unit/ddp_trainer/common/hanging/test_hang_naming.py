@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from ddp_trainer.common.constants import Section
 from ddp_trainer.common.hanging.diagnosis import all_waiting_message, find_culprits
 from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, RankStatus, parse_rank_status
+from ddp_trainer.common.time_classes import Section
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 """The collectives of a step of plain DDP: gradients, then the loss."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.common.constants import Section
+from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.rendezvous.hang_limits import (
     FACTOR,

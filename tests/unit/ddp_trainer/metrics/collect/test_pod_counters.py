@@ -5,7 +5,9 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
-from ddp_trainer.common.constants import Env, Metric, Phase
+from ddp_trainer.common.constants import Env
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.collect import pod_counters
 from ddp_trainer.metrics.collect.pod_counters import PodCounters

@@ -8,8 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from ddp_trainer.common.constants import PLACE_LABELS, Metric, MetricLabel, Phase, Port
+from ddp_trainer.common.constants import Port
 from ddp_trainer.common.generated_tables import with_tables
+from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.collect import gpu
 from ddp_trainer.metrics.docgen import lines
 from ddp_trainer.metrics.families import family as families

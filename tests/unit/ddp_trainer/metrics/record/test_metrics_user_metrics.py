@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ddp_trainer.common.constants import Env, Metric
+from ddp_trainer.common.constants import Env
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.user_metrics import Log

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import HISTORY_MARK, Env, GroupState, JobTime, Metric, RestartCause
+from ddp_trainer.common.constants import HISTORY_MARK, Env, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.serve import history_format
 from ddp_trainer.metrics.serve.history import FILE, FIRST_SECONDS, MOST_READINGS, History

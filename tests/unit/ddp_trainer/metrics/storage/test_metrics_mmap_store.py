@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Metric
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.metrics.storage.mmap_store import AGENT, CELLS_AT, RANK, Board, InvalidBoardError, read
 from ddp_trainer.metrics.storage.process import ProcessId
 

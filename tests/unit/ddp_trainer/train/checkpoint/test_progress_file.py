@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import JobTime
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.train.checkpoint.progress_file import FILE, ProgressFile, RunProgress
 from ddp_trainer.train.config.goodput_account import Account
 

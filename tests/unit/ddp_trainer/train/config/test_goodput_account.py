@@ -13,8 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ddp_trainer.common.constants import File, JobTime, Metric, RestartCause
+from ddp_trainer.common.constants import File, RestartCause
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
 from ddp_trainer.train.config.goodput_account import SIZE, Account, LauncherTimes

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import schedules
 
-from ddp_trainer.common.constants import Phase, Section, Wait
 from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.common.time_classes import Phase, Section, Wait
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh

@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddp_trainer.common.constants import Phase
 from ddp_trainer.common.enums import OptimizerName
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress
 from ddp_trainer.train.config.config import Config

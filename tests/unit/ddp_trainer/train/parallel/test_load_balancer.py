@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.common.constants import Phase
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.parallel.load_balancer import WINDOW_STEPS, LoadBalancer, balance_slices, max_rank_time

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch.distributed.pipelining import schedules
 
-from ddp_trainer.common.constants import Wait
+from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.train.observability.comm_wait import CommWaits
 
 WAIT: Final = "_wait_batch_p2p"

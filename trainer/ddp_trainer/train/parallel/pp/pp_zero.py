@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Shard
 
-from ddp_trainer.common.constants import Wait
+from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
