@@ -21,7 +21,8 @@ from ddp_trainer.common.constants import Env, Port
 from ddp_trainer.launch import config, platform_defaults
 from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.env_lint import lint_environment

@@ -11,7 +11,8 @@ AGENT = """
 import asyncio, os, pathlib, sys
 from ddp_trainer.launch.agent import join_preflight
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
 from ddp_trainer.launch.host.port_reservation import ReservedPort
 from ddp_trainer.launch.protocol.generation import Generation, Node

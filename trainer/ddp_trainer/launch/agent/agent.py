@@ -122,8 +122,8 @@ class Agent:
             pulse_of=self._guard.prepare,
             said=self._on_worker_message,
         )
-        self._core.longest_step = self._guard.longest_step
-        self._core.stuck = self._guard.unresponsive_ranks
+        self._core.worker_stop.longest_step = self._guard.longest_step
+        self._core.worker_stop.stuck = self._guard.unresponsive_ranks
         self._witness = FailureBuilder(
             setup.core, setup.environment, self._workers.error_file, self._workers.last_lines
         )

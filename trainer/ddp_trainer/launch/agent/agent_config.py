@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.host.environment import Launch

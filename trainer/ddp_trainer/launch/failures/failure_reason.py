@@ -157,6 +157,18 @@ def is_of_a_gpu(failure: Failure) -> bool:
     return failure.reason == FailureReason.GPU_FAULT
 
 
+def is_of_suspect_gpu(failure: Failure, *, after_any: bool) -> bool:
+    """Return whether the GPUs of the node must be checked after a failure.
+
+    Args:
+        failure: Failure of a worker of the node.
+        after_any: GPUs are suspect after any failure of a worker, not only after a GPU fault.
+    """
+    if failure.exit_code == Exit.NOT_FIT:
+        return False  # a preflight has checked the node already
+    return is_of_a_gpu(failure) or (after_any and is_primary_failure(failure.reason))
+
+
 def is_primary_failure(reason: str) -> bool:
     """Return whether a worker failed by itself, and not because another worker had ended."""
     return reason not in {*CONSEQUENCES, FailureReason.EARLY_EXIT}

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.constants import Exit, GroupState
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
+from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, State
 from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
 from ddp_trainer.launch.protocol.actions import (
     CancelTimer,
@@ -153,7 +154,7 @@ def test_a_graceful_stop_gives_the_workers_their_time() -> None:
 
 def test_a_graceful_stop_does_not_wait_for_a_worker_that_is_stuck() -> None:
     core = stopping()
-    core.stuck = lambda local_ranks: local_ranks & {1}
+    core.worker_stop.stuck = lambda local_ranks: local_ranks & {1}
     killed, again = core.on_timer(Timer.KILL)
     assert killed == SignalWorkers(signal.SIGKILL, frozenset({1}))
     assert again == SetTimer(Timer.KILL, LIMITS.failure)
@@ -419,22 +420,22 @@ def test_a_node_that_is_asked_to_gets_its_workers_ready_before_it_joins_again() 
 
 def test_a_survivor_may_finish_a_step_that_takes_longer_than_what_is_stuck_may_live() -> None:
     core = able(running(), 0)
-    core.longest_step = lambda _: 40.0
+    core.worker_stop.longest_step = lambda _: 40.0
     core.on_worker_exit(1, a_failure(4))
     assert seconds_until_killed(core) == 40.0
 
 
 def test_a_survivor_that_a_signal_stops_meanwhile_is_not_waited_for() -> None:
     core = able(running(), 0)
-    core.longest_step = lambda local_ranks: 40.0 if local_ranks else 0.0
+    core.worker_stop.longest_step = lambda local_ranks: 40.0 if local_ranks else 0.0
     core.on_worker_exit(1, a_failure(4))
-    core.stuck = frozenset
+    core.worker_stop.stuck = frozenset
     assert seconds_until_killed(core) == LIMITS.failure
 
 
 def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
     core = running()
-    core.longest_step = lambda _: 40.0
+    core.worker_stop.longest_step = lambda _: 40.0
     assert SetTimer(Timer.KILL, 3) in core.on_worker_exit(1, a_failure(4))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Exit, FailureReason
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
+from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, State
 from ddp_trainer.launch.agent.termination_report import Report
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.generation import Node
