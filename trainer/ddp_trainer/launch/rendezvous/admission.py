@@ -2,7 +2,7 @@
 
 :func:`objection` decides whether an agent may take part, :func:`is_newer_group` whether the store adopts its group.
 :func:`intruders` finds agents of another job. :func:`should_prepare` decides whether a node prepares its workers before
-it joins a running group.
+it joins a running group. :func:`is_message_valid` decides whether a message of an admitted agent counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddp_trainer.launch.protocol.job_identity import in_use, is_same_job
-from ddp_trainer.launch.protocol.messages import VERSION, Hello
+from ddp_trainer.launch.protocol.messages import (
+    VERSION,
+    Failed,
+    FromAgent,
+    Hello,
+    RankStates,
+    StandBy,
+    Succeeded,
+    SuspectHang,
+)
 from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry
 from ddp_trainer.process.fence import is_valid_fence
 
@@ -71,6 +80,23 @@ def _other_job_agents(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
         if role != hello.node.role or is_same_job(identity, hello.identity):
             continue
         yield from (agent for agent in agents if not agent.leaving and agent.node.name != hello.node.name)
+
+
+def is_message_valid(agent: Agent, message: FromAgent, roster: NodeRegistry) -> bool:
+    """Return whether a message counts.
+
+    Every agent holds the secret of the run but may still be wrong. Failures count only for the ranks of the agent that
+    sends them, and reports only for the newest group.
+    """
+    match message:
+        case Failed():
+            return roster.is_member(agent.node.token) and agent.has_rank(message.failure.rank)
+        case Succeeded() | StandBy():
+            return message.generation == roster.number and roster.is_member(agent.node.token)
+        case SuspectHang() | RankStates():
+            return message.generation == roster.number
+        case _:
+            return True
 
 
 def should_prepare(agent: Agent, roster: NodeRegistry) -> bool:

@@ -6,13 +6,14 @@ sockets nor a clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ddp_trainer.common.hanging.diagnosis import BlockingRank, all_waiting_message, find_culprits
 from ddp_trainer.common.hanging.rank_status import WARNING, RankStatus
 from ddp_trainer.launch.protocol.messages import HangingRanks, RankStates, Show, SuspectHang
+from ddp_trainer.launch.rendezvous.node_registry import Agent
 
 FRESH_SECONDS: Final = 5.0
 """Looks that were taken further apart than this do not show one moment."""
@@ -27,6 +28,25 @@ class HangAnalyzer:
     _looks: dict[str, tuple[float, tuple[RankStatus, ...]]] = field(default_factory=dict)
     _asked_at: float = -FRESH_SECONDS
     _told: tuple[tuple[int, ...], bool] = ((), False)
+
+    def messages(
+        self, agent: Agent, message: SuspectHang | RankStates, busy: Sequence[Agent], now: float
+    ) -> Iterator[tuple[Agent, Show | HangingRanks]]:
+        """Process a report of a rank without progress, and yield each agent with running workers with its message.
+
+        Args:
+            agent: Agent that sent the report. Its looks count only for its own ranks.
+            message: Alarm or looks of the agent.
+            busy: Agents with running workers.
+            now: Current time, in seconds.
+        """
+        if isinstance(message, RankStates):
+            own = tuple(replace(look, node=agent.node.name) for look in message.ranks if agent.has_rank(look.rank))
+            message = replace(message, ranks=own)
+        if told := self.update(agent.node.token, message, {each.node.token for each in busy}, now):
+            for member in busy:
+                size = member.node.local_world_size
+                yield member, told.for_node(member.first_rank, size) if isinstance(told, HangingRanks) else told
 
     def update(
         self, token: str, message: SuspectHang | RankStates, expected: Collection[str], now: float

@@ -7,7 +7,8 @@ owns it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, Self, TypeVar
@@ -278,6 +279,16 @@ class NodeRegistry:
             for agent in self._peers.values()
             if not agent.leaving and not agent.is_out and not self.is_member(agent.node.token)
         ]
+
+
+def median_time_ms(agents: Sequence[Agent], now: float) -> float:
+    """Return milliseconds since the epoch by the median of the agents' clocks, which ignores one wrong clock.
+
+    Args:
+        agents: Agents whose clocks count.
+        now: Time of the store's monotonic clock, in seconds.
+    """
+    return 1000 * (now + statistics.median_low(agent.clock_offset for agent in agents))
 
 
 def _discard(index: dict[Key, set[str]], key: Key, token: str) -> None:

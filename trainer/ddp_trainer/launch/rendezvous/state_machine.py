@@ -17,29 +17,24 @@ Only this machine makes generations. It makes one only when no member of the las
 never run together. The number of a generation only grows, even over a store without state, because agents report their
 last one. The fence of a generation grows with the nodes' clocks even when no agent is left to report.
 
-Every agent holds the secret of the run but may still be wrong. A message therefore counts only for the agent of its
-connection. Failures and looks count only for that agent's ranks, and only from a member of the newest group. A name
-belongs to its connection until that agent is lost.
+A message counts only for the agent of its connection: see :mod:`~ddp_trainer.launch.rendezvous.admission`.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Final
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.failures.failure_reason import MESSAGE_CHARACTERS, root_cause, shorten
-from ddp_trainer.launch.protocol.generation import Assignment, Generation
+from ddp_trainer.launch.failures.failure_reason import root_cause
+from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import (
     Failed,
     Failure,
     FromAgent,
     FromStore,
-    HangingRanks,
     Hello,
     Join,
     Leave,
@@ -52,35 +47,30 @@ from ddp_trainer.launch.protocol.messages import (
     Rejected,
     ReusableWorkers,
     StandBy,
-    Start,
     Stop,
     Succeeded,
     SuspectHang,
     Verdict,
-    Waiting,
     WorkerState,
-    encode,
 )
 from ddp_trainer.launch.protocol.timeouts import PATIENCE, Timeouts
 from ddp_trainer.launch.rendezvous.admission import (
     MOST_AHEAD,
+    is_message_valid,
     is_newer_group,
     rejected_agents,
     rejection_reason,
     should_prepare,
 )
-from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
+from ddp_trainer.launch.rendezvous.group_formation import form_group, start_messages
+from ddp_trainer.launch.rendezvous.group_progress import GroupProgress
 from ddp_trainer.launch.rendezvous.join_checks import JoinChecks
 from ddp_trainer.launch.rendezvous.join_window import JoinWindow
-from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, PreflightState
-from ddp_trainer.launch.rendezvous.ranks import choose
+from ddp_trainer.launch.rendezvous.name_claims import claim_name, name_is_taken, pass_on_name
+from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, median_time_ms
 from ddp_trainer.launch.rendezvous.restart_budget import Budget
-from ddp_trainer.launch.rendezvous.waiting_notifications import MOST_TOLD, WaitingNotifier
-
-_NAME_IS_TAKEN: Final = (
-    "Another agent named {name} is connected, and this one takes its place when that one has gone; "
-    "give each node a name of its own if both are to run."
-)
+from ddp_trainer.launch.rendezvous.run_end import RunEnd
+from ddp_trainer.launch.rendezvous.waiting_notifications import WaitingNotifier
 
 
 class Phase(Enum):
@@ -107,12 +97,7 @@ class Membership:
         """Id of the run; empty until the first agent has sent it."""
         self.phase = Phase.FORMING
         self.roster = NodeRegistry()
-        self.over: Over | None = None
-        self.has_parted = False
-        """The run is over, and all members of its last group are done."""
-        self._arrived: list[Agent] = []
-        """Agents that have just joined. They get a reply once it is clear whether they are in a group."""
-        self._said_goodbye: set[str] = set()
+        self.end = RunEnd(self.roster)
         self._send = send
         self._clock = clock
         self._patience = patience
@@ -127,12 +112,8 @@ class Membership:
 
     def _reset_group_state(self) -> None:
         """Reset the state of one group before the next one begins."""
-        self._succeeded: set[str] = set()
-        self._first: Failure | None = None
-        self._membership_changed = False
-        self._graceful = True
+        self._group = GroupProgress()
         self._candidates.first_at = math.inf
-        self._judge = HangAnalyzer()
 
     # ------------------------------------------------------------------ events
 
@@ -147,29 +128,28 @@ class Membership:
         if isinstance(message, Hello):
             self._register_agent(peer, message)
         elif agent:
-            self._dispatch_message(agent, message)
+            if is_message_valid(agent, message, self.roster):
+                self._dispatch_message(agent, message)
             if isinstance(message, Join | PreflightResult):
-                self._arrived.append(agent)
+                self._roll_call.record_arrival(agent)
 
     def _dispatch_message(self, agent: Agent, message: FromAgent) -> None:
         match message:
             case Join():
                 self._on_join(agent, message)
-            case Failed() if self._is_valid_failure(agent, message.failure):
+            case Failed():
                 self._failed(replace(message.failure, node=agent.node.name), agreed=message.agreed)
-            case Succeeded() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
-                self._succeeded.add(agent.node.token)
+            case Succeeded():
+                self._group.succeeded.add(agent.node.token)
             case Leave():
                 self._leaves(agent, message)
-            case StandBy() if message.generation == self.roster.number and self.roster.is_member(agent.node.token):
+            case StandBy():
                 self._on_standby(agent)
             case ReusableWorkers():
                 agent.outlive = message.able
             case PreflightResult() if self._inspection.record_result(agent, message, self.roster, self._clock()):
                 self._add_candidate(agent)
-            case SuspectHang() | RankStates() if (
-                self._has_running_workers(agent) and message.generation == self.roster.number
-            ):
+            case SuspectHang() | RankStates() if self._has_running_workers(agent):
                 self._process_hang_message(agent, message)
             case _:
                 pass
@@ -201,8 +181,9 @@ class Membership:
             phase = self.phase
             self._remove_lost_agents()
             steps.get(self.phase, lambda: None)()
-        self._reply_to_joins()
-        self._notify_waiting()
+        room, is_forming = self._free_slots(), self.phase is Phase.FORMING
+        for agent, told in self._roll_call.notices(self.roster, self._policy, room, is_forming=is_forming):
+            self._send_to_agent(agent, told)
 
     def deadline(self) -> float | None:
         """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
@@ -217,10 +198,9 @@ class Membership:
         if why := rejection_reason(hello, self.run_id, self.roster):
             self._send(peer, Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             return
-        if self.over:
-            code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
-            self._send(peer, replace(self.over, late=True, exit_code=code))
-            self._send(peer, Part())
+        if late := self.end.late_messages():
+            for message in late:
+                self._send(peer, message)
             return
         self.run_id = hello.run_id
         self._policy = self._policy or hello.policy
@@ -228,13 +208,11 @@ class Membership:
         self._claim_name(agent)
         self.roster.add(agent)
         if agent.waits_for_name:
-            self._send_to_agent(
-                agent, Waiting(nodes=0, spare=False, namesake=_NAME_IS_TAKEN.format(name=agent.node.name))
-            )
+            self._send_to_agent(agent, name_is_taken(agent))
         if hello.last:
             if hello.last.number <= self._highest_number + MOST_AHEAD:
                 self._highest_number = max(self._highest_number, hello.last.number)
-            if is_newer_group(hello, self.roster, self._now_ms([agent])):
+            if is_newer_group(hello, self.roster, median_time_ms([agent], self._clock())):
                 self._restore_generation(hello, hello.last)
             else:
                 self.roster.claim(hello.last, hello.node)
@@ -243,12 +221,7 @@ class Membership:
 
     def _claim_name(self, agent: Agent) -> None:
         """Let a recreated pod wait for its name until the former pod is lost or leaves."""
-        known = self.roster.agents.get(agent.node.token)
-        if known and not known.waits_for_name:
-            return  # it already has the name and reconnects
-        namesakes = self.roster.agents_with_same_name(agent.node)
-        if not all(namesake.leaving for namesake in namesakes):
-            agent.waits_for_name = True
+        if (namesakes := claim_name(agent, self.roster)) is None:
             return
         for namesake in namesakes:
             why = f"Another pod named {agent.node.name} has taken the place of this one."
@@ -280,9 +253,9 @@ class Membership:
         is_member = self.roster.is_member(agent.node.token)
         is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
         if not is_current or self.phase is not Phase.RUNNING:
-            self._send_to_agent(agent, Stop(graceful=is_current and self._graceful))
+            self._send_to_agent(agent, Stop(graceful=is_current and self._group.is_graceful))
         elif hello.standing is WorkerState.SUCCEEDED:
-            self._succeeded.add(agent.node.token)
+            self._group.succeeded.add(agent.node.token)
 
     def _on_join(self, agent: Agent, join: Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
@@ -304,7 +277,7 @@ class Membership:
     def _leaves(self, agent: Agent, leave: Leave) -> None:
         was_busy = self._has_running_workers(agent)
         agent.leaving = True
-        self._said_goodbye.add(agent.node.token)
+        self.end.record_leave(agent.node.token)
         if leave.has_left:
             self.roster.set_deadline(agent, self._clock())
         if was_busy:
@@ -312,7 +285,7 @@ class Membership:
 
     def _failed(self, failure: Failure, *, agreed: bool) -> None:
         if failure.generation == self.roster.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
-            self._first = root_cause(self._first, failure)
+            self._group.first_failure = root_cause(self._group.first_failure, failure)
             self._stop(graceful=agreed)
 
     def _on_standby(self, agent: Agent) -> None:
@@ -323,101 +296,75 @@ class Membership:
 
     def _change(self, *, graceful: bool) -> None:
         """Stop the group for a change of membership, which does not use up the restart budget."""
-        self._membership_changed = True
+        self._group.membership_changed = True
         self._stop(graceful=graceful)
 
     def _stop(self, *, graceful: bool) -> None:
-        if self.phase is Phase.STOPPING and self._graceful <= graceful:
+        if self.phase is Phase.STOPPING and self._group.is_graceful <= graceful:
             return
         self.phase = Phase.STOPPING
-        self._graceful = graceful
+        self._group.is_graceful = graceful
         for agent in self.roster.members():
             if agent.port is None:
                 self._send_to_agent(agent, Stop(graceful=graceful))
 
     def _remove_lost_agents(self) -> None:
         for agent in self.roster.take_lost(self._clock()):
-            self._pass_on_name(agent)
+            heir = pass_on_name(agent, self.roster)
+            if heir is not None and heir.port is not None and not self._inspection.holds_up(heir, self.roster):
+                self._add_candidate(heir)
             if not self.roster.is_member(agent.node.token):
                 continue
             if self.phase is Phase.STOPPING:
-                self._membership_changed = True
+                self._group.membership_changed = True
             elif self._has_running_workers(agent):
                 self._change(graceful=False)
-
-    def _pass_on_name(self, lost: Agent) -> None:
-        """Give the name of a lost agent to the agent that has waited for it longest."""
-        if lost.waits_for_name:
-            return  # it had no name
-        heir = min(
-            (each for each in self.roster.agents_with_same_name(lost.node) if each.waits_for_name),
-            key=_connection_order,
-            default=None,
-        )
-        if heir is not None:
-            heir.waits_for_name = False
-            if heir.port is not None and not self._inspection.holds_up(heir, self.roster):
-                self._add_candidate(heir)
 
     def _finalize_if_stopped(self) -> None:
         """After all workers of the group have stopped, end the run or start to form the next group."""
         if not all(agent.has_stopped for agent in self.roster.members()):
             return
         cause, code = self._budget.decide_restart(
-            self._first, self._policy, membership_changed=self._membership_changed
+            self._group.first_failure, self._policy, membership_changed=self._group.membership_changed
         )
         if code:
-            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._first))
+            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._group.first_failure))
             return
         self._budget.count(cause)
         self.phase = Phase.FORMING
         self._candidates.begin(self._clock())
 
     def _end(self, over: Over) -> None:
-        over = replace(over, restarts=dict(self._budget.restarts))
-        if over.failure and len(self.roster.agents) > MOST_TOLD:
-            short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
-            over = replace(over, failure=replace(over.failure, stack=short))
+        over = self.end.begin(over, self._budget.restarts)
         for agent in self.roster.agents.values():
             self._send_to_agent(agent, over)
-        self.over = over
         self.phase = Phase.OVER
 
     def _part_if_all_may(self) -> None:
-        """Release all agents when all members are done. See :mod:`~ddp_trainer.launch.agent.exit_barrier`."""
-        waited_for = [agent for agent in self.roster.members() if agent.peer is not None]
-        if not self.has_parted and all(agent.leaving for agent in waited_for):
-            self.has_parted = True
+        """Release all agents when all members are done."""
+        if self.end.part():
             for agent in self.roster.connected():
                 self._send_to_agent(agent, Part())
 
     def _process_hang_message(self, agent: Agent, message: SuspectHang | RankStates) -> None:
         """Process a report of a rank without progress. A worker that its agent kills for it fails like any other."""
-        if isinstance(message, RankStates):
-            own = tuple(replace(look, node=agent.node.name) for look in message.ranks if agent.has_rank(look.rank))
-            message = replace(message, ranks=own)
         busy = [member for member in self.roster.members() if self._has_running_workers(member)]
-        if told := self._judge.update(agent.node.token, message, {each.node.token for each in busy}, self._clock()):
-            for member in busy:
-                size = member.node.local_world_size
-                self._send_to_agent(
-                    member, told.for_node(member.first_rank, size) if isinstance(told, HangingRanks) else told
-                )
+        for member, told in self._group.hangs.messages(agent, message, busy, self._clock()):
+            self._send_to_agent(member, told)
 
     # ------------------------------------------------------------------ a group begins, grows, completes
 
     def _complete_or_scale_up(self) -> None:
         nodes = self.roster.generation.nodes if self.roster.generation else ()
-        if len(self._succeeded) == len(nodes):
+        if len(self._group.succeeded) == len(nodes):
             self._end(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
         elif self._scale_up_at() <= self._clock():
             self._change(graceful=True)
 
     def _scale_up_at(self) -> float:
         """Return the time at which the group stops for newcomers; never while it completes."""
-        return (
-            math.inf if self._succeeded else self._candidates.scale_up_at(self.roster, self._policy, self._free_slots())
-        )
+        room = 0 if self._group.succeeded else self._free_slots()
+        return self._candidates.scale_up_at(self.roster, self._policy, room)
 
     def _form_at(self) -> float:
         return self._candidates.form_at(self.roster, self._policy, self._may_form_at)
@@ -426,70 +373,17 @@ class Membership:
         if self._policy is None or self._form_at() > self._clock():
             return
         ready = self.roster.ready()
-        veterans = {node.token for node in self.roster.generation.nodes} if self.roster.generation else set()
-        nodes = tuple(choose([agent.node for agent in ready.values()], veterans, self._policy.max_nodes))
-        generation = Generation(
-            number=self._highest_number + 1,
-            fence=max(self.roster.fence + 1, int(self._now_ms([ready[node.token] for node in nodes]))),
-            nodes=nodes,
-            master_address=nodes[0].address,
-            master_port=ready[nodes[0].token].port or 0,
-            restarts=dict(self._budget.restarts),
-            restarts_left=self._budget.left(self._policy),
-        )
-        starts = {node.token: Start(assignment=assignment) for node, assignment in generation.assignments()}
-        encode(starts[nodes[0].token])  # an unsendable message must not become the state
+        number, now = self._highest_number + 1, self._clock()
+        generation, starts = form_group(ready, self.roster, self._policy, self._budget, number=number, now=now)
         self._highest_number = generation.number
         self.roster.begin(generation)
         self._reset_group_state()
         self.phase = Phase.RUNNING
-        for token, agent in ready.items():
-            if start := starts.get(token):
-                agent.port, agent.fitness = None, PreflightState.FIT
-                agent.first_rank = start.assignment.first_rank
-                self._send_to_agent(agent, start)
-            else:
-                self._send_to_agent(agent, Waiting(nodes=len(nodes), spare=True))
+        for agent, message in start_messages(ready, starts):
+            self._send_to_agent(agent, message)
         self._inspection.review(self.roster)
 
-    def _reply_to_joins(self) -> None:
-        arrived, self._arrived = self._arrived, []
-        waiting = [agent for agent in arrived if agent.is_ready and not self.roster.is_member(agent.node.token)]
-        if waiting and not self._is_short():
-            told = Waiting(nodes=len(self.roster.ready()), spare=self._free_slots() <= 0)
-            for agent in waiting:
-                self._send_to_agent(agent, told)
-
-    def _notify_waiting(self) -> None:
-        for agent, waiting in self._roll_call.notifications(
-            self.roster.ready() if self._is_short() else {}, self._policy
-        ):
-            self._send_to_agent(agent, waiting)
-
     # ------------------------------------------------------------------ queries
-
-    @property
-    def has_missing_member(self) -> bool:
-        """True if the run has succeeded but a node left before it reported the end.
-
-        The pod that replaces the node will connect.
-        """
-        nodes = self.roster.generation.nodes if self.roster.generation else ()
-        has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
-        return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
-
-    def _is_valid_failure(self, agent: Agent, failure: Failure) -> bool:
-        """Return whether a member of the newest group reports a failure of one of its ranks."""
-        return self.roster.is_member(agent.node.token) and agent.has_rank(failure.rank)
-
-    def _now_ms(self, agents: Sequence[Agent]) -> float:
-        """Return milliseconds since the epoch by the median of the agents' clocks, which ignores one wrong clock."""
-        return 1000 * (self._clock() + statistics.median_low(agent.clock_offset for agent in agents))
-
-    def _is_short(self) -> bool:
-        """Return whether a group is wanted but there are too few nodes."""
-        least = self._policy.min_nodes if self._policy else 1
-        return self.phase is Phase.FORMING and len(self.roster.ready()) < least
 
     def _send_to_agent(self, agent: Agent, message: FromStore) -> None:
         if agent.peer is not None:
@@ -498,14 +392,9 @@ class Membership:
     def _has_running_workers(self, agent: Agent) -> bool:
         """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
-        return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._succeeded
+        return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._group.succeeded
 
     def _free_slots(self) -> int:
         """Return the number of nodes that the group can still take."""
         group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
         return self._policy.max_nodes - len(group) if self._policy else 0
-
-
-def _connection_order(agent: Agent) -> int:
-    """Sort key. Connections are numbered in the order in which they came."""
-    return agent.peer or 0

@@ -197,9 +197,9 @@ class Store:
             self._timer.cancel()
         deadline = self.membership.deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
-        if self.membership.has_parted and not self._ending:
+        if self.membership.end.has_parted and not self._ending:
             self._ending = True
-            is_awaited = self.membership.has_missing_member
+            is_awaited = self.membership.end.has_missing_member
             self._loop.call_later(_LINGER_FACTOR * self._linger if is_awaited else self._linger, self.finished.set)
 
     def _close_timed_out(self) -> None:
@@ -257,7 +257,7 @@ async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
         port = store.listen(arguments.host, arguments.port)
         print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
         await store.finished.wait()
-    return store.membership.over, signalled[0] if signalled else 0
+    return store.membership.end.over, signalled[0] if signalled else 0
 
 
 class _Parser(argparse.ArgumentParser):

@@ -38,10 +38,10 @@ def test_nobody_may_go_before_all_have_said_their_last_words(spare: bool) -> Non
     assert [agent.last.verdict for agent in agents] == [Verdict.SUCCEEDED] * 3
     agents[0].leave()
     agents[2].leave()
-    assert (may_go(agents), run.membership.has_parted) == ([False] * 3, False)
+    assert (may_go(agents), run.membership.end.has_parted) == ([False] * 3, False)
     agents[1].leave()
-    assert (may_go(agents), run.membership.has_parted) == ([True] * 3, True)
-    assert not run.membership.has_missing_member
+    assert (may_go(agents), run.membership.end.has_parted) == ([True] * 3, True)
+    assert not run.membership.end.has_missing_member
 
 
 def test_who_is_lost_at_the_very_end_is_not_waited_for_but_its_next_pod_will_be_answered() -> None:
@@ -51,14 +51,14 @@ def test_who_is_lost_at_the_very_end_is_not_waited_for_but_its_next_pod_will_be_
     agents[1].leave()
     agents[2].mark_disconnected()
     assert may_go(agents) == [True, True, False]
-    assert run.membership.has_missing_member
+    assert run.membership.end.has_missing_member
 
 
 def test_after_a_failure_no_next_pod_is_expected() -> None:
     run = SimulatedRun(a_policy(1, 1, max_restarts=0))
     [agent] = run.joined(0)
     agent.fail().join().mark_disconnected()
-    assert (run.membership.has_parted, run.membership.has_missing_member) == (True, False)
+    assert (run.membership.end.has_parted, run.membership.end.has_missing_member) == (True, False)
 
 
 def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:

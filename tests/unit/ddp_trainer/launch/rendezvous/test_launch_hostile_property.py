@@ -128,7 +128,7 @@ def test_no_sequence_of_a_stranger_ends_wedges_or_outlives_an_honest_run(
         assert isinstance(over, Over)
         assert (over.verdict, over.exit_code) == (Verdict.SUCCEEDED, 0)
         agent.leave()
-    assert run.membership.has_parted
+    assert run.membership.end.has_parted
 
 
 @given(STEPS)
