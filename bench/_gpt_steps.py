@@ -10,7 +10,7 @@ import torch
 
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import parse_recompute
+from ddp_trainer.train.config.option_values import parse_recompute
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.scaled_backward import ScaledBackward

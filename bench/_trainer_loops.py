@@ -18,7 +18,7 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.metrics.attach import rank_recorder
 from ddp_trainer.train.api import run
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import ScheduleName
+from ddp_trainer.train.config.option_values import ScheduleName
 
 
 def bare(work: Workload, clock: Clock) -> None:

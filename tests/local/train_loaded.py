@@ -24,7 +24,7 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.api import make_progress
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.config.option_values import KernelName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.deferred_init.materialize import init_weights, materialize

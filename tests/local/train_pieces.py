@@ -25,7 +25,7 @@ from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_c
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.config.option_values import KernelName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately

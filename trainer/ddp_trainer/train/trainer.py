@@ -18,7 +18,7 @@ from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_shard
-from ddp_trainer.train.config.options import OnNonfinite
+from ddp_trainer.train.config.option_values import OnNonfinite
 from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.loop.batch_slices import StepResult

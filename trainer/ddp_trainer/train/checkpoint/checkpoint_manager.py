@@ -27,7 +27,7 @@ from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, Write
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import CheckpointMode
+from ddp_trainer.train.config.option_values import CheckpointMode
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig, CheckpointNotWritten, StaleGeneration
 

@@ -8,7 +8,7 @@ communication.
 from __future__ import annotations
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.distributed.stream_abort import STREAMS
 from ddp_trainer.train.utils.errors import BadConfig
 

@@ -11,7 +11,7 @@ import torch
 from ddp_trainer.common.gpu_faults import FaultKind, cause_line, fault_in
 from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, visible_gpus
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import DeviceName, Level
+from ddp_trainer.train.config.option_values import DeviceName, Level
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig, GpuFailed
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
 from ddp_trainer.train.distributed.device_check import require_same_device

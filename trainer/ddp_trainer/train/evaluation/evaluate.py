@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.config.options import EvaluateOn
+from ddp_trainer.train.config.option_values import EvaluateOn
 from ddp_trainer.train.data.batch_plan import cut
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng

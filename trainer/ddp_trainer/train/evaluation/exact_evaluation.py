@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from ddp_trainer.train.config.options import EvaluateOn
+from ddp_trainer.train.config.option_values import EvaluateOn
 from ddp_trainer.train.data.batch_plan import cut, owned
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.distributed.group import Group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.exact.exact_buffers import TreeBuffers

@@ -16,7 +16,7 @@ from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_rollback, layout_of
-from ddp_trainer.train.config.options import BalancerName, Level, OnBadSample
+from ddp_trainer.train.config.option_values import BalancerName, Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng

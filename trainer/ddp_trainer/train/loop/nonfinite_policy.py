@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import OnNonfinite
+from ddp_trainer.train.config.option_values import OnNonfinite
 from ddp_trainer.train.loop.step_consensus import StepDecision
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.utils.errors import NonFiniteLoss

@@ -16,7 +16,7 @@ from torch import nn
 
 from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signature
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import BackendName, Level, StrategyName
+from ddp_trainer.train.config.option_values import BackendName, Level, StrategyName
 from ddp_trainer.train.data.batch_reader import data_digest, is_stream
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.data.loaders.bad_samples import Skips

@@ -20,7 +20,7 @@ from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, writes_sharded_checkpoint
 from ddp_trainer.train.checkpoint.snapshot import state_bytes
 from ddp_trainer.train.checkpoint.summary import Summary
-from ddp_trainer.train.config.options import Level
+from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker

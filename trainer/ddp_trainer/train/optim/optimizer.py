@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import KernelName, LrScaling, ScheduleName
+from ddp_trainer.train.config.option_values import KernelName, LrScaling, ScheduleName
 from ddp_trainer.train.data.task import SupportsOptimizer, Task
 from ddp_trainer.train.mesh.grad_norm import nonfinite_flag, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.train.config.options import Level, StrategyName
+from ddp_trainer.train.config.option_values import Level, StrategyName
 from ddp_trainer.train.parallel.data_parallel import DataParallel
 from ddp_trainer.train.parallel.ddp import Ddp
 from ddp_trainer.train.parallel.local_sgd import LocalSgd

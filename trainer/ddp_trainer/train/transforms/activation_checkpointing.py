@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.transforms.blocks import require_blocks
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.models.registry import flops
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Level, Recompute
+from ddp_trainer.train.config.option_values import Level, Recompute
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.transforms.blocks import named_blocks, require_blocks

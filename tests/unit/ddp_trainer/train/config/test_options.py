@@ -18,7 +18,7 @@ from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import KernelName, LrScaling, ScheduleName
+from ddp_trainer.train.config.option_values import KernelName, LrScaling, ScheduleName
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.distributed.group import Group

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
 from ddp_trainer.train.utils.errors import BadConfig
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.device_check import require_same_device
 from ddp_trainer.train.distributed.group import Group

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import PeerLost
@@ -22,7 +22,7 @@ import sys
 import torch
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.config.options import BackendName
+from ddp_trainer.train.config.option_values import BackendName
 
 port, generation = sys.argv[1:]
 place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "DDP_GENERATION": generation}

@@ -22,7 +22,7 @@ from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_interval import best_interval, suggest_interval
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
-from ddp_trainer.train.config.options import EarlyStop, OnNonfinite, ProfileWindow
+from ddp_trainer.train.config.option_values import EarlyStop, OnNonfinite, ProfileWindow
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 from tests.support.train_builders import HERE, Lines

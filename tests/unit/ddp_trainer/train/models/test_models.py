@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.models.registry import MODELS, build, flops, tokens
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations

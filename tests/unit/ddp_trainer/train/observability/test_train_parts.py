@@ -22,7 +22,7 @@ from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import ScheduleName
+from ddp_trainer.train.config.option_values import ScheduleName
 from ddp_trainer.train.data.batch_reader import reader, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.distributed.group import is_network, reason

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import KernelName
+from ddp_trainer.train.config.option_values import KernelName
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel import scaled_backward
 from ddp_trainer.train.parallel.scaled_backward import ScaledBackward

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Recompute, parse_recompute
+from ddp_trainer.train.config.option_values import Recompute, parse_recompute
 from ddp_trainer.train.transforms.activation_checkpointing import _compute_intensive_ops, checkpoint_activations
 from ddp_trainer.train.transforms.blocks import blocks
 from ddp_trainer.train.transforms.compilation import compile_blocks

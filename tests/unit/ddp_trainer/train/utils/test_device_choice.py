@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.train.config.options import DeviceName
+from ddp_trainer.train.config.option_values import DeviceName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.device_selection import Driver, choose_device
 from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, TrainError

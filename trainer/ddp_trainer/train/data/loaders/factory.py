@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Level, OnBadSample
+from ddp_trainer.train.config.option_values import Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.batch_reader import is_stream
 from ddp_trainer.train.data.keyed_rng import KeyedRng

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Level, OnBadSample
+from ddp_trainer.train.config.option_values import Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.loaders.bad_samples import MOST_TOLD, Skips
 from ddp_trainer.train.data.loaders.base import Feed

@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 from ddp_trainer.common.enums import PipelineSchedule, PrecisionName
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Recompute
+from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.loop.run_context import check_model_devices
 from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
 from ddp_trainer.train.models.gpt import Gpt
