@@ -1,8 +1,8 @@
 """Classification of errors raised in collectives: lost peer, failed GPU, invalid NCCL setup, or a bug in the code.
 
 CUDA reports errors of kernels at a later call, mostly where a result is read: in the vote of the ranks.
-:func:`translated` is the entry point; :class:`~ddp_trainer.train.distributed.group.Group` uses it around every
-collective.
+:func:`to_train_error` is the entry point; :mod:`~ddp_trainer.train.distributed.collective_errors` uses it for the
+errors of every collective.
 """
 
 from __future__ import annotations

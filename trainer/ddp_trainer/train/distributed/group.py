@@ -7,7 +7,6 @@ never as pickles.
 
 from __future__ import annotations
 
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,8 @@ from torch import Tensor
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
+from ddp_trainer.train.distributed.collective_errors import convert_errors, is_network, peer_lost, raise_train_error
 from ddp_trainer.train.distributed.device_check import require_same_device
-from ddp_trainer.train.distributed.device_errors import can_be_peer_loss, limit_exit, to_train_error
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.group_teardown import (
@@ -35,7 +34,7 @@ from ddp_trainer.train.distributed.group_teardown import (
     destroy_default_group,
 )
 from ddp_trainer.train.distributed.stream_abort import StreamAbort
-from ddp_trainer.train.utils.errors import GpuFailed, PeerLost
+from ddp_trainer.train.utils.errors import PeerLost
 
 if TYPE_CHECKING:
     from ddp_trainer.common.parallel_dims import Layout
@@ -49,17 +48,6 @@ _KNOCK_SECONDS: Final = 0.02
 
 _ASIDE_SECONDS: Final = 0.1
 """Interval at which a spare rank checks whether the run is over. Signals are handled in between."""
-
-_NETWORK: Final = re.compile(
-    r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|socket|timed? ?out|process group", re.IGNORECASE
-)
-"""gloo reports a lost peer as a plain RuntimeError. In a DDP pass only the message distinguishes it from a bug."""
-
-_ADVICE: Final = re.compile(r"\. This (?:is typically|may indicate|typically).*")
-"""Advice that gloo appends to every error of a lost connection."""
-
-_SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
-"""Source location at the start of a torch message, which does not help the user."""
 
 
 class Group(GroupTeardown):
@@ -134,7 +122,7 @@ class Group(GroupTeardown):
         hosts_store = env.rank == 0 and not env.agent_hosts_store
         if not hosts_store:
             _wait_for_store(env.master_address, env.master_port, timeout_seconds, f"{who} {failed}", control)
-        with _convert_errors(who, failed), _or_cut(connections):
+        with convert_errors(who, failed), _or_cut(connections):
             store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
@@ -312,7 +300,7 @@ class Group(GroupTeardown):
             GpuFailed: The GPU of this rank failed; CUDA reports it where a result is read.
             BadConfig: NCCL rejects its configuration.
         """
-        with _convert_errors(f"Rank {self.rank}", f"lost a peer {self.activity}"):
+        with convert_errors(f"Rank {self.rank}", f"lost a peer {self.activity}"):
             yield
         self.check_not_aborted()
 
@@ -327,9 +315,9 @@ class Group(GroupTeardown):
         try:
             yield
         except RuntimeError as err:
-            _raise_train_error(err, who)
+            raise_train_error(err, who)
             if self.world_size > 1 and is_network(err):
-                raise _lost(f"{who} lost a peer {self.activity}", err) from err
+                raise peer_lost(f"{who} lost a peer {self.activity}", err) from err
             raise
 
     def close(self) -> None:
@@ -343,15 +331,6 @@ class Group(GroupTeardown):
             self._connections.cut()
         self._meeting = None
         destroy_default_group()
-
-
-def is_network(err: RuntimeError) -> bool:
-    """Return whether a collective raised this error, not user code."""
-    if not can_be_peer_loss(err):
-        return False
-    if isinstance(err, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError):
-        return True
-    return type(err) is RuntimeError and _NETWORK.search(str(err)) is not None
 
 
 def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, control: Control | None) -> None:
@@ -376,36 +355,3 @@ def _or_cut(connections: GlooSockets) -> Iterator[None]:
     except BaseException:
         connections.cut()
         raise
-
-
-@contextmanager
-def _convert_errors(who: str, failed: str) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as err:
-        _raise_train_error(err, who)
-        if can_be_peer_loss(err):
-            raise _lost(f"{who} {failed}", err) from err
-        raise
-
-
-def _raise_train_error(err: RuntimeError, who: str) -> None:
-    error = to_train_error(err, who)
-    if isinstance(error, GpuFailed):
-        limit_exit(error)
-    if error is not None:
-        raise error from err
-
-
-def _lost(what: str, err: RuntimeError) -> PeerLost:
-    return PeerLost(f"{what}: {reason(str(err))}.", hint=REFORM)
-
-
-def reason(text: str) -> str:
-    """Return the first line of a torch message, without source location and advice.
-
-    >>> reason("[/src/gloo/pair.cc:537] Read error [10.0.0.7]:4242: Connection reset by peer. This is typically ...")
-    'Read error [10.0.0.7]:4242: Connection reset by peer'
-    """
-    first = (text.strip().splitlines() or ["no reason was given"])[0]
-    return _ADVICE.sub("", _SOURCE_LINE.sub("", first)).rstrip(". ")

@@ -25,7 +25,7 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import ScheduleName
 from ddp_trainer.train.data.batch_reader import reader, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
-from ddp_trainer.train.distributed.group import is_network, reason
+from ddp_trainer.train.distributed.collective_errors import is_network, reason
 from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress, clock_time

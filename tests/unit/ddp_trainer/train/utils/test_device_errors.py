@@ -32,7 +32,7 @@ REMOTE = (
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
-    monkeypatch.setattr("ddp_trainer.train.distributed.group.limit_exit", lambda _: None)
+    monkeypatch.setattr("ddp_trainer.train.distributed.collective_errors.limit_exit", lambda _: None)
     return Group(1, 2, "nccl", torch.device("cpu"))
 
 
