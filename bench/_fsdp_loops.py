@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from bench._trainer_loops import PlainTask, SameOptimizerTask, plain_steps, run_trainer
 from bench._workload import Clock, Timed, Workload
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 
 
 def bare_fsdp(work: Workload, clock: Clock) -> None:

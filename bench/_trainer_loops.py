@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from bench._workload import RATE, SEED, Clock, Pair, Rows, Timed, Workload, mean_loss, optimizer_of, world_size
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.metrics.attach import rank_recorder
 from ddp_trainer.train.api import run
 from ddp_trainer.train.config.config import Config

@@ -53,7 +53,8 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
         """
         import json
         from ddp_trainer.common.metric_names import PLACE_LABELS
-        from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange
+        from ddp_trainer.common.layout_range import LayoutRange
+        from ddp_trainer.common.parallel_dims import Layout, LayoutError
 
         layout = Layout.parse("cp=2,replicate=2,shard=2")
         try:

@@ -14,7 +14,8 @@ import sys
 
 import torch
 
-from ddp_trainer.common.parallel_dims import Layout, LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.resume_source import progress_key

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label, Role
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Object
 from kubectl_ddp.errors import UsageError

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ddp_trainer.common import constants as names
 from ddp_trainer.common import parallel_dims as arithmetic
 from ddp_trainer.common.enums import CHOICES, RENAMED, renamed_flag
+from ddp_trainer.common.layout_range import MOST_REPLICAS
 from ddp_trainer.common.model_constraints import SCHEDULES
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict
 from kubectl_ddp.cluster.kueue_positions import WORKLOADS
@@ -119,7 +120,7 @@ def _rules() -> dict[str, Any]:
         "layout": {
             "dimensions": list(arithmetic.WRITTEN),
             "most": arithmetic.MOST,
-            "mostReplicas": arithmetic.MOST_REPLICAS,
+            "mostReplicas": MOST_REPLICAS,
             "mostLookedAt": layout.MOST_LOOKED_AT,
         },
         "ownGpt": {

@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Backend, Object
 from kubectl_ddp.cli.options import Options, shared_options

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.option_conflicts import OptionCondition
-from ddp_trainer.common.parallel_dims import Layout, LayoutRange
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.ranking import Refusal
 from kubectl_ddp.plan.recomputation import FLAG, WHAT, Recomputation
 from kubectl_ddp.spec.trainer_options import option_value, option_violations

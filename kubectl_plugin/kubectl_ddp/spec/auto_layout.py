@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ddp_trainer.common.parallel_dims import Layout, LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.plan.constraints import make_constraint
 from kubectl_ddp.plan.formatting import format_bytes, seconds

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError, LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.engine import Gang
 from kubectl_ddp.spec.node_requirements import Placement, Topology, is_lower_level

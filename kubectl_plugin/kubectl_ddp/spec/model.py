@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.dns import DnsServer

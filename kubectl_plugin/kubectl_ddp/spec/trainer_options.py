@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ddp_trainer.common.enums import unknown
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.model_constraints import Violation
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
-from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.spec.reference_model import last_flag_value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import HISTORY_MARK, Label
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp import roots
 from kubectl_ddp.backend import Snapshot
 from kubectl_ddp.cluster import ClusterBackend, reflector

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.model_constraints import Violation
-from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutRange
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 
 
 class OptionCondition(NamedTuple):

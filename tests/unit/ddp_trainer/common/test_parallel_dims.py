@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from ddp_trainer.common import layout_range
 from ddp_trainer.common import parallel_dims as module
-from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange, Place
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import Layout, LayoutError, Place
 
 EVERY = [Layout(*sizes) for sizes in product((1, 2, 3), repeat=4)]
 
 
 def test_the_examples_of_its_docstrings_are_true() -> None:
-    outcome = doctest.testmod(module)
-    assert outcome.attempted >= 15
-    assert outcome.failed == 0
+    outcomes = [doctest.testmod(each) for each in (module, layout_range)]
+    assert sum(outcome.attempted for outcome in outcomes) >= 15
+    assert [outcome.failed for outcome in outcomes] == [0, 0]
 
 
 def test_rank_and_place_are_inverse_and_a_place_belongs_to_one_rank() -> None:

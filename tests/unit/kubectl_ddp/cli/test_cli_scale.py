@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp import roots
 from kubectl_ddp.cli.scale import left_over
 from kubectl_ddp.render import render

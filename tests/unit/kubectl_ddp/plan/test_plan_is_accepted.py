@@ -7,8 +7,9 @@ from typing import Final
 import pytest
 import torch
 
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.model_constraints import count_batch_slices, micro_batch_size, share
-from ddp_trainer.common.parallel_dims import Layout, LayoutRange
+from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.models.gpt import Gpt

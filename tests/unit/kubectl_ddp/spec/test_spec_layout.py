@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
 from kubectl_ddp.spec.program import Module

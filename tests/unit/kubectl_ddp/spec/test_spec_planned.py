@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.errors import DdpError, PreflightFailed, UsageError
 from kubectl_ddp.spec.derive import DefaultingContext
 from kubectl_ddp.spec.origin import Given, Kind, Origin

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_trainer.common.constants import Env, FailureReason
-from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.messages import Failure

@@ -19,8 +19,9 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
-from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.common.time_classes import JobTime, Phase, Wait
 from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.family import cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.option_rules import layout_of
 from ddp_trainer.train.distributed.group import Group

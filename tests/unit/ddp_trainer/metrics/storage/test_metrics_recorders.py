@@ -13,8 +13,8 @@ from hypothesis import strategies as some
 
 from ddp_trainer.common.constants import Env, FailureReason, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.metric_names import PLACE_LABELS, Metric
-from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.common.time_classes import JobTime, Phase, Wait
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record import suppress_errors
