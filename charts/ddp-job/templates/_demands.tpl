@@ -1,4 +1,4 @@
-{{/* What a layout demands of the reference trainer's GPT: ddp_trainer.common.model_constraints and the plugin's spec.own_gpt, in their words. */}}
+{{/* What a layout demands of the reference trainer's GPT: ddp_trainer.common.model_constraints and the plugin's spec.reference_model, in their words. */}}
 
 {{/* The last value of a flag of the reference trainer's, as {isSaid, text}; the arguments of other programs are their own. */}}
 {{- define "ddp-job.argument" -}}
