@@ -10,9 +10,10 @@ CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
+BASE   ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint bench gpu-report docs manifests image lock release-check sbom checkov clean
+.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -58,6 +59,14 @@ lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+check: lint ## Before a push: lint, and the unit tests of the folders and importers of what changed since BASE (main)
+	@changed=$$(git diff --name-only --diff-filter=d $$(git merge-base $(BASE) HEAD); git ls-files --others --exclude-standard); \
+	folders=$$(echo "$$changed" | sed -nE 's,^(trainer/|kubectl_plugin/)?(.*)/[^/]*\.py$$,:(glob)tests/unit/\2/test_*.py,p' | sort -u); \
+	modules=$$(echo "$$changed" | sed -nE '/\.py$$/{s,/__init__,,;s,^(trainer|kubectl_plugin)/,,;s,/([^/]*)\.py$$,.*\\b\1\\b,;y,/,.,;p}'); \
+	tests=$$({ echo "$$changed"; git ls-files -- $${folders:-none}; git grep -lE "$${modules:-a^}" -- tests/unit; } \
+		| grep '^tests/unit/.*/test_.*\.py$$' | sort -u); \
+	if [ "$$tests" ]; then $(BIN)/python -m pytest -q -n auto $$tests; else echo "make check: no unit test is near what changed"; fi
 
 bench: $(READY) ## Run a measurement: make bench BENCH=recovery
 	@$(BIN)/python -m bench $(BENCH)

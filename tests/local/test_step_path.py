@@ -1,0 +1,57 @@
+"""CONTRIBUTING.md lists every file that one DDP step enters, and no other."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ddp_trainer.common.constants import Env, Exit
+from tests.local import train_traced
+from tests.local.train_group import WorkerGroup
+
+DOCUMENT: Final = Path(__file__).parents[2] / "CONTRIBUTING.md"
+NOT_IN_EVERY_STEP: Final = {"train/config/goodput_account.py", "train/data/loaders/batched_map.py"}
+"""Listed files that are entered at intervals, or for other data sets."""
+TASKS_OWN: Final = ("train/tasks/", "train/models/")
+
+
+@pytest.fixture(scope="module")
+def section() -> str:
+    [found] = re.findall(r"^### The path of one DDP step\n(.*?)^#", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def listed(section: str) -> set[str]:
+    named = re.findall(r"`([\w/]+\.py)`", section)
+    assert len(named) == len(set(named))
+    return {name if name.startswith("metrics/") else f"train/{name}" for name in named}
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=lambda rank: f"rank {rank}")
+def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Files that a step enters on one of two ranks, which report metrics."""
+    folder = tmp_path_factory.mktemp("trace")
+    program = ("-m", train_traced.__name__)
+    flags = ["--task", f"{train_traced.__name__}:SingleDigits", "--max-steps", str(train_traced.TRACED_STEP + 2)]
+    env = {"TRACE": str(folder), Env.METRICS_DIR: str(folder)}
+    with WorkerGroup(2, flags, directory=folder, program=program, env=env) as group:
+        assert group.finish() == [Exit.SUCCESS] * 2, group.stderr()
+    found = json.loads((folder / f"{request.param}.json").read_text())
+    return {name for name in found if not name.startswith(TASKS_OWN)}
+
+
+def test_the_list_has_every_file_that_a_step_enters(listed: set[str], entered: set[str]) -> None:
+    assert entered - listed == set()
+
+
+def test_a_step_enters_every_file_of_the_list(listed: set[str], entered: set[str]) -> None:
+    assert listed - entered <= NOT_IN_EVERY_STEP
+
+
+def test_fifteen_files_are_to_be_read(section: str) -> None:
+    assert len(re.findall(r"^\d+\. ", section, re.MULTILINE)) == 15
