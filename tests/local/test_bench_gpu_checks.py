@@ -86,14 +86,14 @@ def test_a_weight_that_missed_a_gradient_is_seen(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from bench._gpu.launches import TASKS, checkpoint_weights, train_alone
+from bench._gpu.launches import TASKS, checkpoint_weights, train_single_rank
 from bench._gpu.tasks import SUMS_FLAGS
 folder = Path(sys.argv[1])
 found = []
 for steps in (20, 20, 21):
     saved = folder / str(len(found))
     flags = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", "cpu", "--max-steps", str(steps), "--epochs", "100")
-    train_alone(*flags, "--checkpoint-dir", str(saved), "--checkpoint-seconds", "inf", seconds=300.0)
+    train_single_rank(*flags, "--checkpoint-dir", str(saved), "--checkpoint-seconds", "inf", seconds=300.0)
     found.append(checkpoint_weights(saved, folder / f"{len(found)}.pt")["weight"])
 first, same, other = found
 print(int((first != same).sum()), int((first != other).sum()), bool((first * 4096 == (first * 4096).round()).all()))

@@ -67,7 +67,7 @@ def test_hanging_ranks_are_named_and_killed_and_the_group_goes_on(stage: Stage) 
     assert run.code() == Exit.TERMINATED
     run.line("Restarts by cause: hang 3")
     loop = stage.folder / "logs"
-    assert "in spin" in next(loop.glob("*/attempt_1/1/stacks.txt")).read_text()
+    assert "in busy_loop" in next(loop.glob("*/attempt_1/1/stacks.txt")).read_text()
     assert "backward" in next(loop.glob("*/attempt_1/0/stacks.txt")).read_text()
 
 
@@ -92,7 +92,7 @@ def test_over_two_nodes_and_without_restarts_it_ends_for_good(stage: Stage, tmp_
     error = json.loads((tmp_path / "run-1" / "error.json").read_text())
     assert error["reason"] == FailureReason.HANG
     assert error["message"].startswith("Rank 1 on worker-1 holds the GIL")
-    assert "in strike" in error["stack"]
+    assert "in inject_fault" in error["stack"]
     message = json.loads(told.read_text())
     assert (message["exit_code"], message["pod_exit_code"]) == (Exit.HANG, Exit.DO_NOT_RESTART)
     assert message["message"] == error["message"]

@@ -34,10 +34,10 @@ def listed(section: str) -> set[str]:
 
 @pytest.fixture(scope="module", params=[0, 1], ids=lambda rank: f"rank {rank}")
 def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Files that a step enters on one of two ranks, which report metrics."""
+    """Files that every traced step enters on one of two ranks, which report metrics."""
     folder = tmp_path_factory.mktemp("trace")
     program = ("-m", train_traced.__name__)
-    flags = ["--task", f"{train_traced.__name__}:SingleDigits", "--max-steps", str(train_traced.TRACED_STEP + 2)]
+    flags = ["--task", f"{train_traced.__name__}:SingleDigits", "--max-steps", str(train_traced.TRACED_STEPS.stop + 1)]
     env = {"TRACE": str(folder), Env.METRICS_DIR: str(folder)}
     with WorkerGroup(2, flags, directory=folder, program=program, env=env) as group:
         assert group.finish() == [Exit.SUCCESS] * 2, group.stderr()

@@ -1,4 +1,4 @@
-"""The reference trainer, with a list of the files of ddp_trainer that one step enters, and digits read one by one."""
+"""The reference trainer, with a list of the files of ddp_trainer that every step enters, and digits read one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 from ddp_trainer.train.trainer import Trainer
 
 PACKAGE: Final = f"{Path(ddp_trainer.__file__).parent}{os.sep}"
-TRACED_STEP: Final = 5
-_entered: Final[set[str]] = set()
+TRACED_STEPS: Final = range(5, 11)
+"""Several, since what happens at intervals of time falls into any step, but not into all of them."""
+_entered: Final[list[set[str]]] = []
 
 
 class _Single:
@@ -42,23 +43,25 @@ class SingleDigits(Digits):
 
 def _note(frame: FrameType, event: str, _: object) -> None:
     if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-        _entered.add(frame.f_code.co_filename.removeprefix(PACKAGE))
+        _entered[-1].add(frame.f_code.co_filename.removeprefix(PACKAGE))
 
 
 _step: Final = Trainer.train_step
 
 
 def _traced(trainer: Trainer) -> bool:
-    if trainer.state.step != TRACED_STEP:
+    if trainer.state.step not in TRACED_STEPS:
         return _step(trainer)
+    _entered.append(set())
     sys.setprofile(_note)
     try:
         return _step(trainer)
     finally:
         sys.setprofile(None)
-        Path(os.environ["TRACE"], f"{os.environ['RANK']}.json").write_text(json.dumps(sorted(_entered)))
+        in_all = sorted(set.intersection(*_entered))
+        Path(os.environ["TRACE"], f"{os.environ['RANK']}.json").write_text(json.dumps(in_all))
 
 
 if __name__ == "__main__":
-    Trainer.train_step = _traced  # type: ignore[method-assign] # to look at one step
+    Trainer.train_step = _traced  # type: ignore[method-assign] # to look at steps
     sys.exit(main(sys.argv[1:], recorder=rank_recorder))

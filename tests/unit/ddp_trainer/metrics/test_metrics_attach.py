@@ -166,6 +166,6 @@ def test_attaching_imports_neither_torch_nor_prometheus_client() -> None:
 
 def test_a_meter_reports_to_the_board(tmp_path: Path) -> None:
     meter = attach.meter(environment(tmp_path))
-    meter.reached(Phase.FORWARD)
+    meter.end_phase(Phase.FORWARD)
     meter.step(samples=16)
     assert read(rank_board_path(tmp_path, 1), RANK).values[Metric.SAMPLES] == 16

@@ -20,9 +20,9 @@ class StepMeter:
         meter = attach.meter()
         for epoch in range(epochs):
             for inputs, targets in loader:
-                meter.reached("data_wait")                  # time since the last step was spent waiting for data
+                meter.end_phase("data_wait")                  # time since the last step was spent waiting for data
                 loss = criterion(model(inputs), targets)
-                meter.reached("forward")
+                meter.end_phase("forward")
                 ...
                 meter.step(samples=len(inputs), epoch=epoch)
 
@@ -38,7 +38,7 @@ class StepMeter:
         self._seconds: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self._mark = clock()
 
-    def reached(self, phase: str) -> None:
+    def end_phase(self, phase: str) -> None:
         """End ``phase``: the time since the last mark belongs to it.
 
         Args:
@@ -51,7 +51,7 @@ class StepMeter:
 
     def step(self, samples: int, epoch: int = 0) -> None:
         """End a step in which this rank computed ``samples``."""
-        self.reached(Phase.OTHER)
+        self.end_phase(Phase.OTHER)
         self._step += 1
         self.recorder.step(self._step, epoch, samples, *self._seconds.values())
         for phase in _PHASES:

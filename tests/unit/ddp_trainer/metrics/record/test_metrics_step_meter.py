@@ -31,11 +31,11 @@ def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None
     heard, clock = Heard(), Clock()
     meter = StepMeter(heard, clock=clock)
     clock.now += 1
-    meter.reached(Phase.DATA_WAIT)
+    meter.end_phase(Phase.DATA_WAIT)
     clock.now += 2
-    meter.reached(Phase.FORWARD)
+    meter.end_phase(Phase.FORWARD)
     clock.now += 4
-    meter.reached(Phase.FORWARD)
+    meter.end_phase(Phase.FORWARD)
     clock.now += 8
     meter.step(samples=16, epoch=3)
     spent = {Phase.DATA_WAIT: 1.0, Phase.FORWARD: 6.0, Phase.OTHER: 8.0}
@@ -57,6 +57,6 @@ def test_a_word_that_names_no_phase_counts_as_other() -> None:
     heard, clock = Heard(), Clock()
     meter = StepMeter(heard, clock=clock)
     clock.now += 1
-    meter.reached("lunch")
+    meter.end_phase("lunch")
     meter.step(samples=1)
     assert heard.steps[0][-1] == 1.0
