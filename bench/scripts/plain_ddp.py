@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from storm_faults import VARIABLE, obey
+from storm_faults import VARIABLE, run_requested_fault
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     with options.trace.open("a", buffering=1) as log:
         for step in range(first + 1, options.steps + 1):
             if VARIABLE in os.environ:
-                obey()
+                run_requested_fault()
             optimizer.zero_grad()
             ddp(torch.randn(16, 64)).square().mean().backward()
             optimizer.step()
