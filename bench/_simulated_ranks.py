@@ -94,7 +94,7 @@ def _value(family: Family, labels: Mapping[str, str]) -> str:
 
 
 def write_history(out: TextIO, *, start: int, end: int, step: int, lasting: Mapping[str, int]) -> None:
-    """Write the samples older than those of :func:`pages`, one every ``step`` seconds, as OpenMetrics.
+    """Write the samples older than those of :func:`serve_metrics`, one every ``step`` seconds, as OpenMetrics.
 
     ``lasting`` maps a family to the number of seconds before ``end`` at which it begins.
     """

@@ -113,7 +113,7 @@ class LocalTrainerJob:
     last: int = 0
 
     def inject_fault(self, fault: Fault, options: Options) -> None:
-        """See :class:`Stricken`."""
+        """See :class:`FaultTarget`."""
         if fault is Fault.STORE_KILLED:
             self._kill_pod(self.jobs.pods(NAME, Role.STORE)[0])
         elif fault is Fault.AGENT_KILLED:
@@ -126,7 +126,7 @@ class LocalTrainerJob:
             os.kill(self.jobs.container(pod["metadata"]["name"]), signal.SIGKILL)
 
     def step(self) -> int:
-        """See :class:`Stricken`."""
+        """See :class:`FaultTarget`."""
         self.last = max((rank.step for rank in self.jobs.ranks(NAME).values()), default=self.last)
         return self.last
 
@@ -143,7 +143,7 @@ class TorchrunBaseline:
     letters: Path
 
     def inject_fault(self, fault: Fault, options: Options) -> None:
-        """See :class:`Stricken`."""
+        """See :class:`FaultTarget`."""
         if fault is Fault.STORE_KILLED:
             self._replace(0)
         elif fault is Fault.AGENT_KILLED:

@@ -15,9 +15,10 @@ from kubectl_ddp.spec.reference_model import last_flag_value
 def option_value(args: Sequence[str], word: OptionCondition) -> str | None:
     """Return the last value of an option; empty for a switch, None if it is not given.
 
-    >>> option_value(["--strategy", "ddp", "--strategy=manual"], Word("--strategy"))
+    >>> option_value(["--strategy", "ddp", "--strategy=manual"], OptionCondition("--strategy"))
     'manual'
-    >>> option_value(["--no-fsdp-reshard", "--fsdp-reshard"], Word("--no-fsdp-reshard", is_switch=True)) is None
+    >>> switch = OptionCondition("--no-fsdp-reshard", is_switch=True)
+    >>> option_value(["--no-fsdp-reshard", "--fsdp-reshard"], switch) is None
     True
     """
     if word.is_switch:

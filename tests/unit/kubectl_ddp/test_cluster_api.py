@@ -1,13 +1,10 @@
-import doctest
 import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from kubectl_ddp.cluster import api_errors, resources
 from kubectl_ddp.cluster.api import PAGE, Api
 from kubectl_ddp.cluster.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.cluster.connection import connect
@@ -171,13 +168,6 @@ def test_a_server_that_cannot_be_reached_is_named_with_its_address_and_the_way_o
         api.get(PODS)
     assert url in str(caught.value)
     assert "Retrying" not in caplog.text
-
-
-@pytest.mark.parametrize("module", [api_errors, resources])
-def test_the_examples_in_docstrings_are_true(module: ModuleType) -> None:
-    done = doctest.testmod(module)
-    assert done.attempted > 0
-    assert done.failed == 0
 
 
 DENIED = (

@@ -58,7 +58,7 @@ class Env(StrEnum):
     RESTARTS = "DDP_RESTARTS"
     """Restarts of the run so far, as a JSON object cause → count; set by the launcher for its workers."""
     MOMENTS = "DDP_MOMENTS"
-    """Times at which the worker group formed: a JSON object name of a :class:`Moment` → Unix time; set by the
+    """Times at which the worker group formed: a JSON object name of a :class:`LifecycleEvent` → Unix time; set by the
     launcher for its workers."""
     NODES = "DDP_NODES"
     """``MIN:MAX`` nodes that the run can train with; set by the launcher for its workers."""

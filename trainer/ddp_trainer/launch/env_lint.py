@@ -1,5 +1,5 @@
 """Checks of the launcher's environment, by the rules of :mod:`ddp_trainer.common.lint` and the facts of the node.
-:func:`doubts` is the main entry point.
+:func:`lint_environment` is the main entry point.
 """
 
 from __future__ import annotations

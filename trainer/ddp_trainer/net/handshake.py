@@ -8,9 +8,9 @@
 
 HMAC-SHA-256 with a key that :class:`~ddp_trainer.net.run_secret.RunSecret` derives for one kind of listener. Nonces are
 256 random bits, made for one connection. A server sends nothing before a knock. :class:`ClientHandshake` and
-:class:`ServerHandshake` do no I/O; :func:`authenticate` and :func:`admit` run them over asyncio streams. The handshake
-authenticates the peer of a connection. It does not protect later messages from a host on the path. Standard library
-only.
+:class:`ServerHandshake` do no I/O; :func:`authenticate` and :func:`authenticate_client` run them over asyncio streams.
+The handshake authenticates the peer of a connection. It does not protect later messages from a host on the path.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _compute_proof(key: bytes, side: Literal["client", "server"], client_nonce: 
 
 
 class ClientHandshake:
-    """Client side: send :attr:`knock`, then the result of :meth:`answer` for the server's line."""
+    """Client side: send :attr:`knock`, then the result of :meth:`respond` for the server's line."""
 
     def __init__(self, key: bytes, version: int) -> None:
         self._key = key
@@ -100,7 +100,7 @@ class ClientHandshake:
 
 
 class ServerHandshake:
-    """Server side: answer the first line with :meth:`challenge`, and check the second with :meth:`verify`."""
+    """Server side: answer the first line with :meth:`make_challenge`, and check the second with :meth:`verify`."""
 
     def __init__(self, key: bytes, version: int) -> None:
         self._key = key

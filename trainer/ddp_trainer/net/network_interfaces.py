@@ -1,6 +1,6 @@
 """Network interfaces of this machine, from the libc call that NCCL and gloo use, and the route to other machines.
 
-:func:`interfaces` and :func:`route_from` are the entry points.
+:func:`list_interfaces` and :func:`route_from` are the entry points.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def loads(line: bytes) -> object:
     """Return the JSON value of a line.
 
     Raises:
-        Malformed: If the line is not JSON.
+        DecodeError: If the line is not JSON.
     """
     try:
         return json.loads(line, parse_constant=_no_constant)
@@ -58,7 +58,7 @@ def decode(kinds: Mapping[str, type], line: bytes) -> Any:
         line: Line of JSON, as :func:`encode` writes it.
 
     Raises:
-        Malformed: If the line is no message of these classes.
+        DecodeError: If the line is no message of these classes.
     """
     data = loads(line)
     if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in kinds:
@@ -80,7 +80,7 @@ def parse(kind: Any, data: object) -> Any:
     """Return ``data`` as a ``kind``: a dataclass, an optional, a tuple, a dict, an enum or a scalar.
 
     Raises:
-        Malformed: If the data does not match.
+        DecodeError: If the data does not match.
     """
     if is_dataclass(kind):
         return _dataclass(kind, data)
@@ -139,7 +139,7 @@ def _scalar(kind: Any, data: object) -> Any:
 
 
 def _check_unicode(text: str) -> None:
-    """Raise Malformed for a lone surrogate: JSON can represent one, but no file, terminal or environment can."""
+    """Raise DecodeError for a lone surrogate: JSON can represent one, but no file, terminal or environment can."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

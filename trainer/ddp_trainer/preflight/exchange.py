@@ -2,12 +2,12 @@
 
 ::
 
-    guest ──▶ host   Ask() …           response: the host's time
-    guest ──▶ host   Ask(report)       response: the reports of all, when all are there or time is up
-    guest ──▶ host   Ask(probes)       response: the probes of all, in the same way
+    client ──▶ host   Request() …         response: the host's time
+    client ──▶ host   Request(report)     response: the reports of all, when all are there or time is up
+    client ──▶ host   Request(probes)     response: the probes of all, in the same way
 
-:class:`Host` and :class:`Guest` have the same methods ``reports`` and ``probes``; :func:`meet` connects a guest. The
-meeting may be at another address than the endpoint, so that it works if the endpoint's name is wrong.
+:class:`Host` and :class:`HostClient` have the same methods ``reports`` and ``probes``; :func:`connect_to_host` connects
+a client. The meeting may be at another address than the endpoint, so that it works if the endpoint's name is wrong.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightRequest:
-    """Request of a guest: its report or its probes; without both, for the time."""
+    """Request of a client: its report or its probes; without both, for the time."""
 
     report: Report | None = None
     probes: tuple[Probe, ...] | None = None
@@ -108,23 +108,23 @@ class Host:
         self._until = until
         self._reports: _GatherBuffer[Report] = _GatherBuffer(expected)
         self._probes: _GatherBuffer[tuple[Probe, ...]] = _GatherBuffer(expected)
-        self._guests: set[asyncio.Task[None] | None] = set()
+        self._clients: set[asyncio.Task[None] | None] = set()
         self._lines: dict[str, bytes] = {}
 
     async def wait_for_clients(self) -> None:
-        """Wait until the guests have read their responses and disconnected."""
-        if guests := [task for task in self._guests if task]:
-            await asyncio.wait(guests, timeout=CONNECT_SECONDS)
+        """Wait until the clients have read their responses and disconnected."""
+        if clients := [task for task in self._clients if task]:
+            await asyncio.wait(clients, timeout=CONNECT_SECONDS)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one guest until it disconnects. A connection without a request was a probe."""
+        """Serve one client until it disconnects. A connection without a request was a probe."""
         token = ""
         try:
             while line := await read_line(reader):
                 ask = decode(PreflightRequest, line)
                 if ask.report:
                     token = ask.report.token
-                    self._guests.add(asyncio.current_task())
+                    self._clients.add(asyncio.current_task())
                     writer.write(self._line("reports", PreflightResponse(reports=await self.reports(ask.report))))
                 elif ask.probes is None:
                     writer.write(encode_banner(self._token))
@@ -136,12 +136,12 @@ class Host:
         except DecodeError:
             return  # the client is not a preflight
         finally:
-            self._guests.discard(asyncio.current_task())
+            self._clients.discard(asyncio.current_task())
             if self._reports.has(token):
-                self._probes.add(token, ())  # a guest that disconnected is not waited for
+                self._probes.add(token, ())  # a client that disconnected is not waited for
 
     def _line(self, topic: str, told: PreflightResponse) -> bytes:
-        """Return the encoded response, cached because it is the same for every guest and long for a thousand of
+        """Return the encoded response, cached because it is the same for every client and long for a thousand of
         them.
         """
         if topic not in self._lines:
@@ -169,7 +169,7 @@ class HostClient:
     """Connection of a node to the host."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, until: float) -> None:
-        """Create the guest.
+        """Create the client.
 
         Args:
             reader: Reader of the connection.

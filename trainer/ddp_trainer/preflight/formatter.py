@@ -1,4 +1,4 @@
-"""Output of a preflight: a table for people (:func:`table`) and a JSON document for programs (:func:`document`)."""
+"""Output of a preflight: a table for people (:func:`table`), JSON for programs (:func:`preflight_to_json`)."""
 
 from __future__ import annotations
 

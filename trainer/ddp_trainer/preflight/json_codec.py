@@ -32,7 +32,7 @@ def decode(kind: type[Kind], line: bytes) -> Kind:
     """Return the message in one line.
 
     Raises:
-        Malformed: The line is not a message of this kind.
+        DecodeError: The line is not a message of this kind.
     """
     message: Kind = strict_json.parse(kind, strict_json.loads(line))
     return message
@@ -42,7 +42,7 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
     """Return the next line, which may be longer than the reader's limit; empty at the end of the connection.
 
     Raises:
-        Malformed: The line has more than :data:`LINE_BYTES`.
+        DecodeError: The line has more than :data:`LINE_BYTES`.
         OSError: The connection broke.
     """
     line = bytearray()

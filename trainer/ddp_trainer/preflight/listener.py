@@ -57,7 +57,7 @@ async def read_banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
     Raises:
         HandshakeError: The listener has another key.
-        Malformed: The listener is not a preflight of this version.
+        DecodeError: The listener is not a preflight of this version.
         OSError: The connection broke.
     """
     if key is not None:

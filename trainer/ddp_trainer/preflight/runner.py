@@ -1,6 +1,6 @@
 """Sequence of one preflight on this node: listen, collect, meet, probe.
 
-:func:`conduct` runs the :class:`Order` of the command line, and returns the results as one :class:`Facts`.
+:func:`run_preflight` runs the :class:`Order` of the command line, and returns the results as one :class:`Facts`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def _open(listener: PreflightServer, port: int) -> None:
 async def _choose_role(order: Order, own: Report, host: Host, until: float) -> Host | HostClient:
     """Decide the role of a node of rank 0 if the meeting host's name does not resolve to it.
 
-    If the node that the name resolves to also hosts, this node becomes a guest, and the table shows two nodes of one
+    If the node that the name resolves to also hosts, this node becomes a client, and the table shows two nodes of one
     rank. Otherwise the name is wrong on this node, which remains the host for the others.
     """
     hosting = asyncio.ensure_future(host.reports(own))

@@ -1,9 +1,9 @@
 """Client of torch's flight recorder: reads the collectives that a worker has begun, even while it holds the GIL.
 
-:func:`ask` returns a summary and :func:`dump` the complete records. Every worker in a group runs torch's server
-(``_WorkerServer``) at a socket beside its heartbeat page, started by :mod:`ddp_trainer.launch.in_worker.heartbeat`. C++
-threads answer its requests. The server does not authenticate its clients, so the socket is in a folder of this user,
-and never a port. Standard library only.
+:func:`fetch_record` returns a summary and :func:`dump` the complete records. Every worker in a group runs torch's
+server (``_WorkerServer``) at a socket beside its heartbeat page, started by
+:mod:`ddp_trainer.launch.in_worker.heartbeat`. C++ threads answer its requests. The server does not authenticate its
+clients, so the socket is in a folder of this user, and never a port. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Messages between an agent and a worker whose process survives a change of the worker group.
 
 The launcher gives every worker one end of a socket; ``$DDP_CHANNEL`` holds its file descriptor. A worker that does not
-use the socket is stopped and restarted as usual. A worker that sends :class:`Able` keeps its process, and so its model,
-optimizer and data, when its group ends. It sends :class:`Left`, and receives its place in the next group in
+use the socket is stopped and restarted as usual. A worker that sends :class:`Reusable` keeps its process, and so its
+model, optimizer and data, when its group ends. It sends :class:`Left`, and receives its place in the next group in
 :class:`Begin`. One JSON object per line. Standard library only: launcher and trainer both import this module.
 """
 

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from ddp_trainer.common import gpu_specs
 from ddp_trainer.common.gpu_specs import FIGURES, find_gpu_specs
-
-
-def test_the_examples_in_the_documentation_hold() -> None:
-    outcome = doctest.testmod(gpu_specs)
-    assert (outcome.failed, outcome.attempted) == (0, 2)
 
 
 @pytest.mark.parametrize("place", range(len(FIGURES)), ids=lambda place: FIGURES[place].begin)

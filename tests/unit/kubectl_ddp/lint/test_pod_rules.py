@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import yaml
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.lint import accessors, container, network_policy
 from kubectl_ddp.lint.manifests import find_workloads, parse_manifest, without_pods
 from kubectl_ddp.lint.reference import lines
 from kubectl_ddp.lint.registry import RULES, check, unknown_ids
@@ -353,8 +351,3 @@ def test_rules_are_left_out_by_name_and_all_at_once() -> None:
 
 def test_the_documentation_lists_every_rule() -> None:
     assert (ROOT / "docs/lint-pods.md").read_text() == "\n".join(lines()) + "\n", "run: make docs"
-
-
-@pytest.mark.parametrize("module", [accessors, container, network_policy])
-def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0

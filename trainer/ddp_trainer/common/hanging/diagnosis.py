@@ -1,6 +1,6 @@
 """Rules that name the ranks for which a group waits, with reasons; pure functions of the looks at all ranks.
 
-:func:`culprits` applies the rules in this order, and the first rule that finds ranks decides::
+:func:`find_culprits` applies the rules in this order, and the first rule that finds ranks decides::
 
     a rank is in a debugger              no rank: a person works with it
     stopped by a signal                  the stopped ranks

@@ -1,6 +1,6 @@
 """State of a rank as its agent reports it to the store: position, time since the last progress, and current wait.
 
-:class:`Look` is one rank's state and :func:`parse_rank_status` reads it from a report.
+:class:`RankStatus` is one rank's state and :func:`parse_rank_status` reads it from a report.
 """
 
 from __future__ import annotations

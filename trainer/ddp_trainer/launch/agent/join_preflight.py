@@ -1,7 +1,7 @@
 """Preflights that an agent takes part in when a node joins: its own before it may join, and those of other nodes.
 
-:class:`JoinPreflight` handles the store's Meet messages. See :mod:`ddp_trainer.launch.rendezvous.join_checks` for the
-choice of the nodes that meet.
+:class:`JoinPreflight` handles the store's RunPreflight messages. See :mod:`ddp_trainer.launch.rendezvous.join_checks`
+for the choice of the nodes that meet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Classification of a worker's failure by exit code, error file, stderr and kernel counters.
 
-:func:`reason_of` returns the class of one failure. :func:`earlier` selects the cause among the failures of several
+:func:`reason_of` returns the class of one failure. :func:`root_cause` selects the cause among the failures of several
 ranks.
 
 When one rank dies, its peers also fail in a collective, within milliseconds and by their own clocks. Therefore a

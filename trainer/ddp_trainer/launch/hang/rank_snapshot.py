@@ -1,8 +1,8 @@
 """Snapshots of the ranks of one agent, also of ranks that cannot answer.
 
-No snapshot sends a signal to a rank or stops it: a signal ends a sleep in C and could end the hang. :func:`sights`
-returns stacks, which costs each rank some work. :class:`RankSummaryReader` reads shared memory, and at a bounded rate
-torch's flight recorder of ranks without progress. So it can serve readers of metrics.
+No snapshot sends a signal to a rank or stops it: a signal ends a sleep in C and could end the hang.
+:func:`take_snapshots` returns stacks, which costs each rank some work. :class:`RankSummaryReader` reads shared memory,
+and at a bounded rate torch's flight recorder of ranks without progress. So it can serve readers of metrics.
 """
 
 from __future__ import annotations

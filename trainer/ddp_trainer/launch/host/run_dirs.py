@@ -1,9 +1,9 @@
 """Folders of a launcher: logs and error files, and the boards and pulses of its workers.
 
-:func:`folders` is the entry point. Boards and pulses belong to one launcher at a time, because two launchers in one
-folder would report a job that does not exist. A launcher therefore locks the folder. The lock ends with the process. If
-the folder is locked or not writable, the launcher uses its own folder and prints a sentence. Training and metrics
-continue.
+:func:`prepare_run_dirs` is the entry point. Boards and pulses belong to one launcher at a time, because two launchers
+in one folder would report a job that does not exist. A launcher therefore locks the folder. The lock ends with the
+process. If the folder is locked or not writable, the launcher uses its own folder and prints a sentence. Training and
+metrics continue.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _take(folder: Path, room_bytes: int, stack: ExitStack) -> None:
     """Create and lock the folder until ``stack`` ends, and check that it has room.
 
     Raises:
-        Occupied: If another launcher has locked it.
+        DirectoryLocked: If another launcher has locked it.
         OSError: If it belongs to another user or cannot be written.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

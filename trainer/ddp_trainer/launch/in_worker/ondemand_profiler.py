@@ -81,7 +81,7 @@ def hook() -> Any:
 
 
 class Window:
-    """Profile of a number of steps. Its :meth:`stepped` is called at the end of every step."""
+    """Profile of a number of steps. Its :meth:`on_optimizer_step` is called at the end of every step."""
 
     def __init__(self, folder: str, steps: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.remove: Callable[[], None] = lambda: None

@@ -1,6 +1,6 @@
 """Output of the launcher on stderr, between the lines of its workers.
 
-The entry point is :func:`say`.
+The entry point is :func:`log_line`.
 """
 
 from __future__ import annotations

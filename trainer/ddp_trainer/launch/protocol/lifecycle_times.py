@@ -1,6 +1,6 @@
 """Times of the events that led to a pod's worker group.
 
-:class:`Moments` records them in the launcher. The workers start later and read them from their environment.
+:class:`LifecycleTimes` records them in the launcher. The workers start later and read them from their environment.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Hello:
     last: Assignment | None = None
     """Place of this agent in its last group. A store without state restores the group from it."""
     outlive: bool = False
-    """The workers can leave a group without ending, as in :class:`Outlive`."""
+    """The workers can leave a group without ending, as in :class:`ReusableWorkers`."""
     identity: Identity | None = None
     """Program of the node; None in a launch of one node."""
     looks: bool = False
@@ -192,7 +192,7 @@ class ReusableWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightResult:
-    """Agent to store: result of the preflight of this node, in reply to :class:`Meet`."""
+    """Agent to store: result of the preflight of this node, in reply to :class:`RunPreflight`."""
 
     number: Number
     fit: bool
@@ -300,7 +300,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """Store to agent: a node raised an :class:`Alarm`, so the node reports the state of its workers."""
+    """Store to agent: a node raised a :class:`SuspectHang`, so the node reports the state of its workers."""
 
     generation: Number
 

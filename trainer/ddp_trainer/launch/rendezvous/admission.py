@@ -1,8 +1,8 @@
 """Admission of agents to the run.
 
-:func:`objection` decides whether an agent may take part, :func:`is_newer_group` whether the store adopts its group.
-:func:`intruders` finds agents of another job. :func:`should_prepare` decides whether a node prepares its workers before
-it joins a running group. :func:`is_message_valid` decides whether a message of an admitted agent counts.
+:func:`rejection_reason` decides whether an agent may take part, :func:`is_newer_group` whether the store adopts its
+group. :func:`rejected_agents` finds agents of another job. :func:`should_prepare` decides whether a node prepares its
+workers before it joins a running group. :func:`is_message_valid` decides whether a message of an admitted agent counts.
 """
 
 from __future__ import annotations

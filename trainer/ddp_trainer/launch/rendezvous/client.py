@@ -1,6 +1,6 @@
 """Agent's connection to the store: one authenticated TCP connection that reconnects after every break.
 
-:class:`TcpLink` passes the store's messages to a :class:`~ddp_trainer.launch.rendezvous.transport.Listener`.
+:class:`TcpLink` passes the store's messages to a :class:`~ddp_trainer.launch.rendezvous.transport.LinkCallbacks`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NEXT_ADDRESS_SECONDS: Final = 0.25
 """Delay after which the next address of the name is also tried."""
 _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """Pauses between attempts, in seconds. The last one repeats. The first attempts are within the store's
-``Patience.reconnect``."""
+``Timeouts.reconnect``."""
 
 
 class TcpLink:

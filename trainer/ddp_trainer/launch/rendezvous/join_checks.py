@@ -2,9 +2,9 @@
 
 ::
 
-    Join ──▶ DUE ──Meet──▶ UNDER_WAY ──Met──▶ FIT       then a newcomer like any other
-              ▲                         └───▶ UNFIT     not accepted
-              └───────── after a while ──────────┘      firewalls or clocks may be fixed by then
+    Join ──▶ DUE ──RunPreflight──▶ UNDER_WAY ──PreflightResult──▶ FIT       then a newcomer like any other
+              ▲                                             └───▶ UNFIT     not accepted
+              └────────────────────── after a while ─────────────────┘      firewalls or clocks may be fixed by then
 
 :class:`JoinChecks` decides for the store when a preflight starts, and processes its result. It uses neither sockets nor
 a clock. The members continue to train. Their part is a process beside their workers for some seconds. The newcomer
@@ -60,7 +60,7 @@ class JoinChecks:
                 self.holds_up(agent, roster)
 
     def begin(self, roster: NodeRegistry, now: float) -> Iterator[tuple[Agent, RunPreflight | None]]:
-        """Yield agents with their :class:`Meet`, for the preflights that start now.
+        """Yield agents with their :class:`RunPreflight`, for the preflights that start now.
 
         An agent with None needs no preflight, because no member can take part. The group may accept it.
         """

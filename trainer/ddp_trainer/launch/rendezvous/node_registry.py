@@ -123,7 +123,7 @@ class NodeRegistry:
     agents: dict[str, Agent] = field(default_factory=dict)
     """Agents by token. Read only; changed by :meth:`add`, :meth:`remove` and :meth:`clear`."""
     generation: Generation | None = None
-    """The newest generation. Set by :meth:`begin` and :meth:`adopt`."""
+    """The newest generation. Set by :meth:`begin` and :meth:`restore_generation`."""
     _ranks: dict[str, int] = field(default_factory=dict)
     """Token → node rank, for the members of the newest generation."""
     _peers: dict[int, Agent] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """Links between an agent and the state machine that makes generations.
 
-The agent implements :class:`Listener` and uses a :class:`Link`. :class:`~ddp_trainer.launch.rendezvous.client.TcpLink`
-connects to a store across the network. A launch on one node needs no store process: :class:`HereLink` runs the same
-state machine in the agent. A static launch has its group in its flags: :class:`StaticLink` replies to the agent without
-a state machine.
+The agent implements :class:`LinkCallbacks` and uses a :class:`Link`.
+:class:`~ddp_trainer.launch.rendezvous.client.TcpLink` connects to a store across the network. A launch on one node
+needs no store process: :class:`HereLink` runs the same state machine in the agent. A static launch has its group in its
+flags: :class:`StaticLink` replies to the agent without a state machine.
 """
 
 from __future__ import annotations

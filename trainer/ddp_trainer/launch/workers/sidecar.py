@@ -1,4 +1,4 @@
-"""Sidecar processes of an agent: the aggregator of its metrics, and sometimes the store. :class:`Companion` runs one of
+"""Sidecar processes of an agent: the aggregator of its metrics, and sometimes the store. :class:`Sidecar` runs one of
 them.
 """
 

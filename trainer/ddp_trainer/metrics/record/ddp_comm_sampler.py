@@ -2,7 +2,7 @@
 
 Step times do not show a straggler, because all ranks of a job step together. The time that a rank waits for the others
 does: the rank that waits least delays the rest. DDP times one iteration in a hundred by default, and its caller can
-change that rate. :class:`Exposure` makes DDP time a step, and reads the timer when the next step has begun. On a GPU
+change that rate. :class:`CommSampler` makes DDP time a step, and reads the timer when the next step has begun. On a GPU
 the timer's events are complete only then. It uses no collective, and the steps between samples run unchanged.
 
 The timer is private to torch. With a torch that has another timer, nothing is sampled, and a test fails.
@@ -31,7 +31,7 @@ FIRST_STEP: Final = 3
 """First step to sample. Earlier steps allocate buffers and rebuild buckets."""
 
 models: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""Every DistributedDataParallel created since :func:`follow`."""
+"""Every DistributedDataParallel created since :func:`track_ddp_models`."""
 
 _FOLLOWED: Final = "_ddp_followed"
 
@@ -78,11 +78,11 @@ class Sample:
 
 
 class CommSampler:
-    """Sampler of the steps of one process. Call :meth:`stepped` only at the steps that :attr:`wait` announces."""
+    """Sampler of the steps of one process. Call :meth:`end_step` only at the steps that :attr:`wait` announces."""
 
     def __init__(self) -> None:
         self.wait = FIRST_STEP
-        """Steps until the next call of :meth:`stepped`."""
+        """Steps until the next call of :meth:`end_step`."""
         self._spread = 2
         self._is_timing = False
         self._before: Readings | None = None

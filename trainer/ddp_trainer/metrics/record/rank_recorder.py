@@ -163,7 +163,7 @@ class BoardRankRecorder(RankRecorder):
     ) -> None:
         """Record a committed global step.
 
-        This is the hot path, so :meth:`Board.changing` and ``harmless`` are inlined.
+        This is the hot path, so :meth:`Board.atomic_update` and ``suppress_errors`` are inlined.
 
         Args:
             step: Number of the global step.
@@ -209,7 +209,7 @@ class BoardRankRecorder(RankRecorder):
 
     @property
     def reach(self) -> Callable[[float], None]:
-        """Function that stores the number of a step that :meth:`strode` records later. It costs one store."""
+        """Function that stores the number of a step that :meth:`record_steps` records later. It costs one store."""
         return functools.partial(self._cells.__setitem__, STEP)
 
     @suppress_errors

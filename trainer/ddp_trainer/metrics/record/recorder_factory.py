@@ -85,7 +85,7 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
 
 
 def meter(environment: Mapping[str, str] = os.environ) -> StepMeter:
-    """Return a stopwatch for the loop of any script, see :class:`~ddp_trainer.metrics.record.step_meter.Meter`."""
+    """Return a stopwatch for the loop of any script, see :class:`~ddp_trainer.metrics.record.step_meter.StepMeter`."""
     return StepMeter(rank_recorder(environment))
 
 

@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def first(self) -> int:
-        """First step at whose end to call :meth:`look`."""
+        """First step at whose end to call :meth:`sample_if_due`."""
         return self._due
 
     def ignore_loop_waits(self) -> None:

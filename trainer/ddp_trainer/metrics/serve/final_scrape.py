@@ -1,8 +1,8 @@
 """Wait for one last scrape at the end of a run.
 
 Without a scrape after its end, Prometheus misses the progress of a pod since the previous scrape. A waiting pod holds
-its GPUs. :class:`Scrapes` therefore waits only if Prometheus has scraped regularly, only until its next scrape, and
-only for a limited time.
+its GPUs. :class:`ScrapeTracker` therefore waits only if Prometheus has scraped regularly, only until its next scrape,
+and only for a limited time.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def history_to_dict(times: Sequence[float], series: Mapping[Key, Sequence[float 
 
 
 def read(told: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | None]]]:
-    """Return times and series of a document; the inverse of :func:`document`.
+    """Return times and series of a document; the inverse of :func:`history_to_dict`.
 
     Raises:
         ValueError: The document has another version or a damaged series.

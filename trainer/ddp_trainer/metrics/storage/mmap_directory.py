@@ -1,6 +1,6 @@
 """Directory of a pod's boards: their file names, and the choice of the current board of each rank.
 
-:func:`survey` reads all boards of a directory with the state of their processes.
+:func:`read_pod_snapshot` reads all boards of a directory with the state of their processes.
 """
 
 from __future__ import annotations

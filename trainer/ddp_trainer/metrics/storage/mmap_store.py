@@ -106,7 +106,7 @@ class Board:
     cells: memoryview[float]
     """Values of the cells, by :attr:`Layout.cells`."""
     revision: memoryview[int]
-    """Revision number, as a view of length 1; see :meth:`changing`."""
+    """Revision number, as a view of length 1; see :meth:`atomic_update`."""
 
     def __init__(self, descriptor: int, layout: Layout) -> None:
         """Map a file of this layout, and close its descriptor."""

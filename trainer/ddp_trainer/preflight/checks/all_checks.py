@@ -1,6 +1,6 @@
 """Table of all checks in the order of the output.
 
-Each is a function from all facts to findings; :func:`judge` runs them.
+Each is a function from all facts to findings; :func:`run_all_checks` runs them.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Pattern:
         return self._value_table()[(self._mixed(start, stop, 0) + rank) % self._modulus]
 
     def total(self, start: int, stop: int) -> Tensor:
-        """Return the sum of :meth:`addend` over all ranks, int64, shape ``(stop - start,)``.
+        """Return the sum of :meth:`reduce_input` over all ranks, int64, shape ``(stop - start,)``.
 
         It uses a table of residues, so the cost per element does not depend on the number of ranks.
         """

@@ -1,7 +1,7 @@
 """Distribute the newest checkpoint of any rank to all ranks.
 
 :func:`broadcast_latest_checkpoint` finds the rank with the newest checkpoint, :func:`from_rank` broadcasts one, and
-:func:`agreed` merges the progress files. All use the collectives of
+:func:`sync_progress` merges the progress files. All use the collectives of
 :class:`~ddp_trainer.train.distributed.group.Group`.
 """
 

@@ -244,7 +244,7 @@ def read(directory: Path) -> Checkpoint:
     """Return one checkpoint after verifying it.
 
     Raises:
-        Damaged: A file is missing, differs from the manifest, or cannot be parsed for any other reason.
+        CorruptCheckpoint: A file is missing, differs from the manifest, or cannot be parsed for any other reason.
         OSError: The disk fails.
     """
     try:
@@ -276,7 +276,7 @@ def _read_manifest(directory: Path) -> Manifest:
     """Return the manifest of a checkpoint's directory.
 
     Raises:
-        Damaged: It cannot be parsed, or belongs to another step than the directory.
+        CorruptCheckpoint: It cannot be parsed, or belongs to another step than the directory.
         OSError: It cannot be read.
     """
     file = directory / MANIFEST
@@ -306,7 +306,7 @@ def verify_files(directory: Path, pieces: Sequence[CheckpointFile]) -> None:
     """Verify files against their digests, several in parallel, without loading any into memory.
 
     Raises:
-        Damaged: A file has another digest or size.
+        CorruptCheckpoint: A file has another digest or size.
         OSError: A file cannot be read.
     """
 

@@ -50,7 +50,7 @@ def _verify_checkpoint(place: Path, here: Path | None, group: Group) -> Checkpoi
     """Return the verified checkpoint on the rank that has the directory, else None.
 
     Raises:
-        Damaged: A rank found damage or could not read a file; raised on every rank.
+        CorruptCheckpoint: A rank found damage or could not read a file; raised on every rank.
     """
     manifest = checkpoint_files.manifest_if_complete(place)
     sees = manifest is not None and bool(manifest.pieces)
@@ -69,7 +69,7 @@ def _agree_on_result(look: Callable[[], Checkpoint | None], group: Group) -> Che
     """Return the result of ``look``.
 
     Raises:
-        Damaged: ``look`` failed on a rank. Every rank gets the reason of the lowest such rank.
+        CorruptCheckpoint: ``look`` failed on a rank. Every rank gets the reason of the lowest such rank.
     """
     found, reason = None, b""
     try:

@@ -1,11 +1,11 @@
 """Read a sharded checkpoint under any layout.
 
-:func:`take_pieces` fills a sharded model on each rank with the pieces it needs; :func:`assembled` builds the complete
-state in one process. Files are mapped into memory, so only the requested part of a chunk is read. The load planner of
-``torch.distributed.checkpoint`` decides which part of which chunk a rank needs. The rest of that package accepts
-:class:`ShardedCheckpointReader` too: ``dcp.load(state, storage_reader=ShardedCheckpointReader(directory))``. Only
-tensors and plain values are unpickled; torch's own metadata reader would execute code from the file. The module imports
-``torch.distributed.checkpoint``, so it is imported only for a sharded checkpoint.
+:func:`take_pieces` fills a sharded model on each rank with the pieces it needs; :func:`assemble_state` builds the
+complete state in one process. Files are mapped into memory, so only the requested part of a chunk is read. The load
+planner of ``torch.distributed.checkpoint`` decides which part of which chunk a rank needs. The rest of that package
+accepts :class:`ShardedCheckpointReader` too: ``dcp.load(state, storage_reader=ShardedCheckpointReader(directory))``.
+Only tensors and plain values are unpickled; torch's own metadata reader would execute code from the file. The module
+imports ``torch.distributed.checkpoint``, so it is imported only for a sharded checkpoint.
 """
 
 from __future__ import annotations

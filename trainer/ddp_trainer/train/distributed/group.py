@@ -309,7 +309,7 @@ class Group(GroupTeardown):
         """Context for a pass through the model with collectives of DDP. Errors of user code pass through unchanged.
 
         Raises:
-            PeerLost, GpuFailed, BadConfig: As :meth:`watched`.
+            PeerLost, GpuFailed, BadConfig: As :meth:`convert_errors`.
         """
         who = f"Rank {self.rank}"
         try:

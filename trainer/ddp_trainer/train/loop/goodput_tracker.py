@@ -157,7 +157,7 @@ class GoodputTracker:
 
         Args:
             step: Number of committed steps.
-            word: Times in the decision of the last vote; see :meth:`word`.
+            word: Times in the decision of the last vote; see :meth:`time_report`.
         """
         self._reading.highest_step = max(self._reading.highest_step, step)
         if self._odometer is not None:

@@ -1,8 +1,8 @@
 """Commit vote: one small all-reduce per step, after which all ranks take the same decision.
 
-In :func:`vote` every rank reports its number of samples, the hash of their ids, its part of the loss, and whether it
-wants to stop or to save. :func:`check` compares the sums with the plan; the optimizer steps only if they match. A
-failure before the vote leaves every rank at the previous step. The step is then repeated, never half applied.
+In :func:`decide_step` every rank reports its number of samples, the hash of their ids, its part of the loss, and
+whether it wants to stop or to save. :func:`check` compares the sums with the plan; the optimizer steps only if they
+match. A failure before the vote leaves every rank at the previous step. The step is then repeated, never half applied.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class StepReport(NamedTuple):
     skipped: int = 0
     """Samples among them that could not be read."""
     flaw: Tensor | None = None
-    """:meth:`ddp_trainer.train.optim.optimizer.OptimizerWrapper.examine` of its gradients, a scalar on the device."""
+    """Result of :meth:`~ddp_trainer.train.optim.optimizer.OptimizerWrapper.check_grads`, a scalar on the device."""
     busy: Sequence[float] = ()
-    """Busy times from :meth:`ddp_trainer.train.parallel.load_balancer.LoadBalancer.ballot`; empty without balancing."""
+    """From :meth:`~ddp_trainer.train.parallel.load_balancer.LoadBalancer.cost_vector`; empty without balancing."""
     time: Sequence[float] = NO_WORD
-    """:meth:`ddp_trainer.train.loop.goodput_tracker.GoodputTracker.word`."""
+    """From :meth:`~ddp_trainer.train.loop.goodput_tracker.GoodputTracker.time_report`."""
 
 
 class StepDecision(NamedTuple):

@@ -140,7 +140,7 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 
 def from_local(own: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor of the form of ``like`` whose piece on this rank is ``own``; the inverse of :func:`piece`."""
+    """Return the tensor sharded like ``like`` whose local shard is ``own``; the inverse of :func:`local_shard`."""
     if not isinstance(like, DTensor):
         return own
     return DTensor.from_local(

@@ -1,6 +1,6 @@
 """Progress output of a run: a live line on a terminal, plain lines in a log, or JSON lines on request.
 
-:class:`Progress` writes events, such as :class:`Stepped`, to a text stream.
+:class:`Progress` writes events, such as :class:`StepCommitted`, to a text stream.
 """
 
 from __future__ import annotations

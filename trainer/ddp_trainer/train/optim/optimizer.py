@@ -131,7 +131,8 @@ class OptimizerWrapper:
         Divides them by the loss scale and computes their norm if required.
 
         Returns:
-            A scalar on the device, 0 if all gradients are finite; see :func:`ddp_trainer.train.mesh.grad_norm.flaw`.
+            A scalar on the device, 0 if all gradients are finite; see
+            :func:`ddp_trainer.train.mesh.grad_norm.nonfinite_flag`.
         """
         if self._loss_scale is not None:
             self._loss_scale.down(self.optimizer)

@@ -52,7 +52,7 @@ class Ddp(Strategy):
             return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """Add the gradients; DDP exchanges them during the pass, except in :meth:`alone`."""
+        """Add the gradients; DDP exchanges them during the pass, except in :meth:`no_sync`."""
         with self._group.convert_pass_errors():
             super().backward(losses, samples)
         self._exchanged = self._ddp.require_backward_grad_sync

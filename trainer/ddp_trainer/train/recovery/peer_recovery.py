@@ -144,7 +144,7 @@ def recover_from_peers(
 def _exchange_shards(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
     """Exchange shards with peers, and return those that this rank received; empty if it needed none.
 
-    Ranks that are in no pair of a round wait for the end of the round; see :meth:`Group.hand`.
+    Ranks that are in no pair of a round wait for the end of the round; see :meth:`Group.transfer`.
     """
     given: LocalShards = {}
     pairs = transfer_pairs(slots, layout.replica, layout.world)

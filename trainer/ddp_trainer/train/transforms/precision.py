@@ -1,7 +1,8 @@
 """Reduced precision: check which dtypes a device supports, and compute forward pass and loss in them.
 
-:func:`demand` refuses an unsupported precision, :func:`around` returns the autocast context. Weights, gradient sums and
-the optimizer stay in 32 bits; torch's autocast selects the operations that run in lower precision.
+:func:`require_precision` refuses an unsupported precision, :func:`precision_context` returns the autocast context.
+Weights, gradient sums and the optimizer stay in 32 bits; torch's autocast selects the operations that run in lower
+precision.
 """
 
 from __future__ import annotations

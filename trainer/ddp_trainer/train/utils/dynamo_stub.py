@@ -2,7 +2,7 @@
 
 Optimizers and DDP call ``torch._dynamo`` to exclude themselves from compilation. The first call imports it, with sympy
 and 800 more modules. The import costs 1.0 to 1.2 s of CPU time per rank. That is about half of the time from the
-restart of a worker to its next step. While :func:`uncompiled` is active and the real module is not loaded, the stub
+restart of a worker to its next step. While :class:`uncompiled` is active and the real module is not loaded, the stub
 handles these calls with the defaults of the real module. Any other attribute access loads the real module and uses it.
 If a task calls ``torch.compile``, the real module is already loaded and the stub is not installed.
 

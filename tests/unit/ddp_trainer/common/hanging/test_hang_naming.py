@@ -28,7 +28,7 @@ def waiting(rank: int, **changes: object) -> RankStatus:
         collectives=EACH_STEP * 10,
         place="train.py:30 in step",
     )
-    return replace(look, **changes)  # type: ignore[arg-type] # each test names fields of a Look
+    return replace(look, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
 
 
 def behind(rank: int, **changes: object) -> RankStatus:

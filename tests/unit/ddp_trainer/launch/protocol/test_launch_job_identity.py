@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 
 import pytest
 
 from ddp_trainer.launch.config import identity_of
-from ddp_trainer.launch.protocol import job_identity
 from ddp_trainer.launch.protocol.job_identity import is_same_job
 from ddp_trainer.launch.protocol.messages import Identity, Rejected, WorkerState
 from ddp_trainer.launch.rendezvous.state_machine import Phase
@@ -23,10 +21,6 @@ def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "
     agent = run.agent(index)
     agent.identity, agent.role = what, role
     return agent.connect()
-
-
-def test_the_examples_in_the_documentation_hold() -> None:
-    assert doctest.testmod(job_identity).failed == 0
 
 
 @pytest.mark.parametrize(

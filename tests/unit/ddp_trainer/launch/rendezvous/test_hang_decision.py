@@ -15,7 +15,7 @@ def look(rank: int, **changes: object) -> RankStatus:
     seen = RankStatus(
         rank=rank, local_rank=0, node=f"w-{rank}", state=RankState.ALIVE, seconds=6.0, limit=10.0, sequence=8 - rank
     )
-    return replace(seen, **changes)  # type: ignore[arg-type] # each test names fields of a Look
+    return replace(seen, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
 
 
 def told(judge: HangAnalyzer, rank: int, now: float, **changes: object) -> Show | HangingRanks | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.collect import pod_counters
 from ddp_trainer.metrics.collect.pod_counters import PodCounters
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, read_pod_snapshot
@@ -33,10 +31,6 @@ def stepped(recorder: RankRecorder, samples: int) -> None:
 
 def looked(sums: PodCounters, directory: Path) -> dict[str, float]:
     return sums.values(read_pod_snapshot(directory).ranks)
-
-
-def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(pod_counters).failed == 0
 
 
 def test_a_sum_grows_as_its_ranks_do(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import gc
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddp_trainer.metrics.collect import gc_time
-from ddp_trainer.metrics.record import ddp_comm_sampler, sample_counter
+from ddp_trainer.metrics.record import ddp_comm_sampler
 from ddp_trainer.metrics.record.ddp_comm_sampler import MOST_STEPS, STOCK_RATE, CommSampler, Sample
 from ddp_trainer.metrics.record.sampler import Watch
 
@@ -154,8 +153,3 @@ def test_a_pass_of_the_garbage_collector_is_heard_by_the_last_one_that_asked() -
     assert len(first) == len(second) == 1
     assert second[0] > 0
     assert len(gc.callbacks) <= before + 1
-
-
-@pytest.mark.parametrize("module", [ddp_comm_sampler, sample_counter], ids=lambda module: module.__name__)
-def test_the_examples_are_true(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Sequence
-from types import ModuleType
 
 import pytest
 
 from ddp_trainer.launch.flags import remaining_args
 from ddp_trainer.preflight.collectives import (
-    bandwidth,
     cli,
-    errors,
-    measure,
     operations,
-    pair_analysis,
-    report,
     request,
-    result,
-    sizes,
-    thresholds,
 )
 from ddp_trainer.preflight.collectives.errors import BadRequest
-
-
-@pytest.mark.parametrize(
-    "module",
-    [bandwidth, errors, measure, pair_analysis, report, result, sizes, thresholds],
-    ids=lambda each: each.__name__,
-)
-def test_the_examples_in_the_documentation_hold(module: ModuleType) -> None:
-    assert doctest.testmod(module) == doctest.TestResults(0, doctest.testmod(module).attempted)
 
 
 def test_every_operation_that_can_be_asked_for_is_there() -> None:

@@ -49,7 +49,7 @@ class Stream:
         return output.redistribute(placements=self.placements).to_local().clone()
 
     def from_local(self, here: Tensor) -> Tensor:
-        """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`piece`."""
+        """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`local_output`."""
         if self.devices is None:
             return here
         return DTensor.from_local(
