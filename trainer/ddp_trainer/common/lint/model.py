@@ -53,7 +53,7 @@ class Found:
     name: str
     value: str = ""
     detail: str = ""
-    """Additional detail for the rule's sentence and fix."""
+    """Additional detail for the message and the fix of the rule."""
 
 
 Condition = Callable[[Environment, Facts], Iterable[Found]]

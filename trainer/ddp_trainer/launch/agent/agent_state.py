@@ -10,11 +10,11 @@ and no clock; :class:`~ddp_trainer.launch.agent.agent.Agent` carries out the act
        ▲                │ a worker failed, Stop, Over, a signal    │ Stop: JOINING
        │                ▼                                          │ Over: OVER
        └──────────── STOPPING ──▶ OVER ◀───────────────────────────┘
-        no worker busy            (the cause of the stop decides)
+        no worker active          (the cause of the stop decides)
         (After a GPU fault, and with --preflight after any failure of a worker of this node, the agent first
         checks the GPUs. It enters OVER if one is not fit.)
 
-A worker is busy until it exits, or has left its group: see :mod:`~ddp_trainer.launch.agent.local_workers`.
+A worker is active until it exits, or has left its group: see :mod:`~ddp_trainer.launch.agent.local_workers`.
 
 The link to the store may be down at any time, which has no effect on running workers. Messages are not queued:
 :meth:`AgentStateMachine.initial_messages` sends again what the store must have received.
@@ -230,7 +230,7 @@ class AgentStateMachine:
         return [Send(Leave()), *self._end_with(Finish(Exit.GPU_FAULT, "" if failure else trouble, failure))]
 
     def join(self, port: int) -> list[Action]:
-        """Join the rendezvous, when no worker is busy.
+        """Join the rendezvous, when no worker is active.
 
         Args:
             port: Port reserved for the next generation.
@@ -331,7 +331,7 @@ class AgentStateMachine:
         return actions + (self._stopped() if self.worker_stop.is_complete() else self.worker_stop.request())
 
     def _stopped(self) -> list[Action]:
-        """Continue with the purpose of the stop, when no worker is busy or none is left."""
+        """Continue with the purpose of the stop, when no worker is active or none is left."""
         if self.worker_stop.ending is not None:
             return [CancelTimer(Timer.KILL), *self._over(self.worker_stop.ending)]
         generation, least = self.generation, self._hello.policy.min_nodes

@@ -1,8 +1,8 @@
 """Workers of one agent by their part in the group: :class:`LocalWorkers`, as sets of local ranks.
 
-A worker is *busy* from its start until it exits. A worker that is *able* to outlive its group is busy only until it has
-left the group. Then it is *idle* and joins the next generation, or it is *parting*: it was told to end and is still
-saving. The agent stops workers that are not able, or do not leave in time.
+A worker is *active* from its start until it exits. A worker that is *able* to outlive its group is active only until
+it has left the group. Then it is *idle* and joins the next generation, or it is *parting*: it was told to end and is
+still saving. The agent stops workers that are not able, or do not leave in time.
 """
 
 from __future__ import annotations

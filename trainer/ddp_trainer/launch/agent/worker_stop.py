@@ -44,7 +44,7 @@ class WorkerStop:
         self._hurry = max(self._limits.failure, self._longest_survivor_step())
 
     def is_complete(self) -> bool:
-        """Return whether no worker is busy; at the end of the run, whether none is left."""
+        """Return whether all workers have left the group and saved; at the end of the run, whether all have exited."""
         return not (self._workers.active | self._workers.parting if self.ending is None else self._workers.alive)
 
     def request(self) -> list[Action]:
@@ -72,7 +72,7 @@ class WorkerStop:
         return [SignalWorkers(signal.SIGTERM, frozenset(self._workers.able))] if self._workers.able else []
 
     def expire(self) -> list[Action]:
-        """Kill stuck workers and give the others the rest of their time, or kill all that are busy."""
+        """Kill stuck workers and give the others the rest of their time, or :meth:`kill` all when it is over."""
         if self.ending is not None:
             return self.kill()
         stuck = frozenset(self.stuck(self._workers.active))
@@ -84,10 +84,10 @@ class WorkerStop:
         return [*([SignalWorkers(signal.SIGKILL, stuck)] if stuck else []), self._set_kill_timer(left)]
 
     def kill(self) -> list[Action]:
-        """Kill the workers that are still busy. If the run continues, workers that have left their group stay."""
+        """Kill the workers that have not left their group or still save. Idle workers stay if the run continues."""
         has_staying = self._workers.idle and self.ending is None
-        busy = frozenset(self._workers.active | self._workers.parting)
-        return [SignalWorkers(signal.SIGKILL, busy if has_staying else None)]
+        late = frozenset(self._workers.active | self._workers.parting)
+        return [SignalWorkers(signal.SIGKILL, late if has_staying else None)]
 
     def _longest_survivor_step(self, *, besides: frozenset[int] = frozenset()) -> float:
         survivors = self._workers.survivors - besides
