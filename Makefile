@@ -80,9 +80,9 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m ddp_trainer.common.lint.reference docs/lint.md
 	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
-	@$(BIN)/python -m kubectl_ddp.rights.reference > docs/rights.md
-	@$(BIN)/python -m kubectl_ddp.rights.roles > charts/ddp-platform/files/roles.yaml
-	@$(BIN)/python -m kubectl_ddp.rights.role_reference > docs/rbac.md
+	@$(BIN)/python -m kubectl_ddp.rbac.reference > docs/rights.md
+	@$(BIN)/python -m kubectl_ddp.rbac.roles > charts/ddp-platform/files/roles.yaml
+	@$(BIN)/python -m kubectl_ddp.rbac.role_reference > docs/rbac.md
 	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
 	@$(BIN)/python -m kubectl_ddp.chart charts/ddp-job
 	@$(BIN)/python -m charts.dashboards charts/ddp-platform/files/dashboards

@@ -25,11 +25,11 @@ from bench._jobs import ROOT
 from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.cluster import ClusterBackend
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.backends.cluster import ClusterBackend
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.exposition import parse
+from kubectl_ddp.status.metrics_parser import parse
 
 Json = dict[str, Any]
 

@@ -15,9 +15,9 @@ from typing import Any
 from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import Env, Label, Role
 from ddp_trainer.common.metric_names import Metric, MetricLabel
+from kubectl_ddp.backends.local.backend import LocalBackend
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.exposition import Samples, parse
-from kubectl_ddp.local.backend import LocalBackend
+from kubectl_ddp.status.metrics_parser import Samples, parse
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.02

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.harness import CannotMeasure
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.pod_logs import main_container
-from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.read.pod_logs import main_container
 from kubectl_ddp.errors import DdpError
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api
 
 RANKS: Final = 8
 """Per pod."""

@@ -14,15 +14,15 @@ from typing import Any, Final
 from bench._pod_metrics import RANKS, PodMetrics
 from bench.harness import CannotMeasure, Options
 from ddp_trainer.common.constants import PortName, Role
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.connection import connect
-from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.errors import DdpError, NotFound
+from kubectl_ddp.kube.job_kinds import PYTORCHJOB
 from kubectl_ddp.render import render
-from kubectl_ddp.roots import PYTORCHJOB
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.program import Module
-from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.values.program import Module
+from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
 
 Json = dict[str, Any]
 

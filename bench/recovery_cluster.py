@@ -24,10 +24,10 @@ from bench._agent_recovery import RecoveryStats
 from bench._cluster_runs import BaselineRun, IndexedJobRun, JobSetRun, Run, TrainerRun, TrainJobRun
 from bench._node_access import NodeAccess, node_access, node_command, without
 from bench.harness import CannotMeasure, Options, Report
-from kubectl_ddp.access import Access
-from kubectl_ddp.cluster import ClusterBackend
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.backends.access import Access
+from kubectl_ddp.backends.cluster import ClusterBackend
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
 
 SUMMARY = "seconds from a fault on a real cluster to the next step of a re-formed group, beside a stock elastic job"

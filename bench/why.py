@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from bench._cluster_runs import image
 from bench.harness import CannotMeasure, Options, Report
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.timestamps import epoch
+from kubectl_ddp.kube.timestamps import epoch
 from tests.cluster.live_cluster import namespace
 from tests.cluster.staged_failures import STAGES
 from tests.cluster.staged_incidents import BEGINS, INCIDENTS

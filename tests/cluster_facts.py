@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.model import Facts, Subject
-from kubectl_ddp.checks.subject import subject_of
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.preflight.model import Facts, Subject
+from kubectl_ddp.preflight.subject import subject_of
 from kubectl_ddp.render import render
 from tests.jobs import a_job
 

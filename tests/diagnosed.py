@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.exposition import parse
-from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
-from kubectl_ddp.state import job_state
+from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.status.job_state import job_state
+from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Finding

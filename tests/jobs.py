@@ -7,16 +7,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kubectl_ddp.spec.dns import DnsServer
-from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.metrics_ingress import Reader
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.mounts import Mount, SecretFiles, Source
-from kubectl_ddp.spec.node_requirements import Placement, Rdma, Topology
-from kubectl_ddp.spec.program import Command, Module, Program, Script
-from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, longest_suffix
-from kubectl_ddp.spec.values import Effect, Egress, EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.dns import DnsServer
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.metrics_ingress import Reader
+from kubectl_ddp.values.node_requirements import Placement, Rdma, Topology
+from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.program import Command, Module, Program, Script
+from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.values.volumes import Mount, SecretFiles, Source
 
 
 def a_job(**changes: Any) -> JobSpec:

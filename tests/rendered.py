@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
@@ -14,20 +14,20 @@ from kubectl_ddp.spec.model import JobSpec
 RUN = "0123456789ab"
 """Id of the run that is rendered."""
 
-SET_OF_RUNTIME: roots.Path = ("spec", "template")
+SET_OF_RUNTIME: job_kinds.Path = ("spec", "template")
 
 
 def worker_job(objects: list[Object]) -> Any:
     """The specification of the batch Job that makes the workers; for a PyTorchJob the replica's."""
-    root = roots.root_of(objects)
+    root = job_kinds.root_of(objects)
     match root["kind"]:
         case "PyTorchJob":
             return root["spec"]["pytorchReplicaSpecs"]["Worker"]
         case "TrainJob":
             [runtime] = [item for item in objects if item["kind"] == "TrainingRuntime"]
-            return roots.at(roots.at(runtime, SET_OF_RUNTIME), roots.POD_JOB)
+            return job_kinds.at(job_kinds.at(runtime, SET_OF_RUNTIME), job_kinds.POD_JOB)
         case "JobSet":
-            return roots.at(root, roots.POD_JOB)
+            return job_kinds.at(root, job_kinds.POD_JOB)
     return root["spec"]
 
 
@@ -38,7 +38,7 @@ def worker_template(objects: list[Object]) -> Any:
 
 def store_job(objects: list[Object]) -> Object:
     """The Job that makes the store's pod."""
-    name = f"{roots.root_of(objects)['metadata']['name']}-store"
+    name = f"{job_kinds.root_of(objects)['metadata']['name']}-store"
     [store] = [item for item in objects if (item["kind"], item["metadata"]["name"]) == ("Job", name)]
     return store
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from kubectl_ddp.backend import Object, Snapshot
+from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.capacity.model import Inventory
 from kubectl_ddp.errors import NotFound, Unreachable
-from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 
 
 class ScriptedBackend:
-    """Implements :class:`kubectl_ddp.backend.Backend` for one job."""
+    """Implements :class:`kubectl_ddp.backends.base.Backend` for one job."""
 
     where = "scripted"
     namespace = "team"

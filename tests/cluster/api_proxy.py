@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
 
-from kubectl_ddp.cluster.connection import Connection
+from kubectl_ddp.backends.cluster.http.connection import Connection
 from tests.api_server import kubeconfig
 
 HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host", "accept-encoding"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import DdpError
 
 SERVICE: Final = "/api/v1/namespaces/monitoring/services/prometheus-operated"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench._node_access import NodeAccess, node_access
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.connection import connect
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.live_cluster import Namespace, namespace

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import DdpError, NotFound
 from tests.cluster.live_cluster import Namespace, until
 from tests.helm import CHARTS, Done, Helm

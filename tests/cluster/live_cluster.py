@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.api_errors import NotServed
-from kubectl_ddp.cluster.kubeconfig import read_context
-from kubectl_ddp.cluster.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed
+from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
+from kubectl_ddp.backends.cluster.http.resources import collection
 
 Json = dict[str, Any]
 T = TypeVar("T")

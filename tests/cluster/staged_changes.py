@@ -6,9 +6,9 @@ import contextlib
 from typing import Final
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp import roots
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.evidence import workers
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.status.termination_message import workers
 from tests.cluster.live_cluster import RESTRICTED, until
 from tests.cluster.staging import IDLE, Change, Json, Staging
 from tests.rendered import worker_template
@@ -22,11 +22,11 @@ def pod_of(objects: list[Json]) -> Json:
 
 
 def left_to_another(objects: list[Json]) -> None:
-    roots.root_of(objects)["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    job_kinds.root_of(objects)["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
 
 
 def left_to_another_job(objects: list[Json]) -> None:
-    roots.root_of(objects)["spec"]["managedBy"] = "example.com/nobody"
+    job_kinds.root_of(objects)["spec"]["managedBy"] = "example.com/nobody"
 
 
 def gated(objects: list[Json]) -> None:
@@ -66,7 +66,7 @@ def privileged(objects: list[Json]) -> None:
 
 
 def never_forgotten(objects: list[Json]) -> None:
-    roots.root_of(objects)["metadata"]["finalizers"] = ["example.com/hold"]
+    job_kinds.root_of(objects)["metadata"]["finalizers"] = ["example.com/hold"]
 
 
 def without(what: str) -> Change:
@@ -146,7 +146,7 @@ def outdo(staging: Staging, name: str) -> None:
     """Another job of higher priority wants the whole quota, once this one has it."""
 
     def is_admitted() -> bool:
-        return not roots.is_suspend_requested(staging.backend.job(name).job)
+        return not job_kinds.is_suspend_requested(staging.backend.job(name).job)
 
     until(f"quota for {name}", is_admitted)
     words = ("--engine", "job", "--queue", "unfair", "--priority", f"{staging.tag}-high", *NOWHERE, "--cpu", "20m")
@@ -156,7 +156,7 @@ def outdo(staging: Staging, name: str) -> None:
 
 def gone_from_the_cluster(staging: Staging, name: str) -> None:
     """Its workers' pods are taken away after somebody has asked once."""
-    until("its failure", lambda: "Failed" in roots.conditions(staging.backend.job(name).job), seconds=90)
+    until("its failure", lambda: "Failed" in job_kinds.conditions(staging.backend.job(name).job), seconds=90)
     staging.space.ddp("status", name).ok()
     for pod in workers(staging.backend.job(name).pods):
         path = staging.space.path("v1", "pods", pod["metadata"]["name"])

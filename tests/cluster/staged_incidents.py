@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from kubectl_ddp.evidence import stores, workers
+from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.why.model import Cause
 from tests.cluster.staging import Json, Stage, Staging
 

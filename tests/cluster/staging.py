@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from click.testing import CliRunner
 
-from kubectl_ddp import roots
-from kubectl_ddp.access import Access
+from kubectl_ddp.backends.access import Access
+from kubectl_ddp.backends.cluster import ClusterBackend
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.cluster import ClusterBackend
-from kubectl_ddp.cluster.api_errors import NotServed
 from kubectl_ddp.errors import DdpError, Unreachable
-from kubectl_ddp.scrape import observe
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import Namespace, until
 from tests.rendered import store_job, worker_template
@@ -85,7 +85,7 @@ class Staging:
     @functools.cached_property
     def served(self) -> frozenset[str]:
         """What the stages lean on that a cluster may lack."""
-        wanted = {root.engine: (root.api_version, root.plural) for root in roots.ROOTS.values()}
+        wanted = {root.engine: (root.api_version, root.plural) for root in job_kinds.ROOTS.values()}
         found = set()
         for name, (version, plural) in {**wanted, "queues": (KUEUE, "localqueues")}.items():
             with contextlib.suppress(NotServed):
@@ -96,7 +96,7 @@ class Staging:
     def can(self, stage: Stage) -> bool:
         """Whether the cluster has what a stage needs."""
         words = stage.words
-        engine = words[words.index("--engine") + 1] if "--engine" in words else roots.PYTORCHJOB.engine
+        engine = words[words.index("--engine") + 1] if "--engine" in words else job_kinds.PYTORCHJOB.engine
         return engine in self.served and ("--queue" not in words or "queues" in self.served)
 
     def make(self, path: str, body: Json) -> Json:
@@ -245,7 +245,7 @@ class Staging:
 
     def path_of(self, name: str) -> str:
         """Path of a job's root object."""
-        kind = roots.kind_of(self.backend.job(name).job) or roots.PYTORCHJOB
+        kind = job_kinds.kind_of(self.backend.job(name).job) or job_kinds.PYTORCHJOB
         return self.space.path(kind.api_version, kind.plural, name)
 
     def clean(self) -> None:

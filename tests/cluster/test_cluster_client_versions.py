@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.cluster.kubeconfig import read_context
+from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
 from tests.cluster.live_cluster import Namespace, until
 
 VERSIONS = ("33.1.0", "35.0.0", "36.0.3", "37.0.2")

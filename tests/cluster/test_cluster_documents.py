@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import NotFound
 from tests.cluster.live_cluster import Namespace, until
 from tests.docs.test_documents import ROOT, blocks, typed

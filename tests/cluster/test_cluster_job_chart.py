@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp import roots
-from kubectl_ddp.cluster.api_errors import NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed
+from kubectl_ddp.kube import job_kinds
 from tests.cluster.live_cluster import Namespace, until
 from tests.helm import CHARTS, Done, Helm
 
@@ -35,7 +35,7 @@ def helm_in(space: Namespace, helm: Helm, verb: str, release: str, values: Mappi
 def served(space: Namespace, engines: tuple[str, ...]) -> list[str]:
     found = []
     for engine in engines:
-        root = roots.ROOTS[engine]
+        root = job_kinds.ROOTS[engine]
         try:
             space.api.get(space.path(root.api_version, root.plural))
         except NotServed:
@@ -52,11 +52,11 @@ def test_a_release_trains_to_its_end_stays_as_it_is_and_leaves_nothing(space: Na
     for name, values in runs.items():
         said = helm_in(space, each_helm, "install", name, values).ok().out
         assert f"kubectl ddp status {name} -n {space.name}" in said
-        assert f"The run {name} is a {roots.ROOTS[name].kind} of 1 node with 1 process each" in said
+        assert f"The run {name} is a {job_kinds.ROOTS[name].kind} of 1 node with 1 process each" in said
     for name in runs:
         assert space.ddp("wait", name, "--for=complete", "--timeout", "4m").code == 0
     name, values = next(iter(reversed(runs.items())))
-    root = roots.ROOTS[name]
+    root = job_kinds.ROOTS[name]
     path = space.path(root.api_version, root.plural, name)
     before = space.api.get(path)
     stays_as_it_is(space, each_helm, name, values)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kubectl_ddp.cluster.api_errors import NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.examples import RENDERED
-from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.values.engine import Engine
 from release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
 from tests.cluster.live_cluster import Namespace
 from tests.helm import HOW, program

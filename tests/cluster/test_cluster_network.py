@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.common.constants import Port, Role
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.cluster.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.knocking import knock

@@ -19,15 +19,15 @@ from typing import Any, Final
 
 import pytest
 
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import call
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.api_errors import call
-from kubectl_ddp.cluster.resources import Discovery
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.rights.model import EVERYWHERE, OWN, Right
-from kubectl_ddp.rights.role_builder import build_roles
-from kubectl_ddp.rights.table import JOBS, KINDS, REACHING, SECTIONS, needs
-from kubectl_ddp.roots import PYTORCHJOB
+from kubectl_ddp.kube.job_kinds import PYTORCHJOB
+from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
+from kubectl_ddp.rbac.role_builder import build_roles
+from kubectl_ddp.rbac.table import JOBS, KINDS, REACHING, SECTIONS, needs
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import PREFLIGHT, Namespace, Result, namespace, until
 from tests.cluster.test_cluster_engines import need

@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp import roots
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.cluster.submission import INCOMPLETE
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
+from kubectl_ddp.kube import job_kinds
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.cluster.test_cluster_engines import need
 
-ENGINES = tuple(roots.ROOTS)
+ENGINES = tuple(job_kinds.ROOTS)
 JOB = (
     "--preflight=off",
     "--image",
@@ -112,7 +112,7 @@ def of(space: Namespace, name: str) -> dict[str, list[dict[str, Any]]]:
 
 def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
     """That there is one job of the name, complete, with all that is its own; returns the kinds."""
-    root = roots.ROOTS[engine]
+    root = job_kinds.ROOTS[engine]
     there = of(space, name)
     main = [item for item in there[root.plural] if item["metadata"]["name"] == name]
     assert len(main) == 1

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.cluster.api import Api
-from kubectl_ddp.evidence import workers
+from kubectl_ddp.status.termination_message import workers
 from tests.cluster.live_cluster import Json, Namespace, namespace, until
 from tests.cluster.staged_failures import STAGES, Staging, staged
 

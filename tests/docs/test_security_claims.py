@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ddp_trainer.common.constants import Port
-from kubectl_ddp.spec import dns
+from kubectl_ddp.values import dns
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "trainer").rglob("*.py"), *(ROOT / "kubectl_plugin").rglob("*.py")])

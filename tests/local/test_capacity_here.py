@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_ddp.backends.local import capacity_reader
 from kubectl_ddp.capacity.model import GPU
 from kubectl_ddp.capacity.node_capacity import node_capacities
-from kubectl_ddp.checks.nodes import parse_nodes, scheduled_pods
-from kubectl_ddp.local import capacity_reader
+from kubectl_ddp.preflight.nodes import parse_nodes, scheduled_pods
 
 
 def test_this_machine_is_told_with_its_cores_and_memory() -> None:

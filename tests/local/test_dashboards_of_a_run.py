@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Port
-from kubectl_ddp import evidence
-from kubectl_ddp.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status import termination_message
 from tests.dashboards import Question, filled, questions
 from tests.local.engine_place import Place, a_place
 from tests.local.metrics_processes import DEADLINE_SECONDS
@@ -62,7 +62,7 @@ def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, tmp_path:
     wait_for(place, "digits", parse_wait_condition("step=1"), timeout=120)
     targets = {
         f"{pod['status']['podIP']}:{Port.METRICS.value}": {"namespace": "training", "pod": pod["metadata"]["name"]}
-        for pod in evidence.workers(place.job("digits").pods)
+        for pod in termination_message.workers(place.job("digits").pods)
     }
     rules = [{"record": name, "expr": expression} for name, expression in RECORDS.items()]
     file = written(tmp_path, "records.json", {"groups": [{"name": "records", "rules": rules}]})

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_ddp.backends.local.liveness import engine_of, remove_orphans, wait_until_gone
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
-from kubectl_ddp.local.liveness import engine_of, remove_orphans, wait_until_gone
 from tests.local.engine_place import Place, a_place, all_run, condition, seen_in_log, workers
 
 POLITE = "trap 'echo bye; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
@@ -128,7 +128,7 @@ def test_an_engine_does_not_need_the_command_that_started_it(place: Place) -> No
     remove_orphans(place.files())
     reading, nobody_reads = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-P", "-m", "kubectl_ddp.local.engine", place.files().path]
+    command = [sys.executable, "-P", "-m", "kubectl_ddp.backends.local.engine", place.files().path]
     flags = [f"--python={sys.executable}", "--directory=/", f"--ready={nobody_reads}"]
     again = subprocess.Popen([*command, *flags], pass_fds=[nobody_reads], start_new_session=True)
     os.close(nobody_reads)

@@ -15,9 +15,9 @@ import pytest
 
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.exposition import parse
-from kubectl_ddp.scrape import observe
-from kubectl_ddp.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status.metrics_parser import parse
 from tests.local.engine_place import Place, a_place
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.cli.prepare import GPU_DRIVERS
+from kubectl_ddp.cli.internal.job_builder import GPU_DRIVERS
 from tests.examples import NEED_MORE, RUN_ANYWHERE
 from tests.local.engine_place import Place, a_place
 

@@ -18,11 +18,11 @@ import pytest
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.train.checkpoint.progress_file import _COUNTS, _RECORD, FILE
-from kubectl_ddp import evidence
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.exposition import Samples, parse
-from kubectl_ddp.scrape import observe, scrape
-from kubectl_ddp.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.observe.scrape import observe, scrape
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status import termination_message
+from kubectl_ddp.status.metrics_parser import Samples, parse
 from tests.local.engine_place import Place, a_place, all_run, condition, workers
 
 TRAIN = (
@@ -70,8 +70,8 @@ def parent(pid: int) -> int:
 
 def all_told(place: Place) -> Iterator[Samples]:
     """Everything that pods which run tell, and not only what commands read."""
-    for pod in evidence.workers(place.job("digits").pods):
-        if evidence.is_running(pod):
+    for pod in termination_message.workers(place.job("digits").pods):
+        if termination_message.is_running(pod):
             with suppress(Unreachable):
                 yield parse(place.metrics(pod))
 

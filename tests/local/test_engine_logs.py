@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.log_stream import follow_logs, rank_filter, read
+from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read
 from tests.local.engine_place import Place, a_place, workers
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Port
-from kubectl_ddp import evidence
-from kubectl_ddp.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status import termination_message
 from tests.local.engine_place import Place, a_place
 from tests.local.prometheus_server import answers, prometheus
 
@@ -31,7 +31,7 @@ def test_a_prometheus_finds_every_rank_of_a_running_job(place: Place, tmp_path: 
     program = str(Path(sys.executable).with_name("kubectl-ddp"))
     subprocess.run([program, "submit", "--local", *shape, *TRAIN], env=place.environ, check=True, capture_output=True)
     wait_for(place, "digits", parse_wait_condition("step=1"), timeout=120)
-    pods = evidence.workers(place.job("digits").pods)
+    pods = termination_message.workers(place.job("digits").pods)
     targets = [f"{pod['status']['podIP']}:{Port.METRICS.value}" for pod in pods]
     assert len(targets) == 2
     with prometheus(tmp_path, targets) as ask:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_ddp.backends.local.liveness import engine_of
+from kubectl_ddp.backends.local.process import descendants, marked
 from kubectl_ddp.errors import InfrastructureFailed
-from kubectl_ddp.local.liveness import engine_of
-from kubectl_ddp.local.process import descendants, marked
-from kubectl_ddp.state import State, failure, job_state
+from kubectl_ddp.status.job_state import State, failure, job_state
 from tests.local.engine_place import Place, a_place, all_run, condition, container, seen_in_log, workers
 
 

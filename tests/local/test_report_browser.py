@@ -18,9 +18,9 @@ import pytest
 
 from ddp_trainer.common.constants import Port
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp import evidence, history_log
-from kubectl_ddp.exposition import parse
-from kubectl_ddp.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status import history_log, termination_message
+from kubectl_ddp.status.metrics_parser import parse
 from tests.browser import Tab, browser, program
 from tests.local.engine_place import Place, a_place
 from tests.local.prometheus_server import answers, prometheus
@@ -75,7 +75,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         assert done.returncode == 0, done.stderr
         wait_for(place, "digits", parse_wait_condition("step=20"), timeout=120)
         targets = [
-            f"{pod['status']['podIP']}:{Port.METRICS.value}" for pod in evidence.workers(place.job("digits").pods)
+            f"{pod['status']['podIP']}:{Port.METRICS.value}"
+            for pod in termination_message.workers(place.job("digits").pods)
         ]
         asked, refused = None, list(_refused(place))
         if _has_prometheus():
@@ -106,7 +107,7 @@ def _has_prometheus() -> bool:
 
 
 def _lose_a_worker(place: Place) -> None:
-    pod = evidence.workers(place.job("digits").pods)[1]
+    pod = termination_message.workers(place.job("digits").pods)[1]
     told = parse(place.metrics(pod))
     pid = next(int(value) for _, value in told.all(Metric.RANK_PID))
     before = max(value for _, value in told.all(Metric.STEP))
@@ -172,7 +173,7 @@ def test_the_log_of_a_pod_that_has_ended_shows_nobody_its_history(made: Made) ->
     done = ddp(made.place, "logs", "digits", "--rank", "all")
     assert done.returncode == 0
     assert "ddp-history" not in done.stdout
-    pods = evidence.workers(made.place.job("digits").pods)
+    pods = termination_message.workers(made.place.job("digits").pods)
     assert pods
     assert [pod["metadata"]["name"] for pod in pods if made.place.metrics_history(pod) is None] == []
     assert history_log.is_part(made.place.files().log("digits-worker-0").read_text().splitlines()[-1].split(" ", 3)[3])

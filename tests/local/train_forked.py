@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ddp_trainer.train.transforms import precision
-from kubectl_ddp.local.prctl import set_parent_death_signal
+from kubectl_ddp.backends.local.prctl import set_parent_death_signal
 from tests.ports import free_port
 
 IMPORTED = (

@@ -24,7 +24,7 @@ from ddp_trainer.train.distributed import group as of_groups
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.recovery.peer_recovery import LocalState, recover_from_peers
 from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
-from kubectl_ddp.local.prctl import set_parent_death_signal
+from kubectl_ddp.backends.local.prctl import set_parent_death_signal
 from tests.ports import free_port
 
 BEFORE = Layout(replicate=2, shard=2)

@@ -10,9 +10,9 @@ import pytest
 
 from kubectl_ddp.chart.keys import CHARTS_OWN
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.spec.derive import DefaultingContext
-from kubectl_ddp.spec.origin import Given, Kind, Origin
+from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.value_source import Given, Kind, Origin
 from tests.helm import CHARTS, Helm
 
 CHART: Final = CHARTS / "ddp-job"

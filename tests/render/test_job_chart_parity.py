@@ -12,24 +12,24 @@ import pytest
 import yaml
 
 from ddp_trainer.common.constants import FIELD_MANAGER, SECRET_KEY, Annotation, Label
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.chart.constants import RENDERED
 from kubectl_ddp.chart.keys import CHARTS_OWN, keys
 from kubectl_ddp.errors import DdpError, PreflightFailed
 from kubectl_ddp.examples import JOB_FILE, targets
 from kubectl_ddp.fabrics.registry import FABRICS
-from kubectl_ddp.queued import KUEUE_QUEUE
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.choose import Facts, resolve_auto
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER
-from kubectl_ddp.spec.derive import DefaultingContext
-from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.origin import Given, Kind, Origin
+from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
+from kubectl_ddp.spec.value_source import Given, Kind, Origin
+from kubectl_ddp.values.engine import Engine, Gang
 from tests.helm import CHARTS, ROOT, Done, Helm, objects_of
 from tests.job_values import (
     ANY_CLUSTER,
@@ -78,7 +78,7 @@ def missing(objects: list[Object], case: Scenario) -> str:
         served = f"{group}/{kind}"
         if served in {*ENGINES.values(), *GANGS.values(), *DEVICES_OF_DRIVERS} and served not in case.serves:
             return f"The cluster does not know {item['kind']} ({item['apiVersion']})."
-    is_queued = KUEUE_QUEUE in roots.root_of(objects)["metadata"]["labels"]
+    is_queued = KUEUE_QUEUE in job_kinds.root_of(objects)["metadata"]["labels"]
     return "is Kueue's, and the cluster has no Kueue" if is_queued and KUEUE not in case.serves else ""
 
 
@@ -128,7 +128,7 @@ def as_the_plugins(objects: list[Object], case: Scenario) -> list[Object]:
         assert labels.pop("helm.sh/chart").startswith("ddp-job-")
         assert labels[Label.MANAGED_BY] == "Helm"
         labels[Label.MANAGED_BY] = FIELD_MANAGER
-        if roots.kind_of(item) is not None:
+        if job_kinds.kind_of(item) is not None:
             assert len(item["metadata"]["annotations"].pop(RENDERED)) == 64
     return without_secret(flat)
 
@@ -182,7 +182,7 @@ def test_an_empty_value_of_a_map_wins_over_a_shared_preset(
     case = Scenario(0, values, "run", "team-a", (ANY_CLUSTER,))
     (key, given), wanted = next(iter(said.items())), expected(case)
     assert not isinstance(wanted, str)
-    document = json.loads(roots.root_of(wanted)["metadata"]["annotations"][Annotation.SPEC])
+    document = json.loads(job_kinds.root_of(wanted)["metadata"]["annotations"][Annotation.SPEC])
     assert given.items() <= document[key].items()
     check(helm, chart, case)
 
@@ -192,7 +192,9 @@ def test_the_scenarios_reach_every_value_engine_gang_and_fabric() -> None:
     sound = [(case, objects) for case in cases if not isinstance(objects := expected(case), str)]
     assert len(sound) >= 200
     assert {key for case, _ in sound for key in case.values} >= keys().keys()
-    documents = [json.loads(roots.root_of(objects)["metadata"]["annotations"][Annotation.SPEC]) for _, objects in sound]
+    documents = [
+        json.loads(job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SPEC]) for _, objects in sound
+    ]
     assert {document["engine"] for document in documents} == set(Engine)
     assert {document["gang"] for document in documents} == set(Gang)
     assert {name for document in documents for name in document["fabric"].split("+")} >= {"none", *FABRICS}

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from kubectl_ddp.spec.derive import DefaultingContext
-from kubectl_ddp.spec.origin import Given, Kind, Origin
+from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.value_source import Given, Kind, Origin
 from tests.helm import CHARTS, Helm
 from tests.job_values import dotted
 

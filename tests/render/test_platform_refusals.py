@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from kubectl_ddp.configuration import KEYS
 from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.user_config import KEYS
 from tests.chart_values import put
 from tests.helm import CHARTS, Helm
 from tests.render.platform_values import KUEUE, WITH_QUEUES

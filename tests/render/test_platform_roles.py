@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.rights import role_reference, roles
-from kubectl_ddp.rights.role_builder import rules
-from kubectl_ddp.rights.roles import ROLES, Role, check_role_coverage
-from kubectl_ddp.rights.table import REACHING, SECTIONS
+from kubectl_ddp.rbac import role_reference, roles
+from kubectl_ddp.rbac.role_builder import rules
+from kubectl_ddp.rbac.roles import ROLES, Role, check_role_coverage
+from kubectl_ddp.rbac.table import REACHING, SECTIONS
 from tests.helm import CHARTS, Helm
 
 PLATFORM = CHARTS / "ddp-platform"

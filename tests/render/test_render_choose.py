@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.render.choose import GANG_KINDS, Facts, choose_engine, choose_gang, kinds_to_discover, resolve_auto
-from kubectl_ddp.roots import ROOTS
-from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.values.engine import Engine, Gang
 from tests.jobs import a_job
 
 PREFERENCE = tuple(engine for engine in Engine if engine is not Engine.AUTO)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.common.constants import Annotation, Exit, Label, Role
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import Site, engine_of, render
 from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.render.secret import PLACEHOLDER
-from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.quantity import Nodes
 from tests.jobs import a_job, jobs
 from tests.rendered import store_job, worker_job, worker_template
 
@@ -33,12 +33,12 @@ def objects_of(engine: Engine, **changes: Any) -> list[Object]:
 
 def test_every_engine_can_be_rendered_and_found_again() -> None:
     assert set(RENDERINGS) == set(ENGINES)
-    assert [root.engine for root in roots.ROOTS.values()] == [str(engine) for engine in ENGINES]
+    assert [root.engine for root in job_kinds.ROOTS.values()] == [str(engine) for engine in ENGINES]
     for engine in ENGINES:
-        root = roots.root_of(objects_of(engine))
+        root = job_kinds.root_of(objects_of(engine))
         assert (root["apiVersion"], root["kind"]) == (
-            roots.ROOTS[engine].api_version,
-            roots.ROOTS[engine].kind,
+            job_kinds.ROOTS[engine].api_version,
+            job_kinds.ROOTS[engine].kind,
         )
         assert set(root["metadata"]["annotations"]) >= {Annotation.SPEC, Annotation.DIGEST}
 
@@ -68,7 +68,7 @@ def test_the_pods_are_the_same_on_every_engine() -> None:
 
 
 def test_the_companions_are_the_same_on_every_engine() -> None:
-    first, *others = ([item for item in objects_of(engine) if roots.kind_of(item) is None] for engine in ENGINES)
+    first, *others = ([item for item in objects_of(engine) if job_kinds.kind_of(item) is None] for engine in ENGINES)
     for found in others:
         own = [item for item in found if item not in first]
         assert {item["kind"] for item in own} <= {"TrainingRuntime", "Service"}
@@ -79,11 +79,11 @@ def test_the_companions_are_the_same_on_every_engine() -> None:
 @ANY_JOB
 def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: JobSpec) -> None:
     objects = render(spec, RUN)
-    root = roots.root_of(objects)
-    assert root["kind"] == roots.ROOTS[engine_of(spec)].kind
-    assert roots.bounds(root) == (spec.nnodes.minimum, spec.nnodes.maximum)
-    assert roots.processes_per_node(root) == spec.nproc
-    assert roots.desired_nodes(root) == spec.nnodes.maximum
+    root = job_kinds.root_of(objects)
+    assert root["kind"] == job_kinds.ROOTS[engine_of(spec)].kind
+    assert job_kinds.bounds(root) == (spec.nnodes.minimum, spec.nnodes.maximum)
+    assert job_kinds.processes_per_node(root) == spec.nproc
+    assert job_kinds.desired_nodes(root) == spec.nnodes.maximum
     assert store_job(objects)["metadata"]["labels"][Label.ROLE] == Role.STORE
     assert worker_template(objects)["metadata"]["labels"][Label.ROLE] == Role.WORKER
 
@@ -91,10 +91,10 @@ def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: Job
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("suspended", [True, False])
 def test_a_job_can_be_made_before_it_may_run(engine: Engine, suspended: bool) -> None:
-    root = roots.root_of(render(a_job(engine=engine), RUN, suspended=suspended))
-    assert roots.is_suspend_requested(root) is suspended
-    roots.put(root, roots.ROOTS[engine].suspend, value=not suspended)
-    assert roots.is_suspend_requested(root) is not suspended
+    root = job_kinds.root_of(render(a_job(engine=engine), RUN, suspended=suspended))
+    assert job_kinds.is_suspend_requested(root) is suspended
+    job_kinds.put(root, job_kinds.ROOTS[engine].suspend, value=not suspended)
+    assert job_kinds.is_suspend_requested(root) is not suspended
 
 
 @pytest.mark.parametrize("engine", BATCH)
@@ -135,28 +135,28 @@ def test_a_backoff_beyond_what_kubernetes_counts_is_the_largest_it_counts() -> N
             ("spec", "runPolicy", "ttlSecondsAfterFinished"),
         ),
         (Engine.JOB, ("spec", "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
-        (Engine.JOBSET, (*roots.POD_JOB, "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
+        (Engine.JOBSET, (*job_kinds.POD_JOB, "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
         (Engine.TRAINJOB, ("spec", "activeDeadlineSeconds"), None),
     ],
 )
 def test_deadline_and_time_to_live_stand_where_the_engine_reads_them(
-    engine: Engine, deadline: roots.Path, ttl: roots.Path | None
+    engine: Engine, deadline: job_kinds.Path, ttl: job_kinds.Path | None
 ) -> None:
     objects = objects_of(engine, deadline_seconds=60, ttl_seconds=0)
-    root = roots.root_of(objects)
-    assert roots.at(root, deadline) == 60
+    root = job_kinds.root_of(objects)
+    assert job_kinds.at(root, deadline) == 60
     if ttl is not None:
-        assert roots.at(root, ttl) == 0
+        assert job_kinds.at(root, ttl) == 0
     else:
         assert objects[0]["spec"]["template"]["spec"]["ttlSecondsAfterFinished"] == 0
         assert "activeDeadlineSeconds" not in worker_job(objects)
-    without = roots.root_of(objects_of(engine))
-    assert roots.at(without, deadline) is None
-    assert ttl is None or roots.at(without, ttl) is None
+    without = job_kinds.root_of(objects_of(engine))
+    assert job_kinds.at(without, deadline) is None
+    assert ttl is None or job_kinds.at(without, ttl) is None
 
 
 def test_a_set_is_never_begun_anew_since_its_job_counts_already() -> None:
-    assert roots.root_of(objects_of(Engine.JOBSET))["spec"]["failurePolicy"] == {"maxRestarts": 0}
+    assert job_kinds.root_of(objects_of(Engine.JOBSET))["spec"]["failurePolicy"] == {"maxRestarts": 0}
     runtime = objects_of(Engine.TRAINJOB)[0]
     assert runtime["spec"]["template"]["spec"]["failurePolicy"] == {"maxRestarts": 0}
 

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Exit
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.render.text import to_yaml
-from kubectl_ddp.spec.derive import DefaultingContext
-from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.origin import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.value_source import Given, Kind, Origin
+from kubectl_ddp.values.engine import Engine
 from tests.rendered import store_job, worker_template
 
 RUN = "0123456789ab"
@@ -135,7 +135,7 @@ def test_all_devices_of_a_machine_are_claimed_without_a_count() -> None:
 def test_the_root_stays_the_root_beside_the_objects_of_a_fabric() -> None:
     for engine in ENGINES:
         objects = render(job("gb200-mnnvl+gcp-gib-dra", engine), RUN)
-        assert roots.root_of(objects)["metadata"]["name"] == "big"
+        assert job_kinds.root_of(objects)["metadata"]["name"] == "big"
 
 
 def test_networks_are_attached_by_annotation_googles_as_multus() -> None:

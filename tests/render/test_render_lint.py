@@ -10,7 +10,7 @@ from kubectl_ddp.lint.manifests import find_workloads, parse_manifest
 from kubectl_ddp.lint.registry import check
 from kubectl_ddp.render import render
 from kubectl_ddp.render.text import to_json, to_yaml
-from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.values.engine import Engine
 
 ONLY_THE_CLUSTER_KNOWS = {"K17", "K18", "K19", "K27"}
 """Infos: how the machines lie, who schedules, what the container runtime allows."""

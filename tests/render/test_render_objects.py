@@ -20,19 +20,19 @@ from ddp_trainer.common.constants import (
     PortName,
     Role,
 )
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.job_kinds import root_of
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER
-from kubectl_ddp.roots import root_of
-from kubectl_ddp.spec.dns import DnsServer
-from kubectl_ddp.spec.metrics_ingress import Reader
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.program import Command, Script
-from kubectl_ddp.spec.quantity import Nodes
 from kubectl_ddp.spec.rules import longest_suffix
 from kubectl_ddp.spec.serialization import digest, spec_from_dict
-from kubectl_ddp.spec.values import Egress
+from kubectl_ddp.values.dns import DnsServer
+from kubectl_ddp.values.metrics_ingress import Reader
+from kubectl_ddp.values.parsers import Egress
+from kubectl_ddp.values.program import Command, Script
+from kubectl_ddp.values.quantity import Nodes
 from tests.jobs import a_job, jobs
 from tests.rendered import RUN, container, environment, expanded, templates
 

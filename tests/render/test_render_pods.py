@@ -15,13 +15,13 @@ from ddp_trainer.common.constants import (
     Path,
 )
 from ddp_trainer.launch import flags
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.mounts import Mount
-from kubectl_ddp.spec.program import Command, Module, Script
-from kubectl_ddp.spec.quantity import Memory
-from kubectl_ddp.spec.values import EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.program import Command, Module, Script
+from kubectl_ddp.values.quantity import Memory
+from kubectl_ddp.values.volumes import Mount
 from tests.jobs import a_job, jobs
 from tests.rendered import RUN, container, environment, expanded, templates, worker_pod
 

@@ -9,14 +9,14 @@ import pytest
 
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.layout_range import LayoutRange
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
-from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.mounts import Mount, SecretFiles
-from kubectl_ddp.spec.node_requirements import Rdma, Topology
-from kubectl_ddp.spec.quantity import BadValue, Nodes
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.node_requirements import Rdma, Topology
+from kubectl_ddp.values.quantity import BadValue, Nodes
+from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.helm import CHARTS, Helm
 from tests.jobs import a_job
 from tests.rendered import store_job, worker_template
@@ -37,12 +37,12 @@ def pod(**changes: Any) -> Any:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_job_in_kueues_queue_begins_suspended_since_kueue_lets_it_go(engine: Engine) -> None:
     objects = rendered(engine=engine, queue="team")
-    root = roots.root_of(objects)
+    root = job_kinds.root_of(objects)
     assert root["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-    assert roots.is_suspend_requested(root)
+    assert job_kinds.is_suspend_requested(root)
     assert "schedulerName" not in worker_template(objects)["spec"]
     assert "kueue.x-k8s.io/queue-name" not in store_job(objects)["metadata"]["labels"]
-    assert not roots.is_suspend_requested(roots.root_of(rendered(engine=engine)))
+    assert not job_kinds.is_suspend_requested(job_kinds.root_of(rendered(engine=engine)))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -51,11 +51,11 @@ def test_the_priority_in_kueues_queue_is_the_jobs_and_not_that_of_its_pods(engin
     label = "kueue.x-k8s.io/priority-class"
     carriers = [item for item in objects if label in item["metadata"].get("labels", {})]
     assert [(item["kind"], item["metadata"]["labels"][label]) for item in carriers] == [
-        (roots.root_of(objects)["kind"], "urgent")
+        (job_kinds.root_of(objects)["kind"], "urgent")
     ]
     assert label not in worker_template(objects)["metadata"]["labels"]
     assert "priorityClassName" not in worker_template(objects)["spec"]
-    plain = roots.root_of(rendered(engine=engine, queue="team", priority="high"))
+    plain = job_kinds.root_of(rendered(engine=engine, queue="team", priority="high"))
     assert label not in plain["metadata"]["labels"]
 
 
@@ -66,10 +66,10 @@ def test_the_jobset_that_a_trainjob_becomes_is_in_no_queue_or_kueue_would_count_
 
 def test_kueue_may_begin_an_elastic_indexed_job_with_the_least_number_of_nodes() -> None:
     partial = {"kueue.x-k8s.io/job-min-parallelism": "2", "kueue.x-k8s.io/job-completions-equal-parallelism": "true"}
-    annotations = roots.root_of(rendered(engine=Engine.JOB, queue="team"))["metadata"]["annotations"]
+    annotations = job_kinds.root_of(rendered(engine=Engine.JOB, queue="team"))["metadata"]["annotations"]
     assert partial.items() <= annotations.items()
     for changes in ({"engine": Engine.JOBSET}, {"engine": Engine.JOB, "nnodes": Nodes(8, 8)}):
-        annotations = roots.root_of(rendered(queue="team", **changes))["metadata"]["annotations"]
+        annotations = job_kinds.root_of(rendered(queue="team", **changes))["metadata"]["annotations"]
         assert not partial.keys() & annotations.keys()
 
 
@@ -89,7 +89,7 @@ def test_kueue_keeps_the_pods_of_each_replica_in_one_domain(engine: Engine) -> N
 
 def annotated(objects: list[Object]) -> dict[str, str]:
     """What Kueue reads about parts of a job and places of its pods."""
-    said = roots.root_of(objects)["metadata"].get("annotations", {})
+    said = job_kinds.root_of(objects)["metadata"].get("annotations", {})
     said |= worker_template(objects)["metadata"]["annotations"]
     return {key: value for key, value in said.items() if key.startswith("kueue.x-k8s.io/")}
 
@@ -220,7 +220,7 @@ def test_volcano_is_told_its_queue_and_the_priority() -> None:
     objects = rendered(gang=Gang.VOLCANO, queue="gpus", priority="high")
     [group] = [item for item in objects if item["kind"] == "PodGroup"]
     assert group["spec"] == {"minMember": 2, "queue": "gpus", "priorityClassName": "high"}
-    root = roots.root_of(objects)
+    root = job_kinds.root_of(objects)
     assert "kueue.x-k8s.io/queue-name" not in root["metadata"]["labels"]
     policy = root["spec"]["runPolicy"]["schedulingPolicy"]
     assert policy == {"minAvailable": 2, "queue": "gpus", "priorityClass": "high"}
@@ -229,7 +229,7 @@ def test_volcano_is_told_its_queue_and_the_priority() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_kai_reads_the_least_number_and_the_queue_where_it_groups_pods(engine: Engine) -> None:
     objects = rendered(engine=engine, gang=Gang.KAI, queue="gpus")
-    looked_at = roots.root_of(objects)["metadata"]
+    looked_at = job_kinds.root_of(objects)["metadata"]
     assert looked_at["annotations"]["kai.scheduler/batch-min-member"] == "2"
     assert looked_at["labels"]["kai.scheduler/queue"] == "gpus"
     if engine is Engine.TRAINJOB:
@@ -244,9 +244,9 @@ def test_kai_reads_the_least_number_and_the_queue_where_it_groups_pods(engine: E
 
 @pytest.mark.parametrize("gang", [gang for gang in Gang if gang not in {Gang.NONE, Gang.KUEUE}])
 def test_the_operator_is_told_the_least_number_of_any_gang(gang: Gang) -> None:
-    policy = roots.root_of(rendered(gang=gang))["spec"]["runPolicy"]
+    policy = job_kinds.root_of(rendered(gang=gang))["spec"]["runPolicy"]
     assert policy["schedulingPolicy"] == {"minAvailable": 2}
-    assert "schedulingPolicy" not in roots.root_of(rendered())["spec"]["runPolicy"]
+    assert "schedulingPolicy" not in job_kinds.root_of(rendered())["spec"]["runPolicy"]
 
 
 def test_a_scheduler_of_another_name_is_used_for_the_workers() -> None:

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label, Path
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.pod import USER
 from kubectl_ddp.render.secret import new_secret, secret_name
 from kubectl_ddp.render.text import to_json
-from kubectl_ddp.roots import ROOTS
-from kubectl_ddp.spec.engine import Engine
-from kubectl_ddp.spec.mounts import Mount
+from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.volumes import Mount
 from tests.helm import CHARTS, Helm
 from tests.jobs import a_job
 from tests.rendered import RUN, templates

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kubectl_ddp.capacity.model import GPU, Gang, Queue, type_of
 from kubectl_ddp.capacity.queues import UNBOUNDED, nodes_within_quota
-from kubectl_ddp.checks.nodes import Machine, ScheduledPod
-from kubectl_ddp.checks.pod_fit import Place
-from kubectl_ddp.checks.pod_requirements import PodRequirements
+from kubectl_ddp.preflight.nodes import Machine, ScheduledPod
+from kubectl_ddp.preflight.pod_fit import Place
+from kubectl_ddp.preflight.pod_requirements import PodRequirements
 
 Shape = Callable[[str, int], tuple[PodRequirements, PodRequirements]]
 """(kind of GPU, GPUs per node) → requirements of a worker pod and of the store's pod."""

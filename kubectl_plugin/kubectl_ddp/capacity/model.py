@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.model import Unknown
-from kubectl_ddp.checks.nodes import Machine
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.preflight.model import Unknown
+from kubectl_ddp.preflight.nodes import Machine
 from kubectl_ddp.render.pod import GPU
-from kubectl_ddp.spec.node_requirements import GPU_PRODUCT
+from kubectl_ddp.values.node_requirements import GPU_PRODUCT
 
 __all__ = ["GPU", "Gang", "Inventory", "Queue", "Share", "type_of"]
 

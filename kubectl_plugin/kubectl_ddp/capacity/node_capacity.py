@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubectl_ddp.capacity.model import type_of
-from kubectl_ddp.checks.nodes import Machine, ScheduledPod, used
-from kubectl_ddp.checks.quantities import Amounts, subtract
-from kubectl_ddp.checks.scheduler_filters import written
+from kubectl_ddp.preflight.nodes import Machine, ScheduledPod, used
+from kubectl_ddp.preflight.quantities import Amounts, subtract
+from kubectl_ddp.preflight.scheduler_filters import written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.capacity.model import Inventory, Queue, Share
-from kubectl_ddp.checks.kueue import cohort_of, groups_of, inactive_reason
-from kubectl_ddp.checks.model import Unknown
-from kubectl_ddp.checks.quantities import PODS, Amounts, milli_values
+from kubectl_ddp.preflight.kueue import cohort_of, groups_of, inactive_reason
+from kubectl_ddp.preflight.model import Unknown
+from kubectl_ddp.preflight.quantities import PODS, Amounts, milli_values
 
 UNBOUNDED: Final = 10**9
 """Number of nodes that a queue without quotas admits."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 from kubectl_ddp.capacity.largest_job import largest
 from kubectl_ddp.capacity.model import GPU, Gang, Queue
 from kubectl_ddp.capacity.node_capacity import NodeCapacity
-from kubectl_ddp.checks.quantities import number
-from kubectl_ddp.json_output import API_VERSION
-from kubectl_ddp.present import NOTHING, Cell, Table
+from kubectl_ddp.preflight.quantities import number
+from kubectl_ddp.status.job_tables import NOTHING, Cell, Table
+from kubectl_ddp.status.json_output import API_VERSION
 
 CPU, MEMORY = "cpu", "memory"
 AMOUNTS: Final[Mapping[str, tuple[str, type]]] = {

@@ -12,28 +12,21 @@ from ddp_trainer.common.enums import CHOICES, RENAMED, renamed_flag
 from ddp_trainer.common.layout_range import MOST_REPLICAS
 from ddp_trainer.common.model_constraints import SCHEDULES
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict
-from kubectl_ddp.cluster.kueue_positions import WORKLOADS
-from kubectl_ddp.cluster.resources import PROVIDERS
-from kubectl_ddp.cluster.submission import PLATFORM_MONITOR
-from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
-from kubectl_ddp.render import choose, code, engines, fabric, failures, gang_scheduling, objects, pod, secret, volumes
-from kubectl_ddp.roots import ROOTS
-from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec import (
-    dns,
-    in_clear,
-    layout,
-    mounts,
-    node_requirements,
-    queues,
-    reference_model,
-    rules,
-    serialization,
-    shared_presets,
-)
+from kubectl_ddp.backends.cluster.http.resources import PROVIDERS
+from kubectl_ddp.backends.cluster.read.kueue_positions import WORKLOADS
+from kubectl_ddp.backends.cluster.write.submission import PLATFORM_MONITOR
+from kubectl_ddp.code import archive
+from kubectl_ddp.code.script import LARGEST_BYTES
+from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.kube.kueue_queue import KUEUE_PRIORITY, KUEUE_QUEUE
+from kubectl_ddp.plan import reference_model
+from kubectl_ddp.render import choose, engines, fabric, failures, gang_scheduling, objects, pod, secret, volumes
+from kubectl_ddp.spec import layout, plaintext_secrets, queues, rules, serialization, shared_presets
 from kubectl_ddp.spec.fields import FIELDS
-from kubectl_ddp.spec.program import TRAINER
 from kubectl_ddp.spec.resolve import DEFAULTS
+from kubectl_ddp.values import dns, node_requirements
+from kubectl_ddp.values import volumes as mounts
+from kubectl_ddp.values.program import TRAINER
 
 RENDERED: Final = f"{names.GROUP}/rendered"
 """Annotation of a release's root object: digest of all values that cannot change during its lifetime."""
@@ -81,8 +74,8 @@ def _pods() -> dict[str, Any]:
         "podSecurity": dict(pod.POD_SECURITY),
         "containerSecurity": dict(pod.CONTAINER_SECURITY),
         "unpack": list(pod.UNPACK),
-        "archive": code.ARCHIVE,
-        "codeHashLength": code.HASH_LENGTH,
+        "archive": archive.ARCHIVE,
+        "codeHashLength": archive.HASH_LENGTH,
         "largestCode": LARGEST_BYTES,
         "runIdLength": objects.PLACEHOLDER_LENGTH,
         "runSecret": {
@@ -148,10 +141,10 @@ def _rules() -> dict[str, Any]:
             "prefixes": list(rules.RESERVED_PREFIXES),
         },
         "secret": {
-            "variable": f"(?i){in_clear.VARIABLE.pattern}",
-            "flag": in_clear.FLAG.pattern,
-            "form": in_clear.FORM.pattern,
-            "harmless": f"^(?:{in_clear.HARMLESS.pattern.removeprefix('(?i)')})$",
+            "variable": f"(?i){plaintext_secrets.VARIABLE.pattern}",
+            "flag": plaintext_secrets.FLAG.pattern,
+            "form": plaintext_secrets.FORM.pattern,
+            "harmless": f"^(?:{plaintext_secrets.HARMLESS.pattern.removeprefix('(?i)')})$",
         },
         "paths": {"ours": [str(path) for path in mounts.OURS], "system": list(mounts.SYSTEM)},
     }

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubectl_ddp.fabrics.registry import AUTO
-from kubectl_ddp.spec import values as v
 from kubectl_ddp.spec.fields import FIELDS, PRESET, Field
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import DEFAULTS
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
+from kubectl_ddp.values import parsers as v
 
 Schema = Mapping[str, Any]
 

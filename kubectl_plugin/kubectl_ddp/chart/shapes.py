@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from kubectl_ddp.spec import quantity, values
 from kubectl_ddp.spec.fields import FIELDS, LABEL, NETWORK, VARIABLE
-from kubectl_ddp.spec.values import Matching
+from kubectl_ddp.values import parsers, quantity
+from kubectl_ddp.values.parsers import Matching
 
 LONGEST: Final = re.compile(r"\(\?=\.\{1,(\d+)\}\$\)")
 """Lookahead that limits the length of a pattern. Go's patterns have no lookahead, so the limit is written
@@ -22,10 +22,10 @@ def shapes() -> dict[str, Any]:
     return {
         "texts": {key: _shape(matching) for key, matching in texts.items()},
         "patterns": {
-            "label": values.LABEL,
-            "subdomain": values.SUBDOMAIN,
-            "qualified": values.QUALIFIED,
-            "labelValue": values.LABEL_VALUE,
+            "label": parsers.LABEL,
+            "subdomain": parsers.SUBDOMAIN,
+            "qualified": parsers.QUALIFIED,
+            "labelValue": parsers.LABEL_VALUE,
             "variable": VARIABLE,
         },
         # As text, because the chart's floating-point numbers would round the larger ones.
@@ -34,7 +34,7 @@ def shapes() -> dict[str, Any]:
         "seconds": dict(quantity.SECONDS),
         "largestBytes": str(quantity.LARGEST_BYTES),
         "largestNodes": quantity.Nodes.LARGEST,
-        "effects": [str(effect) for effect in values.Effect],
+        "effects": [str(effect) for effect in parsers.Effect],
     }
 
 

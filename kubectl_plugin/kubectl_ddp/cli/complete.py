@@ -15,8 +15,8 @@ from typing import Final
 
 import click
 
-from kubectl_ddp.cli.candidates import Candidate, CommandArgs, command_names, flags, values
 from kubectl_ddp.cli.group import root
+from kubectl_ddp.cli.internal.candidates import Candidate, CommandArgs, command_names, flags, values
 
 
 class Directive(IntFlag):

@@ -9,7 +9,7 @@ import click
 
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, DESTRUCTIVE, MEANT, SECTIONS, STOPPING
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.nearest import suggest_close_match
+from kubectl_ddp.util.nearest import suggest_close_match
 
 EPILOG = (
     "Flags follow the command, as with every kubectl plugin. A command that reads a job looks for its name on this "
@@ -94,7 +94,7 @@ def root() -> click.Group:
 def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     """Print the version, as the command ``version`` does."""
     if is_asked:
-        from kubectl_ddp.cli.version import version_text  # noqa: PLC0415 - reads the disk
+        from kubectl_ddp.cli.setup.version import version_text  # noqa: PLC0415 - reads the disk
 
         click.echo(version_text())
         context.exit()

@@ -17,8 +17,8 @@ from ddp_trainer.common.safe_text import redact_text
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
-from kubectl_ddp.invocation import program
-from kubectl_ddp.terminal import escaping
+from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.terminal import escaping
 
 BROKEN_PIPE: Final = 128 + 13
 """Exit code after a closed stdout (EPIPE): the same as for a program ended by SIGPIPE, as kubectl is."""

@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from kubectl_ddp.code import credentials, ignore
+from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.code.credentials import holds_credentials
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.nearest import suggest_file
-from kubectl_ddp.render.code import ARCHIVE, Code
+from kubectl_ddp.util.nearest import suggest_file
 
 LARGEST_BYTES: Final = 2**20 - 2**10
 """Maximum size of the archive in bytes. A ConfigMap holds 1 MiB, including the names of its entries."""

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
-from kubectl_ddp.conditions import holds
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.doctor.model import CheckResult, Verdict
 from kubectl_ddp.doctor.permissions import check_permissions as judge_rights
-from kubectl_ddp.operators import KUEUE, OPERATORS, Operator
-from kubectl_ddp.rights.model import Right
-from kubectl_ddp.rights.table import KINDS, Kind
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import holds
+from kubectl_ddp.kube.controllers import KUEUE, OPERATORS, Operator
+from kubectl_ddp.rbac.model import Right
+from kubectl_ddp.rbac.table import KINDS, Kind
 
 OLDEST: Final = (1, 31)
 """Oldest version with all features of the Indexed Job that we use (success policy)."""
@@ -97,13 +97,13 @@ def _namespace(facts: ClusterFacts) -> CheckResult:
 
 
 def _check_engine_kinds(facts: ClusterFacts) -> Iterator[CheckResult]:
-    for engine, root in roots.ROOTS.items():
+    for engine, root in job_kinds.ROOTS.items():
         if engine not in facts.engines:
             continue
         who = OPERATORS[engine]
         verdict, found, fix = _operator(facts, who) if who.selector else (Verdict.OK, f"{who.name} acts on it", "")
         yield CheckResult(f"engine {engine}", verdict, f"{root.kind} is served; {found}", fix)
-    absent = [engine for engine in roots.ROOTS if engine not in facts.engines]
+    absent = [engine for engine in job_kinds.ROOTS if engine not in facts.engines]
     if absent:
         yield CheckResult("other engines", Verdict.OK, f"{', '.join(absent)} not served; --engine auto takes another")
 

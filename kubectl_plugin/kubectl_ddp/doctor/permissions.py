@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from kubectl_ddp.doctor.model import CheckResult, Verdict
-from kubectl_ddp.rights.model import OWN, Need, Right, summarize_permissions
-from kubectl_ddp.rights.table import SECTIONS, needs
+from kubectl_ddp.rbac.model import OWN, Need, Right, summarize_permissions
+from kubectl_ddp.rbac.table import SECTIONS, needs
 
 MOST_TOLD: Final = 3
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddp_trainer.common.constants import FailureReason
-from kubectl_ddp.evidence import FirstError
 from kubectl_ddp.hang.analysis import HANGING, HangState, Verdict
 from kubectl_ddp.hang.collector import HangSnapshot, RankReport
-from kubectl_ddp.state import JobState
+from kubectl_ddp.status.job_state import JobState
+from kubectl_ddp.status.termination_message import FirstError
 
 HANG_CODE: Final = 14
 """Exit code for a job that hangs, the same as in ``why``."""

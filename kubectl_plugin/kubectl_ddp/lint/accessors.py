@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kubectl_ddp.spec.quantity import BadValue, Memory
+from kubectl_ddp.values.quantity import BadValue, Memory
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from ddp_trainer.common.lint.values import split_list
 from kubectl_ddp.lint import rules_devices, rules_launch, rules_memory, rules_network, rules_placement, rules_security
 from kubectl_ddp.lint.container import Container
 from kubectl_ddp.lint.model import PodFinding, PodRule, Pods, Workload
-from kubectl_ddp.spec.quantity import BadValue, Cpu
+from kubectl_ddp.values.quantity import BadValue, Cpu
 
 RULES: Final[Sequence[PodRule]] = sorted(
     (

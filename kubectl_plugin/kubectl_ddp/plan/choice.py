@@ -9,9 +9,9 @@ from ddp_trainer.common.model_constraints import count_batch_slices, of_micro_ba
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.machine import Machine
 from kubectl_ddp.plan.recomputation import TRIED, Recomputation
+from kubectl_ddp.plan.reference_model import SCHEDULE
 from kubectl_ddp.plan.shape import Shape
 from kubectl_ddp.plan.work import Work
-from kubectl_ddp.spec.reference_model import SCHEDULE
 
 
 @dataclass(frozen=True, slots=True)

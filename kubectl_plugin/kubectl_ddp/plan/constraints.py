@@ -11,7 +11,7 @@ from ddp_trainer.common.option_conflicts import OptionCondition
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.ranking import Refusal
 from kubectl_ddp.plan.recomputation import FLAG, WHAT, Recomputation
-from kubectl_ddp.spec.trainer_options import option_value, option_violations
+from kubectl_ddp.plan.trainer_options import option_value, option_violations
 
 
 def make_constraint(args: Sequence[str]) -> Refusal:

@@ -11,11 +11,11 @@ from typing import Final
 from ddp_trainer.common.enums import OptimizerName
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.recomputation import ALL, FLAG, NOTHING, WHAT, Recomputation
+from kubectl_ddp.plan.reference_model import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULARY, last_flag_value
 from kubectl_ddp.plan.shape import MOST, Shape
+from kubectl_ddp.plan.trainer_options import invalid_options
 from kubectl_ddp.plan.work import MOST as MOST_OF_A_STEP
 from kubectl_ddp.plan.work import Precision, Work
-from kubectl_ddp.spec.reference_model import GLOBAL_BATCH, MODEL, SIZES, TASK, VOCABULARY, last_flag_value
-from kubectl_ddp.spec.trainer_options import invalid_options
 
 MICRO_BATCH: Final = "--micro-batch"
 BATCH_SLICES: Final = "--batch-slices"

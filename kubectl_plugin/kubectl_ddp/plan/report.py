@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from kubectl_ddp.json_output import API_VERSION
 from kubectl_ddp.plan.formatting import count, format_bytes, percent, seconds
 from kubectl_ddp.plan.ranking import Estimate, Plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.work import Work
-from kubectl_ddp.present import NOTHING, Cell, Table
+from kubectl_ddp.status.job_tables import NOTHING, Cell, Table
+from kubectl_ddp.status.json_output import API_VERSION
 
 SHOWN: Final = 8
 """Number of rows per kind of layout in tables that are not complete."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.roots import ROOTS
-from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.values.engine import Engine, Gang
 
 Kind = tuple[str, str]
 """Type of a kind: apiVersion and kind."""

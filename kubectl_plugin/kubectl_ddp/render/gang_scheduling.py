@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kubectl_ddp.queued import KUEUE_PRIORITY, KUEUE_QUEUE
-from kubectl_ddp.spec.engine import Engine, Gang
+from kubectl_ddp.kube.kueue_queue import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.node_requirements import Placement
 from kubectl_ddp.spec.queues import SCHEDULERS, is_kueue_managed
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.node_requirements import Placement
 
 KAI_QUEUE: Final = "kai.scheduler/queue"
 

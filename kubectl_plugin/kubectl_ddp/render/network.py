@@ -6,10 +6,10 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from kubectl_ddp.spec import dns
-from kubectl_ddp.spec.dns import DnsServer
-from kubectl_ddp.spec.metrics_ingress import NAMESPACE_NAME, Reader
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.values import dns
+from kubectl_ddp.values.dns import DnsServer
+from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME, Reader
 
 
 def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:

@@ -7,14 +7,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.common import constants
-from kubectl_ddp.backend import Object
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.code.archive import Code, name_of
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
-from kubectl_ddp.render.code import Code, name_of
 from kubectl_ddp.render.engines import RENDERINGS
-from kubectl_ddp.spec.engine import Engine
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
+from kubectl_ddp.values.engine import Engine
 
 PLACEHOLDER_LENGTH: Final = 12
 DEFAULT_ENGINE: Final = Engine.PYTORCHJOB
@@ -44,7 +44,7 @@ def render(
     api_servers: Sequence[str] = (),
     run_secret: str | None = None,
 ) -> list[Object]:
-    """Return the objects that run ``spec``, in a valid order for creation; ``roots.root_of`` finds the root.
+    """Return the objects that run ``spec``, in a valid order for creation; ``job_kinds.root_of`` finds the root.
 
     Args:
         spec: The job.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.node_requirements import GPU_PRODUCT, Placement
+from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
 
 
 def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
-from kubectl_ddp.render.code import ARCHIVE
+from kubectl_ddp.code.archive import ARCHIVE
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.program import Command, Module, Script
-from kubectl_ddp.spec.values import EnvSource, Toleration
+from kubectl_ddp.values.parsers import EnvSource, Toleration
+from kubectl_ddp.values.program import Command, Module, Script
 
 USER: Final = 65532
 """User and group id in all our images; numeric, because ``runAsNonRoot`` cannot check names."""

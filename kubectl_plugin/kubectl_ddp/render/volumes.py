@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.mounts import Mount, Source
+from kubectl_ddp.values.volumes import Mount, Source
 
 READABLE_BY_GROUP: Final = 0o440
 """Mode of a Secret's files: readable by the pod's group."""

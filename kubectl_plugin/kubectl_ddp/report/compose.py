@@ -9,14 +9,14 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.safe_text import clean_text, redact_object
 from ddp_trainer.common.time_classes import JobTime
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.evidence import load_first_error, workers
-from kubectl_ddp.history import WARNING, TimelineEvent
-from kubectl_ddp.history import history as happenings_of
+from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.report.series import Series
 from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, summarize_series
-from kubectl_ddp.state import FirstError, JobState
+from kubectl_ddp.status.job_state import FirstError, JobState
+from kubectl_ddp.status.termination_message import load_first_error, workers
+from kubectl_ddp.status.timeline import WARNING, TimelineEvent
+from kubectl_ddp.status.timeline import history as happenings_of
 
 MOST_HAPPENINGS: Final = 200
 """Maximum number of events; the latest are kept. A job that fails all night has thousands."""
@@ -106,8 +106,8 @@ def report(
 
 
 def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -> Iterator[Fact]:
-    job, said = snapshot.job, roots.submitted_spec(snapshot.job)
-    kind = roots.kind_of(job)
+    job, said = snapshot.job, job_kinds.submitted_spec(snapshot.job)
+    kind = job_kinds.kind_of(job)
     about = job["metadata"]
     low, high = state.nodes.minimum, state.nodes.maximum
     yield "Program", clean_text(" ".join(redact_object(_program(said))))
@@ -133,7 +133,7 @@ def _program(said: Mapping[str, Any]) -> list[str]:
 def _images(snapshot: Snapshot) -> set[str]:
     pods = workers(snapshot.pods)
     found = {str(each["image"]) for pod in pods for each in pod["spec"].get("containers") or () if each.get("image")}
-    told = roots.submitted_spec(snapshot.job).get("image")
+    told = job_kinds.submitted_spec(snapshot.job).get("image")
     return found or ({str(told)} if told else set())
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from kubectl_ddp.backend import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend, Object, Snapshot
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.evidence import workers
-from kubectl_ddp.parallel import each
 from kubectl_ddp.report.series import Series, read
+from kubectl_ddp.status.termination_message import workers
+from kubectl_ddp.util.concurrency import each
 
 
 def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:

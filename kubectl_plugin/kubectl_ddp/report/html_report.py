@@ -16,14 +16,14 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup
 
-from kubectl_ddp.describe import progress_text, restarts_text
-from kubectl_ddp.history import WARNING
 from kubectl_ddp.report.compose import Report
 from kubectl_ddp.report.heatmap_png import STOPS
 from kubectl_ddp.report.plot_data import GROUPS, STYLE_OF, Heatmap, Plot, build_plots, heatmap
 from kubectl_ddp.report.scale import clock, duration, format_number, since, time_ticks
 from kubectl_ddp.report.time_series import LOST, Kind, RankHistory
-from kubectl_ddp.state import State
+from kubectl_ddp.status.describe import progress_text, restarts_text
+from kubectl_ddp.status.job_state import State
+from kubectl_ddp.status.timeline import WARNING
 from kubectl_ddp.version import version
 
 TEMPLATES: Final = Path(__file__).parent / "templates"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ddp_trainer.common.time_classes import JobTime, Phase
-from kubectl_ddp.present import pluralize
 from kubectl_ddp.report import draw, heatmap_png
 from kubectl_ddp.report.scale import Tick, duration, format_number, scale_of, ticks
 from kubectl_ddp.report.time_series import LOST, JobTimeSeries, RankHistory
 from kubectl_ddp.report.timeline import Values, total
+from kubectl_ddp.status.job_tables import pluralize
 
 
 @dataclass(frozen=True, slots=True)

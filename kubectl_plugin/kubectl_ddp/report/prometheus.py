@@ -18,8 +18,8 @@ from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text, redact_text
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
-from kubectl_ddp.parallel import each
 from kubectl_ddp.report.series import POD, Series
+from kubectl_ddp.util.concurrency import each
 
 PATIENCE_SECONDS: Final = 30.0
 MOST_BYTES: Final = 256 << 20

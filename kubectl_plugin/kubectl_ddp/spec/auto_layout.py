@@ -17,20 +17,20 @@ from kubectl_ddp.plan.nothing import require_feasible_plan
 from kubectl_ddp.plan.ranking import Estimate, Plan, plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.recomputation import NOTHING
-from kubectl_ddp.plan.shape import Shape
-from kubectl_ddp.plan.work import Work
-from kubectl_ddp.spec.fields import PROGRAM_KEYS
-from kubectl_ddp.spec.layout import layouts_by_nodes
-from kubectl_ddp.spec.node_requirements import GPU_PRODUCT
-from kubectl_ddp.spec.quantity import Nodes
-from kubectl_ddp.spec.reference_model import (
+from kubectl_ddp.plan.reference_model import (
     SCHEDULE,
     ReferenceModel,
     last_flag_value,
     reference_model,
     runs_the_trainer,
 )
+from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.plan.work import Work
+from kubectl_ddp.spec.fields import PROGRAM_KEYS
+from kubectl_ddp.spec.layout import layouts_by_nodes
 from kubectl_ddp.spec.serialization import make_program
+from kubectl_ddp.values.node_requirements import GPU_PRODUCT
+from kubectl_ddp.values.quantity import Nodes
 
 YOURSELF: Final = "Name a layout, as in --parallel shard=8; 'kubectl ddp plan' compares them for any model and GPU."
 

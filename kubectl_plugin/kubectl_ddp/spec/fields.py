@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from ddp_trainer.common.parallel_dims import WRITTEN
 from kubectl_ddp.fabrics.registry import AUTO, NONE
-from kubectl_ddp.spec import values as v
-from kubectl_ddp.spec.dns import DEFAULT, DnsServer
-from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.fabric import parse_fabric
 from kubectl_ddp.spec.layout import parse_layouts
-from kubectl_ddp.spec.metrics_ingress import parse_ingress_peers
-from kubectl_ddp.spec.mounts import Mount, SecretFiles
-from kubectl_ddp.spec.node_requirements import MIG_PROFILE, Rdma, Topology
-from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes, parse_seconds
-from kubectl_ddp.spec.values import Egress, EnvSource, Raw, SecretKey, Toleration
+from kubectl_ddp.values import parsers as v
+from kubectl_ddp.values.dns import DEFAULT, DnsServer
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.metrics_ingress import parse_ingress_peers
+from kubectl_ddp.values.node_requirements import MIG_PROFILE, Rdma, Topology
+from kubectl_ddp.values.parsers import Egress, EnvSource, Raw, SecretKey, Toleration
+from kubectl_ddp.values.quantity import Cpu, Memory, Nodes, parse_seconds
+from kubectl_ddp.values.volumes import Mount, SecretFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from typing import Final
 import yaml
 
 from kubectl_ddp.errors import NotFound, UsageError
-from kubectl_ddp.nearest import suggest_file
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
-from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
-from kubectl_ddp.spec.values import Raw
+from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.util.nearest import suggest_file
+from kubectl_ddp.values.parsers import Raw
 
 LARGEST_BYTES: Final = 2**20
 STANDARD_INPUT: Final = "-"

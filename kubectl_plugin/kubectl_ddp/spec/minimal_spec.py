@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.derive import DefaultingContext
+from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.serialization import spec_to_dict
+from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 
 KEPT: Final = frozenset({"name", "namespace", "image", *PROGRAM_KEYS})
 """Keys that are always kept, since their defaults may change over time."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import rules
-from kubectl_ddp.spec.dns import DnsServer
-from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.metrics_ingress import MONITORING, Reader
-from kubectl_ddp.spec.mounts import Mount, SecretFiles
-from kubectl_ddp.spec.node_requirements import Rdma, Topology
-from kubectl_ddp.spec.program import Program
-from kubectl_ddp.spec.quantity import Cpu, Memory, Nodes
-from kubectl_ddp.spec.values import Egress, EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.dns import DnsServer
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
+from kubectl_ddp.values.node_requirements import Rdma, Topology
+from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.program import Program
+from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.values.volumes import Mount, SecretFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class JobSpec:
     egress: Egress = Egress.OPEN
     """Allowed egress of the pods."""
     dns: tuple[DnsServer, ...] = ()
-    """DNS servers for closed egress; empty for :data:`kubectl_ddp.spec.dns.DEFAULT`."""
+    """DNS servers for closed egress; empty for :data:`kubectl_ddp.values.dns.DEFAULT`."""
 
     def __post_init__(self) -> None:
         rules.check(self)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import fabric
-from kubectl_ddp.spec.engine import Engine, Gang
 from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.values.engine import Engine, Gang
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec

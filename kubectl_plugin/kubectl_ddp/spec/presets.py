@@ -8,8 +8,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import Path
 from ddp_trainer.common.lint import sources
-from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
-from kubectl_ddp.spec.values import Raw
+from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.values.parsers import Raw
 
 
 @dataclass(frozen=True, slots=True)

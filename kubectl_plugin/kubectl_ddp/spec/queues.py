@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.engine import Gang
+from kubectl_ddp.values.engine import Gang
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec

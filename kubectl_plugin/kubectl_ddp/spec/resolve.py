@@ -10,19 +10,19 @@ from typing import Any, Final
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.fabrics.registry import AUTO
 from kubectl_ddp.spec import fabric
-from kubectl_ddp.spec.derive import RULES, DefaultingContext, Values
+from kubectl_ddp.spec.defaults import RULES, DefaultingContext, Values
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.layout import AUTO as PLANNED
-from kubectl_ddp.spec.metrics_ingress import MONITORING
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.origin import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.presets import PRESETS, Preset
-from kubectl_ddp.spec.quantity import BadValue
 from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
 from kubectl_ddp.spec.spec_warning import SpecWarning
-from kubectl_ddp.spec.values import Raw, text
+from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.values.metrics_ingress import MONITORING
+from kubectl_ddp.values.parsers import Raw, text
+from kubectl_ddp.values.quantity import BadValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec import fabric, layout, mounts, node_requirements, queues
-from kubectl_ddp.spec.in_clear import in_clear
-from kubectl_ddp.spec.program import Command, Module
-from kubectl_ddp.spec.reference_model import last_flag_value, runs_the_trainer
+from kubectl_ddp.plan.reference_model import last_flag_value, runs_the_trainer
+from kubectl_ddp.plan.trainer_options import invalid_options
+from kubectl_ddp.spec import fabric, layout, queues
+from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.spec_warning import SpecWarning
-from kubectl_ddp.spec.trainer_options import invalid_options
+from kubectl_ddp.values import node_requirements, volumes
+from kubectl_ddp.values.program import Command, Module
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -190,7 +191,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _time_is_enough,
     node_requirements.gpu_type_is_of_a_gpu,
     node_requirements.validate_unique_topology,
-    mounts.paths_are_free,
+    volumes.paths_are_free,
     queues.the_gang_has_a_queue,
     queues.the_priority_has_a_queue,
     fabric.fits_the_nodes,

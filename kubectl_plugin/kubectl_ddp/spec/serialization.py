@@ -11,9 +11,9 @@ from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.program import Command, Module, Script
-from kubectl_ddp.spec.quantity import BadValue
-from kubectl_ddp.spec.values import Raw
+from kubectl_ddp.values.parsers import Raw
+from kubectl_ddp.values.program import Command, Module, Script
+from kubectl_ddp.values.quantity import BadValue
 
 API_VERSION: Final = f"{GROUP}/v1"
 KIND: Final = "Job"

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from kubectl_ddp.backend import Snapshot
-from kubectl_ddp.exposition import Samples
-from kubectl_ddp.ranks import RankState, rank_states
-from kubectl_ddp.state import JobState, job_state
-from kubectl_ddp.stragglers import slowdown_by_rank
+from kubectl_ddp.backends.base import Snapshot
+from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.metrics_parser import Samples
+from kubectl_ddp.status.rank_status import RankState, rank_states
+from kubectl_ddp.status.stragglers import slowdown_by_rank
 
 RATE_SECONDS: Final = 5.0
 """Window of rates, in seconds."""

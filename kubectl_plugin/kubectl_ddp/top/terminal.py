@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final, Self
 
-from kubectl_ddp.terminal import escape_text, raw
+from kubectl_ddp.util.terminal import escape_text, raw
 
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l\033[2J"
 """Alternate screen, hidden cursor, no line wrapping."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubectl_ddp.describe import no_progress_text, progress_text, restarts_text
-from kubectl_ddp.present import Style, number, percent, state_cell
-from kubectl_ddp.state import JobState
-from kubectl_ddp.stragglers import stragglers
+from kubectl_ddp.status.describe import no_progress_text, progress_text, restarts_text
+from kubectl_ddp.status.job_state import JobState
+from kubectl_ddp.status.job_tables import Style, number, percent, state_cell
+from kubectl_ddp.status.stragglers import stragglers
 from kubectl_ddp.top.ansi_truncate import cut
 from kubectl_ddp.top.phase_bar import LEGEND
 from kubectl_ddp.top.rate_window import step_seconds

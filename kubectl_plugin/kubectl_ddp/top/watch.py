@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kubectl_ddp.backend import Backend
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound
-from kubectl_ddp.present import Style, duration
-from kubectl_ddp.scrape import scrape
+from kubectl_ddp.observe.scrape import scrape
+from kubectl_ddp.status.job_tables import Style, duration
 from kubectl_ddp.top.rate_window import RateWindow
 from kubectl_ddp.top.sparkline import sparkline
 from kubectl_ddp.top.terminal import Terminal

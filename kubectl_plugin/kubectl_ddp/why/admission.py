@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
-from kubectl_ddp.conditions import holds
-from kubectl_ddp.invocation import location_flags, program
-from kubectl_ddp.operators import OPERATORS
-from kubectl_ddp.queued import KUEUE_QUEUE
-from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import holds
+from kubectl_ddp.kube.controllers import OPERATORS
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts, format_event, has_label, line_of, message_of
 from kubectl_ddp.why.model import Cause, Finding
 
@@ -33,9 +33,9 @@ def operator(facts: Facts) -> Iterator[Finding]:
         return
     is_known = bool(facts.job.get("status") or facts.snapshot.pods or facts.has_root_events)
     is_untouched = not is_known and not _is_suspended_or_queued(facts.job)
-    kind = roots.kind_of(facts.job) or roots.PYTORCHJOB
+    kind = job_kinds.kind_of(facts.job) or job_kinds.PYTORCHJOB
     who = OPERATORS[kind.engine]
-    left_to = next((text for path in _MANAGED_BY if (text := roots.at(facts.job, path))), "")
+    left_to = next((text for path in _MANAGED_BY if (text := job_kinds.at(facts.job, path))), "")
     if is_untouched and left_to and left_to not in who.managers:
         yield Finding(
             cause=Cause.OPERATOR,
@@ -72,7 +72,7 @@ def subject_of(name: str) -> str:
 
 
 def _is_suspended_or_queued(job: Object) -> bool:
-    return roots.is_suspend_requested(job) or bool(has_label(job, KUEUE_QUEUE))
+    return job_kinds.is_suspend_requested(job) or bool(has_label(job, KUEUE_QUEUE))
 
 
 def _operator_problems(facts: Facts) -> list[str]:
@@ -97,7 +97,7 @@ def state_of(pod: Object) -> str:
 
 def job_suspension(facts: Facts) -> Iterator[Finding]:
     """Check whether the job is suspended."""
-    if facts.is_over or not roots.is_suspend_requested(facts.job) or has_label(facts.job, KUEUE_QUEUE):
+    if facts.is_over or not job_kinds.is_suspend_requested(facts.job) or has_label(facts.job, KUEUE_QUEUE):
         return
     if INCOMPLETE in (facts.job["metadata"].get("annotations") or {}):
         yield Finding(

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ddp_trainer.common.safe_text import clean_text
-from kubectl_ddp import evidence, roots
-from kubectl_ddp.attribution import Attribution, distinct, event_timestamp
-from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.conditions import condition_of
-from kubectl_ddp.exposition import Samples
+from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.hang.collector import HangSnapshot
-from kubectl_ddp.related_objects import RelatedKind, RelatedObjects
-from kubectl_ddp.state import JobState, State
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.event_owner import Attribution, distinct, event_timestamp
+from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.status import termination_message
+from kubectl_ddp.status.job_state import JobState, State
+from kubectl_ddp.status.metrics_parser import Samples
 
 RECENT_SECONDS: Final = 120.0
 """Seconds without trouble after which a job without step metrics counts as recovered."""
@@ -86,7 +87,7 @@ class Facts:
     @property
     def workers(self) -> list[Object]:
         """Worker pods that are not being deleted."""
-        return evidence.workers(self.pods)
+        return termination_message.workers(self.pods)
 
     @property
     def is_on_cluster(self) -> bool:
@@ -138,7 +139,7 @@ class Facts:
     @property
     def has_missing_pods(self) -> bool:
         """True if there are fewer worker pods than requested."""
-        is_wanted = not self.is_over and not roots.is_suspend_requested(self.job)
+        is_wanted = not self.is_over and not job_kinds.is_suspend_requested(self.job)
         return is_wanted and len(self.workers) < self.state.nodes.desired
 
     def containers(self) -> Iterator[Container]:

@@ -8,14 +8,20 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.gpu_faults import cause_line, fault_in
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object
-from kubectl_ddp.conditions import condition_of
+from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import InfrastructureFailed, JobFailed
-from kubectl_ddp.evidence import FirstError, crash_message, describe_exit_code, error_of, load_first_error
-from kubectl_ddp.invocation import location_flags, program
-from kubectl_ddp.related_objects import RelatedKind
-from kubectl_ddp.state import State
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.status.job_state import State
+from kubectl_ddp.status.termination_message import (
+    FirstError,
+    crash_message,
+    describe_exit_code,
+    error_of,
+    load_first_error,
+)
+from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding
 
@@ -165,7 +171,7 @@ def first_error(facts: Facts) -> Iterator[Finding]:
 
 def _unknown_failure(facts: Facts) -> Iterator[Finding]:
     """Check for a failed job, or a container that fails repeatedly, without an error report of a rank."""
-    failed = roots.conditions(facts.job).get("Failed")
+    failed = job_kinds.conditions(facts.job).get("Failed")
     crashed = [(pod, how) for pod in facts.pods if (how := crash_message(pod))]
     if failed is None and not crashed:
         return

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Backend, Object, Snapshot
-from kubectl_ddp.conditions import condition_of
+from kubectl_ddp.backends.base import Backend, Object, Snapshot
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.evidence import stores, workers
-from kubectl_ddp.future import Future
 from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
-from kubectl_ddp.parallel import each
-from kubectl_ddp.queued import KUEUE_QUEUE
-from kubectl_ddp.related_objects import RelatedKind
-from kubectl_ddp.scrape import scrape
-from kubectl_ddp.state import job_state
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.observe.scrape import scrape
+from kubectl_ddp.status.job_state import job_state
+from kubectl_ddp.status.termination_message import stores, workers
+from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.future import Future
 from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
 
 LINES: Final = 200
@@ -69,11 +69,11 @@ def related_kinds(snapshot: Snapshot) -> frozenset[RelatedKind]:
 
 
 def _is_over(snapshot: Snapshot) -> bool:
-    return bool({"Succeeded", "Failed"} & roots.conditions(snapshot.job).keys())
+    return bool({"Succeeded", "Failed"} & job_kinds.conditions(snapshot.job).keys())
 
 
 def _has_missing_pods(snapshot: Snapshot) -> bool:
-    return not _is_over(snapshot) and len(workers(snapshot.pods)) < roots.desired_nodes(snapshot.job)
+    return not _is_over(snapshot) and len(workers(snapshot.pods)) < job_kinds.desired_nodes(snapshot.job)
 
 
 def _has_unscheduled_pods(snapshot: Snapshot) -> bool:

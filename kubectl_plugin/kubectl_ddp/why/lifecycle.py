@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kubectl_ddp import roots
-from kubectl_ddp.describe import summary_text
-from kubectl_ddp.invocation import location_flags, program
-from kubectl_ddp.state import State
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.status.describe import summary_text
+from kubectl_ddp.status.job_state import State
+from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause, Finding
 
@@ -56,7 +56,7 @@ def engine_lost(facts: Facts) -> Iterator[Finding]:
 
 def deadline(facts: Facts) -> Iterator[Finding]:
     """Check whether the job exceeded its deadline."""
-    failed = roots.conditions(facts.job).get("Failed") or {}
+    failed = job_kinds.conditions(facts.job).get("Failed") or {}
     text = f"{failed.get('reason', '')} {failed.get('message', '')}"
     if "DeadlineExceeded" in text or "deadline" in text.lower():
         yield Finding(

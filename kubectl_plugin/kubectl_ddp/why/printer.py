@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.json_output import API_VERSION
-from kubectl_ddp.present import Style, duration, state_cell
+from kubectl_ddp.status.job_tables import Style, duration, state_cell
+from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Finding
 

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kubectl_ddp import roots
-from kubectl_ddp.attribution import event_timestamp
-from kubectl_ddp.backend import Object
-from kubectl_ddp.evidence import stores, workers
-from kubectl_ddp.invocation import location_flags, program
-from kubectl_ddp.present import duration
-from kubectl_ddp.related_objects import RelatedKind
-from kubectl_ddp.timestamps import epoch
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.event_owner import event_timestamp
+from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.status.job_tables import duration
+from kubectl_ddp.status.termination_message import stores, workers
+from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.failing import disruption, disruption_reason, pods_of_events
 from kubectl_ddp.why.model import Cause, Finding
@@ -56,7 +56,7 @@ def pod_eviction(facts: Facts) -> Iterator[Finding]:
 
 def deleted(facts: Facts) -> Iterator[Finding]:
     """Check whether a pod of the job was deleted by a user or program."""
-    if facts.is_over or roots.is_suspend_requested(facts.job) or "deletionTimestamp" in facts.job["metadata"]:
+    if facts.is_over or job_kinds.is_suspend_requested(facts.job) or "deletionTimestamp" in facts.job["metadata"]:
         return
     leaving = (
         [] if _has_desired_pods(facts) else [pod for pod in _terminating_pods(facts) if not disruption_reason(pod)]

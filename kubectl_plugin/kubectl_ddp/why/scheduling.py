@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kubectl_ddp.backend import Object
-from kubectl_ddp.checks.nodes import parse_nodes, scheduled_pods, used
-from kubectl_ddp.checks.pod_requirements import pod_requirements
-from kubectl_ddp.checks.scheduler_filters import (
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.preflight.nodes import parse_nodes, scheduled_pods, used
+from kubectl_ddp.preflight.pod_requirements import pod_requirements
+from kubectl_ddp.preflight.scheduler_filters import (
     check_free_resources,
     check_tolerations,
     has_the_labels,
     is_large_enough,
     is_one_of_the_named,
 )
-from kubectl_ddp.conditions import condition_of
-from kubectl_ddp.invocation import program
-from kubectl_ddp.related_objects import RelatedKind
+from kubectl_ddp.util.invocation import program
 from kubectl_ddp.why.facts import Facts, claims_of, format_event, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding
 

@@ -10,7 +10,7 @@ import pytest
 
 from ddp_trainer.common.constants import Exit
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.evidence import describe_exit_code
+from kubectl_ddp.status.termination_message import describe_exit_code
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/exit-codes.md").read_text(encoding="utf-8")
 OF_PODS, OF_COMMANDS = PAGE.split("## Of `kubectl ddp`")

@@ -7,7 +7,7 @@ from typing import Final
 
 from kubectl_ddp.render.engines import job, jobset, pytorchjob, trainjob
 from kubectl_ddp.render.engines.engine import EngineTemplates
-from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.values.engine import Engine
 
 RENDERINGS: Final[Mapping[Engine, EngineTemplates]] = {
     Engine.PYTORCHJOB: pytorchjob.RENDERING,

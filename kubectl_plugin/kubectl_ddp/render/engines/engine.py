@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddp_trainer.common import constants
-from kubectl_ddp.roots import Root
+from kubectl_ddp.kube.job_kinds import Root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubectl_ddp import roots
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render.engines.engine import EngineTemplates
 
 RENDERING: Final = EngineTemplates(
-    root=roots.JOB, template="job.yaml.j2", beside=("nodes-service.yaml.j2",), has_subdomain=True
+    root=job_kinds.JOB, template="job.yaml.j2", beside=("nodes-service.yaml.j2",), has_subdomain=True
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubectl_ddp import roots
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render.engines.engine import EngineTemplates
 
-RENDERING: Final = EngineTemplates(root=roots.JOBSET, template="jobset.yaml.j2")
+RENDERING: Final = EngineTemplates(root=job_kinds.JOBSET, template="jobset.yaml.j2")

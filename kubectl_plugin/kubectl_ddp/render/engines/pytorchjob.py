@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubectl_ddp import roots
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render.engines.engine import EngineTemplates
 
-RENDERING: Final = EngineTemplates(root=roots.PYTORCHJOB, template="pytorchjob.yaml.j2", restart_policy=None)
+RENDERING: Final = EngineTemplates(root=job_kinds.PYTORCHJOB, template="pytorchjob.yaml.j2", restart_policy=None)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubectl_ddp import roots
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render.engines.engine import EngineTemplates
 
 RENDERING: Final = EngineTemplates(
-    root=roots.TRAINJOB,
+    root=job_kinds.TRAINJOB,
     template="trainjob.yaml.j2",
     before=("training-runtime.yaml.j2",),
     container="node",

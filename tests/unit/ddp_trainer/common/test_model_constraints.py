@@ -19,8 +19,8 @@ from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches
 from ddp_trainer.train.tasks.text import VOCABULARY
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec import reference_model
-from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.plan import reference_model
+from kubectl_ddp.values.quantity import Nodes
 from tests.jobs import a_job
 
 

@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.cli.prepare import check_local
+from kubectl_ddp.cli.internal.job_builder import check_local
 from kubectl_ddp.cli.run import run
+from kubectl_ddp.code.script import LARGEST_BYTES
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.script import LARGEST_BYTES
-from kubectl_ddp.spec.engine import Gang
 from kubectl_ddp.spec.fields import FIELDS, PRESET
-from kubectl_ddp.spec.values import EnvSource, SecretKey
+from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from tests.jobs import a_job
 
 JOB_FILE = """\

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from kubectl_ddp import roots
-from kubectl_ddp.backends import local_jobs_directory
+from kubectl_ddp.backends.select import local_jobs_directory
 from kubectl_ddp.cli.run import run
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from tests import kube_objects
 from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
@@ -43,7 +43,7 @@ def server(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """The same machine with a cluster that has the job ``digits``."""
     with serving(ApiServer()) as made:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(here, made.url)))
-        root = roots.root_of(render(a_job(), "run1"))
+        root = job_kinds.root_of(render(a_job(), "run1"))
         root["metadata"] |= {"creationTimestamp": kube_objects.CREATED}
         root["status"] = {"conditions": [kube_objects.condition("Running")]}
         made.put(JOB, root)

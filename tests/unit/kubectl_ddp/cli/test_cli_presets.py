@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.cli.candidates import OFFERS, CommandArgs
 from kubectl_ddp.cli.group import root
+from kubectl_ddp.cli.internal.candidates import OFFERS, CommandArgs
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.spec.presets import PRESETS

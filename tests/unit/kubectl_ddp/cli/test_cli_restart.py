@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp import roots
-from kubectl_ddp.backend import Object, Snapshot
-from kubectl_ddp.cli.options import Options
-from kubectl_ddp.cli.restart import restart_job
+from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.jobs.restart import restart_job
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
-from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.values.engine import Engine
 from tests.jobs import a_job
 from tests.kube_objects import CREATED, condition, snapshot
 from tests.scripted_backend import ScriptedBackend
@@ -45,12 +45,12 @@ class Failing(ScriptedBackend):
         """There is a new job."""
         del name
         self.renewed.append(objects)
-        self._moments = [seen("Running", roots.root_of(list(objects)))]
+        self._moments = [seen("Running", job_kinds.root_of(list(objects)))]
 
 
 def seen(kind: str, root: Object | None = None) -> Snapshot:
     """The job in a condition."""
-    root = root or roots.root_of(render(SPEC, "run1"))
+    root = root or job_kinds.root_of(render(SPEC, "run1"))
     root["metadata"] |= {"uid": "u-1", "creationTimestamp": CREATED}
     return snapshot(root | {"status": {"conditions": [condition(kind)]}})
 
@@ -71,5 +71,5 @@ def test_a_job_that_fails_while_it_is_being_stopped_is_said_to_get_a_new_run(
     document = json.loads(capsys.readouterr().out)
     assert document["effect"] == became
     [objects] = place.renewed
-    assert document["runId"] == roots.root_of(list(objects))["metadata"]["labels"][Label.RUN_ID]
+    assert document["runId"] == job_kinds.root_of(list(objects))["metadata"]["labels"][Label.RUN_ID]
     assert document["runId"] != "run1"

@@ -8,15 +8,15 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.layout_range import LayoutRange
-from kubectl_ddp import roots
-from kubectl_ddp.cli.scale import left_over
+from kubectl_ddp.cli.jobs.scale import left_over
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
-from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.values.quantity import Nodes
 from tests.jobs import a_job
 
 
 def submitted(**changes: Any) -> Any:
-    return roots.root_of(render(a_job(nnodes=Nodes(2, 4), nproc=1, **changes), "run1"))
+    return job_kinds.root_of(render(a_job(nnodes=Nodes(2, 4), nproc=1, **changes), "run1"))
 
 
 def test_ranks_that_make_no_whole_replica_are_told() -> None:

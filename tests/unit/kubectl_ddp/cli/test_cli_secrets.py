@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.spec.in_clear import in_clear
-from kubectl_ddp.spec.program import Command
+from kubectl_ddp.spec.plaintext_secrets import in_clear
+from kubectl_ddp.values.program import Command
 from tests.jobs import a_job
 
 FORMS = (

@@ -56,7 +56,9 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 def test_help_imports_no_command() -> None:
     names = imported("kubectl_ddp.__main__", "--help")
     assert not {
-        name for name in names if name.startswith(("kubectl_ddp.cli.submit", "kubectl_ddp.spec", "kubectl_ddp.local"))
+        name
+        for name in names
+        if name.startswith(("kubectl_ddp.cli.jobs.submit", "kubectl_ddp.spec", "kubectl_ddp.backends.local"))
     }
 
 

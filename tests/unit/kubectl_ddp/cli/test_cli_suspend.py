@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp import roots
-from kubectl_ddp.cli.suspend import keeps_checkpoints_in_pods
+from kubectl_ddp.cli.jobs.suspend import keeps_checkpoints_in_pods
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
-from kubectl_ddp.spec.engine import Engine
+from kubectl_ddp.values.engine import Engine
 from tests.jobs import a_job
 
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
@@ -18,5 +18,5 @@ ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 def test_progress_goes_with_the_pods_unless_there_is_a_claim_whatever_the_engine(
     engine: Engine, claim: str | None
 ) -> None:
-    job = roots.root_of(render(a_job(engine=engine, checkpoint_claim=claim), "run1"))
+    job = job_kinds.root_of(render(a_job(engine=engine, checkpoint_claim=claim), "run1"))
     assert keeps_checkpoints_in_pods(job) is (claim is None)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends import Where
-from kubectl_ddp.cli import candidates
+from kubectl_ddp.backends.select import Where
 from kubectl_ddp.cli.complete import CompletionResult, Directive, complete
+from kubectl_ddp.cli.internal import candidates
 from kubectl_ddp.cli.registry import COMMANDS
-from kubectl_ddp.waiting import GOALS
+from kubectl_ddp.observe.waiting import GOALS
 
 BIN = Path(sys.executable).parent
 COMPLETE = BIN / "kubectl_complete-ddp"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.code import pack
+from kubectl_ddp.code.script import read_script
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.script import read_script
 from tests.archives import names_in
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIBOgIBAAJBAKj34GkxFhD90vcN\n-----END RSA PRIVATE KEY-----\n"

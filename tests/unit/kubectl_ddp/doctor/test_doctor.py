@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.doctor import client, cluster
+from kubectl_ddp.cli.setup import client
+from kubectl_ddp.doctor import cluster
 from kubectl_ddp.doctor.model import CheckResult, Verdict
-from kubectl_ddp.rights.model import EVERYWHERE, Right
+from kubectl_ddp.rbac.model import EVERYWHERE, Right
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
 SICK = READY | {"status": {}}

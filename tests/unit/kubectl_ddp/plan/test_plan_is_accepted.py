@@ -19,7 +19,7 @@ from ddp_trainer.train.tasks.text import VOCABULARY
 from kubectl_ddp.plan.job_args import parse_job_args
 from kubectl_ddp.plan.machine import GPUS, RESERVED_BYTES, Machine
 from kubectl_ddp.plan.ranking import plan
-from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.values.quantity import Nodes
 from tests.jobs import a_job
 
 PROGRAMS: Final = {

@@ -10,10 +10,10 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
-from kubectl_ddp.spec.program import Module
-from kubectl_ddp.spec.quantity import Nodes
 from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
+from kubectl_ddp.values.program import Module
+from kubectl_ddp.values.quantity import Nodes
 from tests.jobs import a_job
 
 INTERLEAVED: Final = ("train", "--task", "text", "--model", "gpt:layers=8", "--pipeline-schedule", "interleaved")

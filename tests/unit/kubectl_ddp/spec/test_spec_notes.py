@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.spec.engine import Engine, Gang
-from kubectl_ddp.spec.node_requirements import Rdma
 from kubectl_ddp.spec.notes import spec_notes
-from kubectl_ddp.spec.quantity import Nodes
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.node_requirements import Rdma
+from kubectl_ddp.values.quantity import Nodes
 from tests.jobs import a_job
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.errors import DdpError, PreflightFailed, UsageError
-from kubectl_ddp.spec.derive import DefaultingContext
-from kubectl_ddp.spec.origin import Given, Kind, Origin
+from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import Resolved, resolve
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
+from kubectl_ddp.spec.value_source import Given, Kind, Origin
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 LARGE = "train --task text --model gpt:layers=32,heads=32,width=4096 --window 2048 --global-batch 64 --precision bf16"

@@ -8,12 +8,12 @@ import pytest
 
 from ddp_trainer.common.constants import SWITCHES, Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.mounts import Mount, SecretFiles
-from kubectl_ddp.spec.node_requirements import Topology
-from kubectl_ddp.spec.program import Module
-from kubectl_ddp.spec.quantity import Memory, Nodes
 from kubectl_ddp.spec.rules import warnings
-from kubectl_ddp.spec.values import SecretKey
+from kubectl_ddp.values.node_requirements import Topology
+from kubectl_ddp.values.parsers import SecretKey
+from kubectl_ddp.values.program import Module
+from kubectl_ddp.values.quantity import Memory, Nodes
+from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.jobs import a_job
 
 

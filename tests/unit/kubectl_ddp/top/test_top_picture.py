@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from kubectl_ddp.exposition import parse
-from kubectl_ddp.present import Cell, Style
-from kubectl_ddp.ranks import RankActivity, RankState
-from kubectl_ddp.state import JobState, job_state
-from kubectl_ddp.stragglers import RATIO, slowdown_by_rank, stragglers
+from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.job_tables import Cell, Style
+from kubectl_ddp.status.metrics_parser import parse
+from kubectl_ddp.status.rank_status import RankActivity, RankState
+from kubectl_ddp.status.stragglers import RATIO, slowdown_by_rank, stragglers
 from kubectl_ddp.top.ansi_truncate import cut
 from kubectl_ddp.top.rate_window import JUDGED_SECONDS, RateWindow
 from kubectl_ddp.top.rows import rows_of

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label, Role
-from kubectl_ddp.backend import Object
-from kubectl_ddp.related_objects import RelatedKind
-from kubectl_ddp.timestamps import epoch
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts
 from kubectl_ddp.why.model import Cause

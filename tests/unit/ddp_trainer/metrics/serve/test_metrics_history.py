@@ -16,7 +16,7 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.serve import history_format
 from ddp_trainer.metrics.serve.history import FILE, FIRST_SECONDS, MOST_READINGS, History
 from ddp_trainer.process.recorder import RankRecorder
-from kubectl_ddp import history_log
+from kubectl_ddp.status import history_log
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))
 LOSS = (Metric.LOSS.value, ())

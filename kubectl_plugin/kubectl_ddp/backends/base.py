@@ -1,0 +1,193 @@
+"""Protocol of a place where jobs run, implemented for clusters and for this machine.
+
+Both implementations return the same Kubernetes-shaped JSON, so state, tables and waiting are written once. ``local``
+stores these objects in files. ``cluster`` reads them from an API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from kubectl_ddp.capacity.model import Inventory
+    from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+    from kubectl_ddp.preflight.model import Facts as Known
+    from kubectl_ddp.preflight.model import Subject
+    from kubectl_ddp.render.choose import Facts
+    from kubectl_ddp.spec.model import JobSpec
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON: apiVersion, kind, metadata, spec, status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Position of a job in a queue of Kueue."""
+
+    name: str
+    """Name of the LocalQueue."""
+    is_admitted: bool
+    """True if Kueue has admitted the job. Kueue may evict it later."""
+    position: int | None = None
+    """Position among the jobs that wait for the same quota, from 1. ``None`` if it does not wait or the position is
+    unknown.
+    """
+    is_held: bool = False
+    """True if the job is suspended through Kueue (``active: false``) and waits only to be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects of one job at one moment."""
+
+    job: Object
+    """Root object (for example a PyTorchJob), with its status."""
+    pods: tuple[Object, ...]
+    """Worker and store pods, with their status. The label ``contract.Label.ROLE`` distinguishes them."""
+    events: tuple[Object, ...] = ()
+    """Events about the job and its pods, oldest first."""
+    queued: Queued | None = None
+    """Position in a queue; ``None`` if the job is in no queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecCommand:
+    """Program that replaces this process: it takes over the terminal and signals, and its exit code is ours."""
+
+    words: tuple[str, ...]
+    environ: Mapping[str, str] | None = None
+    """Environment of the program (default: that of this process)."""
+    directory: str | None = None
+    """Working directory (default: that of this process)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Command to run inside a pod's container."""
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    """Environment variables, in addition to those of the container."""
+    stdin: bool = False
+    """True if the command reads our standard input."""
+    terminal: bool = False
+    """True if the command is interactive and needs a terminal."""
+
+
+class Backend(Protocol):
+    """Place where jobs run. Methods raise only the errors of :mod:`kubectl_ddp.errors`."""
+
+    where: str
+    """``local``, or name of the kubeconfig context."""
+    namespace: str
+    """Namespace of the jobs; empty on this machine."""
+
+    def facts(self) -> Facts | None:
+        """Return the properties of the place that affect how a job is rendered; ``None`` if nothing depends on them."""
+
+    def api_servers(self) -> tuple[str, ...]:
+        """Return the addresses from which the API servers connect to pods; empty if there are none or reading them is
+        denied.
+        """
+
+    def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known] | None:
+        """Read what the checks need to decide if a job can run here; ``None`` if the place has no checks."""
+
+    def inventory(self) -> Inventory:
+        """Return the data that determines free capacity, and a note for each part that may not be read."""
+
+    def submit(self, objects: Sequence[Object]) -> None:
+        """Create the objects of a rendered job: the root object first, the rest owned by it. Raises AlreadyExists."""
+
+    def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
+        """Return all jobs of ``kubectl ddp`` in this place, oldest first."""
+
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
+        """Return one job, without its events if ``events`` is false. Raises NotFound."""
+
+    def watch(self, name: str) -> Iterator[Snapshot]:
+        """Yield the job now, and again after each change of the job or its pods. Ends when the job is deleted."""
+
+    def events(self, name: str) -> list[Object]:
+        """Return the events about a job and all objects created for it, oldest first. Raises NotFound.
+
+        Events of deleted pods are included.
+        """
+
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+        """Return the pod's ``/metrics`` in Prometheus' text format. Raises Unreachable.
+
+        Args:
+            pod: Pod to read.
+            families: Metric families that are enough (default: all). An aggregator of an earlier version returns all of
+                them anyway.
+        """
+
+    def hang(self, pod: Object) -> str:
+        """Return the launcher's current view of its ranks, as JSON without stacks (``contract.HANG_PATH``).
+
+        Raises Unreachable, Forbidden.
+        """
+
+    def metrics_history(self, pod: Object) -> str | None:
+        """Return the history of the pod's metrics as JSON (``contract.HISTORY_PATH``); None if not available.
+
+        The aggregator of a running pod serves it. An ended pod has written it to its log.
+        """
+
+    def logs(
+        self,
+        pod: Object,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        timestamps: bool = False,
+        since: str | None = None,
+    ) -> Iterator[str]:
+        """Yield lines of the pod's container without line ends; with ``follow``, until the container ends.
+
+        Lines that hold packed metrics (see :mod:`kubectl_ddp.status.history_log`) are left out.
+
+        Args:
+            pod: Pod to read.
+            follow: Wait for further lines.
+            tail: Number of last lines to start with (default: all).
+            timestamps: Prefix each line with its RFC 3339 time and a space, as ``kubectl logs --timestamps`` does.
+            since: RFC 3339 time. Earlier lines are left out; lines of that very second may be repeated.
+        """
+
+    def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
+        """Return objects related to a job, of the given kinds. Unreadable kinds are listed in the result."""
+
+    def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
+        """Set annotations of the job. Its other annotations are kept."""
+
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
+        """Return the command that runs ``entry`` in the pod's container. Raises NotFound if that is not running."""
+
+    def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand | None:
+        """Return the command that forwards ports of a pod, each ``PORT`` or ``LOCAL:PORT``; ``None`` if they are
+        reachable.
+        """
+
+    def code(self, name: str) -> Object | None:
+        """Return the ConfigMap with the code of a job; ``None`` if the job has none. Raises NotFound."""
+
+    def renew(self, name: str, objects: Sequence[Object]) -> None:
+        """Replace a finished run by a new one. Objects of the old run are deleted; claims and checkpoints are kept."""
+
+    def cut_off(self, name: str) -> Object | None:
+        """Return the record of an unfinished :meth:`renew`: spec, code and run id of the new run; usually ``None``."""
+
+    def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+        """Set the number of worker pods; in a dry run, only validate the number. Raises UsageError."""
+
+    def suspend(self, name: str, *, suspended: bool) -> str | None:
+        """Suspend the job (delete its pods, keep the job) or resume it. Returns the queue in which a resumed job waits,
+        if any.
+        """
+
+    def delete(self, name: str) -> None:
+        """Delete the job and everything it owns."""

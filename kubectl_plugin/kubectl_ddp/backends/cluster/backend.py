@@ -1,0 +1,327 @@
+"""Backend for a cluster: implements the operations on jobs by requests to the API server.
+
+Modules that neither ``list`` nor ``status`` need are imported by the methods that need them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
+from kubectl_ddp.backends.access import Access
+from kubectl_ddp.backends.base import Entry, ExecCommand, Object, Snapshot
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import Connection, connection_to
+from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, pod_path
+from kubectl_ddp.backends.cluster.kubectl import Kubectl
+from kubectl_ddp.backends.cluster.read.job_objects import code_of, events_of, recent_events
+from kubectl_ddp.backends.cluster.read.jobs import Jobs, kind_of
+from kubectl_ddp.backends.cluster.read.pod_metrics import served
+from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
+from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
+from kubectl_ddp.backends.cluster.write.kueue_workloads import queue_state_lookup, set_active
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.status.metrics_parser import metrics_path
+from kubectl_ddp.status.termination_message import is_running
+from kubectl_ddp.util.concurrency import run_concurrently
+from kubectl_ddp.util.future import Future
+
+if TYPE_CHECKING:
+    from kubectl_ddp.backends.cluster.write.submission import Submission
+    from kubectl_ddp.capacity.model import Inventory
+    from kubectl_ddp.doctor.cluster import ClusterFacts
+    from kubectl_ddp.kube.grafana import GrafanaService
+    from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+    from kubectl_ddp.preflight.model import Facts as Known
+    from kubectl_ddp.preflight.model import Subject
+    from kubectl_ddp.render.choose import Facts, Kind
+    from kubectl_ddp.spec.model import JobSpec
+    from kubectl_ddp.spec.shared_presets import SharedPresets
+
+
+def on_stderr(text: str) -> None:
+    """Print a message that is not data to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class ClusterBackend:
+    """Cluster of a kubeconfig's context. Implements :class:`kubectl_ddp.backends.base.Backend`."""
+
+    def __init__(
+        self,
+        access: Access = Access(),  # noqa: B008 - frozen
+        *,
+        connection: Connection | None = None,
+        notice: Callable[[str], None] = on_stderr,
+    ) -> None:
+        """Create a backend for the jobs of one namespace.
+
+        Args:
+            access: Values of kubectl's connection flags (default: kubectl's own rules).
+            connection: Connection to use instead of the one that ``access`` selects.
+            notice: Called with messages for the user that are not errors.
+        """
+        to = connection or connection_to(access)
+        self.where = to.where
+        self.namespace = to.namespace
+        self._api = Api(to)
+        self._discovery = Discovery(self._api)
+        self._kubectl = Kubectl(to.namespace, access)
+        self._notice = notice
+        self._jobs = Jobs(self._api, to.namespace, notice)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
+        """Return the jobs of the namespace, or of all namespaces, oldest first, without their events."""
+        namespace = None if all_namespaces else self.namespace
+        path = collection("v1", "pods", namespace)
+        with Future(lambda: self._api.items(path, reduce=strip_pod, labelSelector=Label.JOB)[0]) as pods:
+            jobs = self._jobs.all(namespace)
+            found = pods.result() if jobs else []
+        return of_all(jobs, found, queue_state_lookup(self._api, jobs))
+
+    def facts(self) -> Facts:
+        """Return the properties of the cluster that affect how a job is rendered."""
+        from kubectl_ddp.render.choose import Facts  # noqa: PLC0415 - 30 ms, and only to submit
+
+        told, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
+        major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
+        return Facts(self.where, (major, minor), served)
+
+    def _served_kinds(self) -> frozenset[Kind]:
+        from kubectl_ddp.render.choose import kinds_to_discover  # noqa: PLC0415 - as above
+
+        return frozenset(kind for kind in kinds_to_discover() if self._discovery.resource_for_kind(*kind) is not None)
+
+    def api_servers(self) -> tuple[str, ...]:
+        """Return the addresses of the API servers. If they cannot be read, print a notice and return none."""
+        from kubectl_ddp.backends.cluster.read.apiserver_addresses import api_servers  # noqa: PLC0415 - only for submission
+
+        return api_servers(self._api, self._notice)
+
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
+        """Return one job, without its events if ``events`` is false. Raises NotFound."""
+        path = collection("v1", "pods", self.namespace)
+        mine = f"{Label.JOB}={name}"
+        with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
+            job = self._jobs.named(name)
+            found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
+            return replace(found, queued=queue_state_lookup(self._api, [job])(job))
+
+    def watch(self, name: str) -> Iterator[Snapshot]:
+        """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
+        from kubectl_ddp.backends.cluster.read.job_watch import watch  # noqa: PLC0415 - only for a watch
+
+        yield from watch(self._api, self._jobs.named(name), self.namespace)
+
+    def events(self, name: str) -> list[Object]:
+        """Return the events about a job and all objects created for it, including deleted pods, oldest first."""
+        return events_of(self._api, self._jobs.named(name), self._jobs.all(self.namespace))
+
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
+        """Return the ``kubectl exec`` command for an entry."""
+        return self._kubectl.enter(pod, entry)
+
+    def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
+        """Return the ``kubectl port-forward`` command for ports of a pod."""
+        return self._kubectl.forward(pod, ports)
+
+    def grafana(self) -> GrafanaService:
+        """Return Grafana's Service. Raises NotFound, UsageError, Forbidden."""
+        from kubectl_ddp.backends.cluster.read.grafana import grafana  # noqa: PLC0415 - only for ``dashboard``
+
+        return grafana(self._api)
+
+    def forward_service(self, service: GrafanaService, local: int | None) -> ExecCommand:
+        """Return the ``kubectl port-forward`` command to a Service from a local port (default: a free one)."""
+        return self._kubectl.forward_service(service.namespace, service.name, f"{local or ''}:{service.port}")
+
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+        """Return the pod's ``/metrics``, through the API server's proxy. Raises Unreachable and Forbidden."""
+        return served(self._api, pod, metrics_path(families))
+
+    def hang(self, pod: Object) -> str:
+        """Return the launcher's current view of its ranks, through the API server's proxy. Raises Unreachable,
+        Forbidden.
+        """
+        return served(self._api, pod, HANG_PATH)
+
+    def metrics_history(self, pod: Object) -> str | None:
+        """Return the history of the pod's metrics, from its aggregator or from the end of its log."""
+        from kubectl_ddp.status.history_log import LAST_LINES, unpacked  # noqa: PLC0415 - only for reports
+
+        if is_running(pod):
+            with contextlib.suppress(Unreachable):  # earlier versions do not serve it
+                return served(self._api, pod, HISTORY_PATH)
+        with contextlib.suppress(NotFound, Unreachable):
+            return unpacked(line.partition(" ")[2] for line in self._entries(pod, tail=LAST_LINES))
+        return None
+
+    def logs(
+        self,
+        pod: Object,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        timestamps: bool = False,
+        since: str | None = None,
+    ) -> Iterator[str]:
+        """Yield the lines of the pod's container; with ``follow``, until the container ends."""
+        from kubectl_ddp.status.history_log import without  # noqa: PLC0415 - only for logs
+
+        for entry in without(self._entries(pod, follow=follow, tail=tail, since=since)):
+            yield entry if timestamps else entry.partition(" ")[2]
+
+    def _entries(
+        self, pod: Object, *, follow: bool = False, tail: int | None = None, since: str | None = None
+    ) -> Iterator[str]:
+        """Yield all lines, each prefixed with its time."""
+        from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs  # noqa: PLC0415 - imports urllib3
+
+        source = PodLogs(self._api, pod_path(pod), pod)
+        return source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
+
+    def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
+        """Return objects related to a job, of the given kinds, read concurrently."""
+        from kubectl_ddp.backends.cluster.read.related_reader import read  # noqa: PLC0415 - only for why and bundle
+
+        return read(self._api, self.namespace, kind_of(job).engine, kinds)
+
+    def inspect_cluster(self) -> ClusterFacts:
+        """Return the properties of the cluster and the rights of the user there."""
+        from kubectl_ddp.backends.cluster.read.cluster_info import inspect_cluster  # noqa: PLC0415 - only for ``doctor``
+
+        return inspect_cluster(self._api, self.namespace)
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def submit(self, objects: Sequence[Object]) -> None:
+        """Create a job. No pod starts before all objects exist. An identical existing job is left unchanged.
+
+        Raises:
+            AlreadyExists: If another object has the name.
+            PreflightFailed: If the cluster does not serve a kind that the job needs.
+            Forbidden: If the API server denies the creation of an object.
+            UsageError: If the API server rejects an object as invalid.
+        """
+        try:
+            self._submission(objects).submit()
+        except Forbidden as refusal:
+            raise self._all_that_is_missing(objects) or refusal from refusal
+
+    def dry_run(self, objects: Sequence[Object]) -> list[Object]:
+        """Return the objects as the API server would store them, without creating any. Raises the errors of
+        :meth:`submit`.
+        """
+        return self._submission(objects).dry_run()
+
+    def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known]:
+        """Return a job, and the facts about the cluster that determine if it can run there. Nothing is changed.
+
+        Raises:
+            NotFound: If the namespace does not exist.
+        """
+        from kubectl_ddp.backends.cluster.read.preflight_reader import PreflightReader  # noqa: PLC0415
+        from kubectl_ddp.preflight.subject import subject_of  # noqa: PLC0415 - only for submission
+
+        subject = subject_of(spec, objects, spec.namespace or self.namespace)
+        return subject, PreflightReader(self._api, self._discovery, subject, objects, is_thorough).facts()
+
+    def inventory(self) -> Inventory:
+        """Return machines, pods and queues, which determine free capacity, and a note for each that may not be read."""
+        from kubectl_ddp.backends.cluster.read.capacity_reader import read  # noqa: PLC0415 - only for ``capacity``
+
+        return read(self._api, self.namespace)
+
+    def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
+        """Return the error with all missing rights; ``None`` if no right is missing or the rights cannot be read."""
+        from kubectl_ddp.backends.cluster.read import access_review  # noqa: PLC0415 - only after a denied request
+
+        with contextlib.suppress(DdpError):
+            if lacking := access_review.missing_to_submit(self._api, self._discovery, self.namespace, objects):
+                return Forbidden(
+                    f"Context '{self.where}' may not {', '.join(map(str, lacking))} in namespace '{self.namespace}'.",
+                    hint=access_review.role_request_message(self._api, self._discovery, self.namespace, lacking),
+                )
+        return None
+
+    def _submission(self, objects: Sequence[Object]) -> Submission:
+        from kubectl_ddp.backends.cluster.write.submission import Submission  # noqa: PLC0415 - only for submission
+
+        return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
+
+    def shared_presets(self) -> SharedPresets:
+        """Return the presets that the namespace shares."""
+        from kubectl_ddp.backends.cluster.read.presets import shared_presets  # noqa: PLC0415 - rarely used
+
+        return shared_presets(self._api, self.namespace)
+
+    def code(self, name: str) -> Object | None:
+        """Return the ConfigMap with the code of a job; ``None`` if the job has none."""
+        return code_of(self._api, self._jobs.named(name))
+
+    def renew(self, name: str, objects: Sequence[Object]) -> None:
+        """Replace a finished run by a new one. Claims have no owner, so they are kept."""
+        from kubectl_ddp.backends.cluster.write.recreate import renew  # noqa: PLC0415 - only for a new run
+
+        renew(self._api, self._find_job(name), objects, self._submission(objects), self.namespace)
+
+    def cut_off(self, name: str) -> Object | None:
+        """Return the record of an unfinished restart; ``None`` if there is none."""
+        from kubectl_ddp.backends.cluster.write.recreate import cut_off  # noqa: PLC0415 - only for a new run
+
+        return cut_off(self._api, name, self.namespace, self._find_job(name))
+
+    def _find_job(self, name: str) -> Object | None:
+        """Return the root object of a job; ``None`` if it does not exist."""
+        try:
+            return self._jobs.named(name)
+        except NotFound:
+            return None
+
+    def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+        """Set the number of worker pods; in a dry run, only validate it. Raises UsageError outside the job's bounds."""
+        from kubectl_ddp.backends.cluster.write.scaling import to_scale  # noqa: PLC0415 - only for this method
+
+        job = self._jobs.active_job(name)
+        patch = to_scale(job, nodes)
+        if not dry_run:
+            self._jobs.change(job, patch)
+
+    def suspend(self, name: str, *, suspended: bool) -> str | None:
+        """Suspend or resume a job; through Kueue if it is in one of Kueue's queues."""
+        job, patch = self._jobs.active_job(name), Object()
+        if set_active(self._api, job, active=not suspended):
+            return str(job["metadata"]["labels"][KUEUE_QUEUE])
+        job_kinds.put(patch, kind_of(job).suspend, suspended)
+        self._jobs.change(job, patch)
+        return None
+
+    def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
+        """Set annotations of the job. Its other annotations are kept."""
+        self._jobs.change(job, {"metadata": {"annotations": dict(annotations)}})
+
+    def delete(self, name: str) -> None:
+        """Delete the job with all objects it owns, or the remains of an interrupted command. Raises NotFound."""
+        from kubectl_ddp.backends.cluster.write.orphans import delete_remains  # noqa: PLC0415 - only for this method
+        from kubectl_ddp.backends.cluster.write.recreate import delete_record  # noqa: PLC0415
+        from kubectl_ddp.kube.helm_release import helm_deletion_warning  # noqa: PLC0415
+
+        try:
+            job = self._jobs.named(name)
+        except NotFound:
+            if delete_remains(self._api, name, self.namespace):
+                return
+            raise
+        self._jobs.delete(job)
+        delete_record(self._api, name, self.namespace)
+        if told := helm_deletion_warning(job):
+            self._notice(told)

@@ -1,0 +1,1 @@
+"""Requests to an API server: connection, credentials, HTTP clients, errors."""

@@ -1,0 +1,285 @@
+"""Requests to an API server in plain JSON.
+
+Requests are retried if that is safe: after a response that requests a retry (429, or 5xx with ``Retry-After``), and for
+reads after a gateway error or a broken connection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import copy
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from ddp_trainer.common.constants import FIELD_MANAGER
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.backends.cluster.http.api_errors import Call, Expired, api_error, call
+from kubectl_ddp.backends.cluster.http.connection import Connection
+from kubectl_ddp.backends.cluster.http.credentials import merge_headers
+from kubectl_ddp.backends.cluster.http.http1_client import (
+    IncompleteResponse,
+    Response,
+    Timeouts,
+    TooSlow,
+    UnsupportedResponse,
+)
+from kubectl_ddp.backends.cluster.http.pagination import decode_json, iter_pages
+from kubectl_ddp.errors import Unreachable
+from kubectl_ddp.version import version
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+PAGE: Final = 500
+"""Objects per page of a list. Larger pages need too much memory of the API server."""
+
+PATIENCE: Final = Timeouts(connect=10, read=60)
+
+TRIES: Final = 6
+"""Maximum number of attempts per request."""
+
+LONGEST_PAUSE_SECONDS: Final = 30.0
+"""Upper limit of a pause requested by ``Retry-After``, which may be an hour."""
+
+PAUSE_SECONDS: Final = 0.25
+"""Pause before the third and later attempts after broken connections, in seconds."""
+
+REPEATABLE: Final = frozenset({"GET", "PATCH"})
+"""Idempotent methods. Our patches contain the uid, or all of the fields they set."""
+
+BROKEN_GATEWAY: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+
+WARNING: Final = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
+"""Warning header of RFC 7234; 299 is the code of persistent warnings."""
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+NOTHING: Final[Mapping[str, str]] = {}
+PACKED: Final[Mapping[str, str]] = {"Accept-Encoding": "gzip"}
+"""Compression reduces a long list to a fifteenth of its size. Unpacking is cheaper than decrypting the uncompressed
+list.
+"""
+
+
+def identity(item: Object) -> Object:
+    """Return the object unchanged."""
+    return item
+
+
+class Api:
+    """Client of one API server. Methods raise only the errors of :mod:`kubectl_ddp.errors`."""
+
+    def __init__(self, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.connection = connection
+        self._sleep = sleep
+        self._patience = _request_timeouts(connection.request_seconds)
+        self._hear: Callable[[str], None] = lambda _: None
+        self._heard: set[str] = set()
+
+    def with_warning_handler(self, hear: Callable[[str], None]) -> Api:
+        """Return a copy that passes each distinct warning of the API server to ``hear``, such as those of admission
+        policies.
+        """
+        told = copy(self)
+        told._hear = hear  # noqa: SLF001 - the same class
+        told._heard = set()  # noqa: SLF001
+        return told
+
+    def get(self, path: str, **query: str) -> Object:
+        """Return one object, or one page of a list."""
+        return self._json("GET", path, query)
+
+    def get_with_accept(self, path: str, accept: str) -> Object:
+        """Return a response in the format ``accept``, or in plain JSON if the server does not support that format."""
+        answer = self._send("GET", path, {}, ask={"Accept": f"{accept},{JSON}"})
+        with self._in_json(path):
+            return decode_json(answer.data)
+
+    def items(
+        self, path: str, *, reduce: Callable[[Object], Object | None] = identity, **query: str
+    ) -> tuple[list[Object], str]:
+        """Return all objects of a collection, and the resource version from which to watch them.
+
+        Args:
+            path: Path of the collection.
+            reduce: Function that returns the part of an object to keep, or ``None`` to skip it. Called as soon as an
+                object is read.
+            **query: ``labelSelector``, ``fieldSelector``.
+        """
+        try:
+            return self._list_all(path, query, reduce, limit=str(PAGE))
+        except Expired:  # a page came too late, and its list has expired: read all in one response
+            self._sleep(1.0)
+            return self._list_all(path, query, reduce)
+
+    def _list_all(
+        self, path: str, query: Mapping[str, str], reduce: Callable[[Object], Object | None], **paging: str
+    ) -> tuple[list[Object], str]:
+        def fetch(token: str) -> bytes:
+            asked = {**query, **paging, **({"continue": token} if token else {})}
+            return self._send("GET", path, asked, ask=PACKED).data
+
+        found: list[Object] = []
+        version = ""
+        with self._in_json(path):
+            for page in iter_pages(fetch):
+                found += [kept for item in page.get("items") or () if (kept := reduce(item)) is not None]
+                version = str((page.get("metadata") or {}).get("resourceVersion", ""))
+        return found, version
+
+    def text(self, path: str, *, seconds: float) -> str:
+        """Return a response that is not JSON, after a single attempt of at most ``seconds`` seconds."""
+        limit = min(seconds, self.connection.request_seconds or seconds)
+        patience = Timeouts(connect=limit, read=limit, total=limit)
+        return self._send("GET", path, {}, patience=patience, tries=1).data.decode(errors="replace")
+
+    def create(self, path: str, body: Object, **query: str) -> Object:
+        """Create an object in a collection. Raises AlreadyExists if one of that name exists."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", **query}
+        return self._json("POST", path, query, body=body)
+
+    def apply(self, path: str, body: Object, **query: str) -> Object:
+        """Set the given fields of an object by server-side apply."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict", **query}
+        return self._json("PATCH", path, query, body=body, content=APPLY_PATCH)
+
+    def merge(self, path: str, patch: Mapping[str, Any]) -> Object:
+        """Change fields of an object by a JSON merge patch (RFC 7386)."""
+        return self._json("PATCH", path, {"fieldManager": FIELD_MANAGER}, body=patch, content=MERGE_PATCH)
+
+    def delete(self, path: str, *, uid: str) -> None:
+        """Delete the object with this uid, and its dependents in the background."""
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        self._send("DELETE", path, {}, body=options)
+
+    def stream(self, path: str, *, silence_seconds: float, **query: str) -> BaseHTTPResponse:
+        """Return a streaming response, which the caller must close. Reading it raises urllib3's errors."""
+        patience = Timeouts(connect=self._patience.connect, read=silence_seconds)
+        answer = self._send("GET", path, query, patience=patience, streams=True)
+        assert answer.stream is not None  # noqa: S101 - streams=True was requested
+        return answer.stream
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        body: Mapping[str, Any] | None = None,
+        content: str = JSON,
+    ) -> Object:
+        answer = self._send(method, path, query, body=body, content=content)
+        with self._in_json(path):
+            return decode_json(answer.data)
+
+    @contextmanager
+    def _in_json(self, path: str) -> Iterator[None]:
+        """Convert a ValueError of the block, which parses a response, to Unreachable. A login page in HTML is an
+        example.
+        """
+        try:
+            yield
+        except ValueError as error:
+            raise Unreachable(
+                f"Something that is no API server answers at {self.connection.server}{path}: no JSON.",
+                hint="Check the address in the kubeconfig, and HTTPS_PROXY.",
+            ) from error
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        body: Mapping[str, Any] | None = None,
+        content: str = JSON,
+        patience: Timeouts | None = None,
+        streams: bool = False,
+        tries: int = TRIES,
+        ask: Mapping[str, str] = NOTHING,
+    ) -> Response:
+        """Send a request until its response is final, at most ``tries`` times."""
+        to = self.connection
+        asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
+        target = path + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": JSON, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}", **ask}
+        sent = None if body is None else json.dumps(body).encode()
+        for left in reversed(range(tries)):
+            try:
+                answer = self._once(asked, method, target, headers, sent, patience or self._patience, streams=streams)
+            except (IncompleteResponse, TooSlow) as error:
+                if isinstance(error, IncompleteResponse) and method in REPEATABLE and left:
+                    if left < tries - 1:  # the first attempt may have used a stale pooled connection
+                        self._sleep(PAUSE_SECONDS)
+                    continue
+                from kubectl_ddp.backends.cluster.http.http_pool import incomplete_response_error  # noqa: PLC0415 - imports urllib3
+
+                raise incomplete_response_error(error, asked) from error
+            if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+                self._report_warnings(answer)
+                return answer
+            pause = _pause(answer, method, tried=tries - left)
+            if pause is None or not left:
+                raise api_error(answer.status, answer.data, asked)
+            self._sleep(pause)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _once(
+        self,
+        asked: Call,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        patience: Timeouts,
+        *,
+        streams: bool,
+    ) -> Response:
+        """Send a request once, over :mod:`.http1_client` if it is a plain read.
+
+        Raises:
+            IncompleteResponse: If the connection ended within the answer.
+            TooSlow: If the server took longer than the timeout.
+            Unreachable: If the server cannot be reached.
+        """
+        to = self.connection
+        headers = merge_headers(headers, to.authorization())
+        if to.wire is not None and method == "GET" and not streams:
+            with suppress(UnsupportedResponse):
+                return to.wire.get(target, headers, patience)
+        from kubectl_ddp.backends.cluster.http.http_pool import send  # noqa: PLC0415 - imports urllib3, which takes 70 ms
+
+        url = f"{to.server}{target}"
+        return send(to.pool, method, url, headers=headers, body=body, patience=patience, asked=asked, streams=streams)
+
+    def _report_warnings(self, answer: Response) -> None:
+        for header in answer.headers.get("warning", ()):
+            for said in WARNING.findall(header):
+                if said not in self._heard:
+                    self._heard.add(said)
+                    self._hear(re.sub(r"\\(.)", r"\1", said))
+
+
+def _request_timeouts(seconds: float | None) -> Timeouts:
+    """Return the timeouts for ``--request-timeout``; 0 disables them, ``None`` selects the default."""
+    return PATIENCE if seconds is None else Timeouts(connect=seconds or None, read=seconds or None)
+
+
+def _pause(answer: Response, method: str, *, tried: int) -> float | None:
+    """Return the seconds to wait before a retry; ``None`` if a retry is unsafe or useless."""
+    said = answer.header("retry-after")
+    later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
+        answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR and said
+    )
+    if later:
+        return min(float(said) if said.isdecimal() else 1.0, LONGEST_PAUSE_SECONDS)
+    if method == "GET" and answer.status in BROKEN_GATEWAY:
+        return 0.25 * 2.0**tried
+    return None

@@ -1,0 +1,180 @@
+"""URL paths of objects by apiVersion and kind, from the API server's discovery."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ddp_trainer.common.constants import CONTAINER
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed
+from kubectl_ddp.errors import Forbidden, Unreachable
+from kubectl_ddp.kube.job_kinds import ROOTS
+
+PROVIDERS: Final[Mapping[str, str]] = {
+    "PyTorchJob": "Install Kubeflow's training operator (v1.9), or choose another --engine; job needs no operator.",
+    "TrainJob": "Install Kubeflow Trainer (v2), or choose another --engine.",
+    "TrainingRuntime": "Install Kubeflow Trainer (v2), or choose another --engine.",
+    "JobSet": "Install JobSet, or choose another --engine.",
+    "PodGroup": "Install the scheduler that --gang names, or leave --gang out.",
+    "ComputeDomain": "Install NVIDIA's DRA driver for GPUs, 25.8 or newer, or name another --fabric.",
+    "ResourceClaimTemplate": "Kubernetes 1.34 or newer serves it; or name another --fabric.",
+    "PodMonitor": "Install the Prometheus operator.",
+}
+"""Kind that is not built into Kubernetes → how to install it."""
+
+
+def collection(api_version: str, plural: str, namespace: str | None) -> str:
+    """Return the path of all objects of a kind in one namespace, or in all of them.
+
+    >>> collection("v1", "pods", "a")
+    '/api/v1/namespaces/a/pods'
+    >>> collection("kubeflow.org/v1", "pytorchjobs", None)
+    '/apis/kubeflow.org/v1/pytorchjobs'
+    """
+    root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
+def main_container(pod: Object) -> str:
+    """Return the name of the job's container. Injected sidecars may precede it."""
+    names = [str(container["name"]) for container in pod["spec"]["containers"]]
+    return CONTAINER if CONTAINER in names else names[0]
+
+
+def pod_path(pod: Object) -> str:
+    """Return the path of one pod."""
+    return f"{collection('v1', 'pods', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
+
+
+AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""Format in which API servers from version 1.30 return all served resources in one response."""
+
+OWN: Final[Mapping[str, Mapping[str, str]]] = {
+    "v1": {"Service": "services", "ConfigMap": "configmaps", "Secret": "secrets"}
+}
+"""Kinds that every API server serves, so no request is needed."""
+
+BUILT_IN: Final = frozenset({"", "apps", "batch", "discovery.k8s.io", "networking.k8s.io", "scheduling.k8s.io"})
+"""Groups that every API server serves."""
+
+Group = str
+"""Group and version, as in ``batch/v1``."""
+
+
+class Discovery:
+    """Served kinds and their plurals. Needs one request, or one per group with an older server."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._lock = threading.RLock()
+        self._groups: dict[Group, Mapping[str, str]] = dict(OWN)
+        self._plurals: dict[str, set[str]] = {}
+        """Group without version → resources, from the response with all groups."""
+        self._stale: set[Group] = set()
+        """Groups whose aggregated API server was unavailable. Their data may be old, so it is refreshed on use."""
+        self._is_whole: bool | None = None
+        """True if the server returned all groups in one response; ``None`` before the request."""
+
+    def resource_for_object(self, item: Object) -> str | None:
+        """Return the plural of an object's kind; ``None`` if the cluster does not serve it."""
+        return self.resource_for_kind(str(item["apiVersion"]), str(item["kind"]))
+
+    def resource_for_kind(self, group: Group, kind: str) -> str | None:
+        """Return the plural of a kind in a group and version; ``None`` if the cluster does not serve it.
+
+        Raises:
+            Unreachable: If the group is unknown and its aggregated API server is unavailable.
+        """
+        with self._lock:  # concurrent checks must not read partial data as "not served"
+            if group not in self._groups and self._is_whole is None:
+                self._discover_all()
+            if group in self._stale:
+                self._refresh_stale_group(group)
+            if group not in self._groups:
+                self._groups[group] = {} if self._is_whole else self._fetch_plurals(group)
+            return self._groups[group].get(kind)
+
+    def group_resources(self, objects: Iterable[Object]) -> list[tuple[str, str]]:
+        """Return API group and plural of each object, without kinds that are not served."""
+        found = ((str(item["apiVersion"]), self.resource_for_object(item)) for item in objects)
+        return [(version.rpartition("/")[0], plural) for version, plural in found if plural is not None]
+
+    def served_versions(self, group: str) -> list[str]:
+        """Return the served versions of a group, the preferred one first; empty if an older server does not report
+        them.
+        """
+        with self._lock:
+            if self._is_whole is None:
+                self._discover_all()
+        return [each.partition("/")[2] for each in self._groups if each.partition("/")[0] == group]
+
+    def filter_served(self, kinds: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Return the served ones of these kinds (API group and plural)."""
+        return frozenset(kind for kind in kinds if self.has(*kind))
+
+    def has(self, group: str, plural: str) -> bool:
+        """Return whether a resource is served in any version. On an older server, only built-in kinds and root objects
+        count.
+        """
+        versions = self.served_versions(group)
+        with self._lock:
+            if self._is_whole:
+                for stale in self._stale & {f"{group}/{version}" for version in versions}:
+                    with contextlib.suppress(Unreachable):
+                        self._refresh_stale_group(stale)
+                return not group or plural in self._plurals.get(group, ())
+        if group in BUILT_IN:
+            return True
+        named = [root for root in ROOTS.values() if (root.group, root.plural) == (group, plural)]
+        return any(plural in self._groups[f"{group}/{version}"].values() for version in versions) or any(
+            self.resource_for_kind(root.api_version, root.kind) is not None for root in named
+        )
+
+    def _discover_all(self) -> None:
+        try:
+            told = self._api.get_with_accept("/apis", AGGREGATED)
+        except (NotServed, Forbidden):  # single groups may still be readable
+            told = {}
+        self._is_whole = told.get("kind") == "APIGroupDiscoveryList"
+        for group in told.get("items") or () if self._is_whole else ():
+            for version in group["versions"]:
+                name = f"{group['metadata']['name']}/{version['version']}"
+                served = self._plurals.setdefault(group["metadata"]["name"], set())
+                self._groups[name] = _resources_by_kind(version)
+                served.update(each["resource"] for each in version.get("resources") or ())
+                if version.get("freshness") == "Stale":  # its server is away, which affects few jobs
+                    self._stale.add(name)
+
+    def _refresh_stale_group(self, group: Group) -> None:
+        """Refresh a stale group. Without an answer, known data is kept. Raises Unreachable if there is none."""
+        try:
+            self._groups[group] = self._fetch_plurals(group)
+            self._plurals[group.partition("/")[0]].update(self._groups[group].values())
+        except Unreachable:
+            if not self._groups[group]:
+                raise
+        self._stale.discard(group)
+
+    def _fetch_plurals(self, group: Group) -> dict[str, str]:
+        try:
+            listed = self._api.get(f"/apis/{group}" if "/" in group else f"/api/{group}")
+        except NotServed:
+            return {}
+        return {each["kind"]: each["name"] for each in listed.get("resources", ()) if "/" not in each["name"]}
+
+
+def _resources_by_kind(version: Object) -> dict[str, str]:
+    """Return kind → plural. Resources without a kind are skipped: they exist only for their subresources."""
+    kinds = [((each.get("responseKind") or {}).get("kind"), each) for each in version.get("resources") or ()]
+    return {kind: each["resource"] for kind, each in kinds if kind}
+
+
+def not_served(api_version: str, kind: str, context: str) -> NotServed:
+    """Return the error for a required kind that the cluster does not serve."""
+    return NotServed(
+        f"The cluster of context '{context}' does not know {kind} ({api_version}).", hint=PROVIDERS.get(kind, "")
+    )

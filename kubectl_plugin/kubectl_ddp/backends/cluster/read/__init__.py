@@ -1,0 +1,1 @@
+"""Reading objects, logs and metrics from a cluster."""

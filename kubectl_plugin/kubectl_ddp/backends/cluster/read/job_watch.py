@@ -1,0 +1,67 @@
+"""Watch of one job: three watches, of its object, its pods and its events, combined into a sequence of snapshots."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from ddp_trainer.common.constants import Label
+from kubectl_ddp.backends.base import Object, Queued, Snapshot
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.read.job_objects import is_named_after
+from kubectl_ddp.backends.cluster.read.jobs import kind_of, path, with_type_meta
+from kubectl_ddp.backends.cluster.read.reflector import Reflector
+from kubectl_ddp.backends.cluster.read.snapshots import of_one
+from kubectl_ddp.backends.cluster.read.watch_queue import wait, watch_into_queue
+from kubectl_ddp.backends.cluster.write.kueue_workloads import inactive_uids
+from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.kube.kueue_queue import queued
+
+JOIN_SECONDS: Final = 2.0
+"""Seconds to wait for a stopped watch to end. A watch that is connecting ends later by itself."""
+
+
+def watch(api: Api, job: Object, namespace: str) -> Iterator[Snapshot]:
+    """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
+    name, kind = str(job["metadata"]["name"]), kind_of(job)
+    jobs = Reflector(api, path(kind, namespace), fieldSelector=f"metadata.name={name}")
+    pods = Reflector(api, collection("v1", "pods", namespace), labelSelector=f"{Label.JOB}={name}")
+    events = Reflector(api, collection("v1", "events", namespace), keep=lambda event: is_named_after(event, name))
+    changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    reflectors = [jobs, pods]
+    for reflector in (jobs, pods):
+        reflector.read()
+    with contextlib.suppress(Forbidden):
+        events.read()
+        reflectors.append(events)
+    threads = [
+        threading.Thread(target=watch_into_queue, args=(reflector, changes), name=f"watch {name}", daemon=True)
+        for reflector in reflectors
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        while True:
+            found = [each for each in jobs.objects() if each["metadata"]["uid"] == job["metadata"]["uid"]]
+            if not found:
+                return
+            now = with_type_meta(kind, found[0])
+            yield replace(of_one(now, pods.objects(), events.objects()), queued=_in_queue(api, now))
+            wait(changes)
+    finally:
+        for reflector in reflectors:
+            reflector.stop()
+        for thread in threads:  # a thread that runs at interpreter shutdown may print errors to stderr
+            thread.join(timeout=JOIN_SECONDS)
+
+
+def _in_queue(api: Api, job: Object) -> Queued | None:
+    """Return the queue of a watched job, without its position, which changes too often."""
+    at = queued(job)
+    is_open = at is not None and not at.is_admitted
+    return queued(job, held=inactive_uids(api, [job])) if is_open else at

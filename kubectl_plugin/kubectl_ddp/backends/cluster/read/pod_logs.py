@@ -1,0 +1,136 @@
+"""Log lines of one pod's container, each once, over connections that may break.
+
+Lines are requested with timestamps. A new connection starts at the time of the last line. The kubelet resolves that
+time only to the second, so the lines of that second are repeated and dropped by their full timestamp.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.resources import main_container
+from kubectl_ddp.backends.cluster.read.reflector import lines
+from kubectl_ddp.errors import NotFound, Unreachable
+
+SILENCE_SECONDS: Final = 240.0
+"""Seconds without a line after which the connection is replaced, because it may be dead without an error."""
+
+PATIENCE_SECONDS: Final = 300.0
+"""Seconds of unavailability of the API server or the node after which following ends."""
+
+PAUSE_SECONDS: Final = 0.5
+"""Pause between polls of a container that has not started, and before a new connection, in seconds."""
+
+
+class PodLogs:
+    """Log of one pod, identified by its uid. A new pod of the same name is another pod."""
+
+    def __init__(self, api: Api, path: str, pod: Object, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._api = api
+        self._path = path
+        self._uid = str(pod["metadata"]["uid"])
+        self._name = str(pod["metadata"]["name"])
+        self._container = main_container(pod)
+        self._sleep = sleep
+        self._last = ""
+        """Time of the last returned line."""
+        self._given_at_last = 0
+        """Number of returned lines with exactly that time."""
+
+    def read(self, *, tail: int | None, since: str | None) -> Iterator[str]:
+        """Return the existing lines, each prefixed with its time; none before the container has started."""
+        pod = self._pod()
+        if pod is None:
+            raise NotFound(f"Pod '{self._name}' is gone, and its lines with it.")
+        if _state(pod, self._container) != "waiting":
+            yield from self._stream(tail=tail, since=since)
+
+    def follow(self, *, tail: int | None, since: str | None) -> Iterator[str]:
+        """Yield the existing lines and further ones, until the container ends."""
+        failing_since: float | None = None
+        is_over = False
+        while not is_over:
+            try:
+                pod = self._started_pod()
+                if pod is None:
+                    return
+                # After the container has ended, read to the end once more, because the connection may have ended just
+                # before.
+                is_over = _state(pod, self._container) == "terminated" and not _restarts(pod)
+                for line in self._stream(tail=tail, since=since, follow=not is_over):
+                    failing_since = None
+                    yield line
+            except NotFound:
+                return
+            except ReadTimeoutError:  # no output is not an error
+                is_over, failing_since = False, None
+            except (Unreachable, HTTPError) as error:
+                is_over = False
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since > PATIENCE_SECONDS:
+                    raise self._lost(error) from error
+            if not is_over:
+                self._sleep(PAUSE_SECONDS)
+
+    def _stream(self, *, tail: int | None, since: str | None, follow: bool = False) -> Iterator[str]:
+        """Yield the lines of one connection that are newer than those already returned."""
+        query = {"container": self._container, "timestamps": "true"}
+        query |= {"follow": "true"} if follow else {}
+        query |= {"sinceTime": self._last or since or ""} if self._last or since else {}
+        query |= {"tailLines": str(tail)} if tail is not None and not self._last else {}
+        known, again = self._last, self._given_at_last
+        response = self._api.stream(f"{self._path}/log", silence_seconds=SILENCE_SECONDS, **query)
+        try:
+            for raw in lines(response):
+                line = raw.decode(errors="replace")
+                moment = line.partition(" ")[0]
+                if moment < known:
+                    continue
+                if moment == known and again > 0:
+                    again -= 1
+                    continue
+                self._given_at_last = self._given_at_last + 1 if moment == self._last else 1
+                self._last = moment
+                yield line
+        finally:
+            response.close()
+
+    def _started_pod(self) -> Object | None:
+        """Return the pod once its container has started; ``None`` if the pod is deleted."""
+        while True:
+            pod = self._pod()
+            if pod is None or _state(pod, self._container) != "waiting":
+                return pod
+            self._sleep(PAUSE_SECONDS)
+
+    def _pod(self) -> Object | None:
+        """Return the current pod; ``None`` if it is deleted, or replaced by another of the same name."""
+        try:
+            pod = self._api.get(self._path)
+        except NotFound:
+            return None
+        return pod if pod["metadata"]["uid"] == self._uid else None
+
+    def _lost(self, error: Exception) -> Unreachable:
+        if isinstance(error, Unreachable):
+            return error
+        return Unreachable(f"The lines of pod '{self._name}' stopped coming: {error}.")
+
+
+def _state(pod: Object, container: str) -> str:
+    """Return ``waiting``, ``running`` or ``terminated``. Without statuses, the pod's phase decides."""
+    for status in pod.get("status", {}).get("containerStatuses") or ():
+        if status["name"] == container and status.get("state"):
+            return str(next(iter(status["state"])))
+    return "terminated" if pod.get("status", {}).get("phase") in {"Succeeded", "Failed"} else "waiting"
+
+
+def _restarts(pod: Object) -> bool:
+    """Return whether the kubelet will restart the container in this pod."""
+    return bool(pod["spec"].get("restartPolicy") != "Never" and pod.get("status", {}).get("phase") == "Running")

@@ -1,0 +1,172 @@
+"""Current copy of a list, as in client-go's Reflector: read once, then watched from its resource version.
+
+Watches end often: after their time limit, with their connection, or with their API server. They resume from the last
+resource version. If the server has dropped that version (410), the list is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any, Final
+
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import HTTPError
+
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
+from kubectl_ddp.errors import DdpError, Unreachable
+
+WATCH_SECONDS: Final = 240
+"""Time limit of one watch, in seconds. Many load balancers cut connections that are silent for five minutes."""
+
+PATIENCE_SECONDS: Final = 300.0
+"""Seconds of unavailability after which a watch ends with an error: longer than an upgrade of an API server."""
+
+PAUSE_SECONDS: Final = 0.25
+"""Pause between two watches, in seconds; doubled while the server is unavailable."""
+
+LONGEST_PAUSE_SECONDS: Final = 10.0
+
+
+class Reflector:
+    """Copy of one collection or a selection of it, with notification of every change."""
+
+    def __init__(self, api: Api, path: str, *, keep: Callable[[Object], bool] = lambda _: True, **query: str) -> None:
+        """Create a reflector. Call :meth:`read` before :meth:`objects`.
+
+        Args:
+            api: API server.
+            path: Path of the collection.
+            keep: Filter of the objects, for conditions that no selector supports.
+            query: ``labelSelector``, ``fieldSelector``.
+        """
+        self._api = api
+        self._path = path
+        self._keep = keep
+        self._query = query
+        self._version = ""
+        self._objects: dict[str, Object] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._response: BaseHTTPResponse | None = None
+
+    def objects(self) -> list[Object]:
+        """Return the current objects."""
+        with self._lock:
+            return list(self._objects.values())
+
+    def read(self) -> None:
+        """Read the list. Raises the errors of the API server."""
+        items, version = self._api.items(
+            self._path, reduce=lambda item: item if self._keep(item) else None, **self._query
+        )
+        with self._lock:
+            self._objects = {item["metadata"]["uid"]: item for item in items}
+            self._version = version
+
+    def run(self, changed: Callable[[], None]) -> None:
+        """Watch until :meth:`stop`, and call ``changed`` after every change.
+
+        Raises:
+            Unreachable: If the API server was unavailable for longer than :data:`PATIENCE_SECONDS`.
+            Forbidden: If the watch is no longer allowed.
+        """
+        failing_since: float | None = None
+        pause = PAUSE_SECONDS
+        while not self._stopped.is_set():
+            try:
+                for is_change in self._events():
+                    failing_since, pause = None, PAUSE_SECONDS
+                    if is_change:
+                        changed()
+            except Expired:
+                self._version = ""
+            except (Unreachable, HTTPError) as error:
+                now = time.monotonic()
+                failing_since = failing_since or now
+                if now - failing_since > PATIENCE_SECONDS and isinstance(error, Unreachable):
+                    raise
+            self._stopped.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if failing_since else PAUSE_SECONDS
+
+    def stop(self) -> None:
+        """End :meth:`run`, even while it waits for the server."""
+        self._stopped.set()
+        with self._lock:
+            response = self._response
+        if response is not None:
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # the connection has just ended
+                response.shutdown()
+
+    def _events(self) -> Iterator[bool]:
+        """Run one watch. Yields once when it is open, and for each event: true if there is a change to report."""
+        if not self._version:
+            self.read()
+            yield True
+        query = {**self._query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        response = self._api.stream(
+            self._path, silence_seconds=WATCH_SECONDS + 30, resourceVersion=self._version, **query
+        )
+        with self._lock:
+            self._response = response
+        try:
+            if self._stopped.is_set():
+                return
+            yield False
+            for line in lines(response):
+                event = _decode_event(line)
+                if event is None:
+                    return
+                yield self._take(event)
+        finally:
+            with self._lock:
+                self._response = None
+            response.close()
+
+    def _take(self, event: dict[str, Any]) -> bool:
+        """Apply one event. Returns true if a selected object changed."""
+        kind, item = event["type"], event["object"]
+        if kind == "ERROR":
+            raise self._error(item)
+        about = item["metadata"]
+        with self._lock:
+            self._version = about["resourceVersion"]
+            if kind == "BOOKMARK" or not self._keep(item):
+                return False
+            if kind == "DELETED":
+                return self._objects.pop(about["uid"], None) is not None
+            self._objects[about["uid"]] = item
+            return True
+
+    def _error(self, status: Object) -> DdpError:
+        code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
+        to = self._api.connection
+        asked = call("GET", self._path, server=to.server, context=to.where, watches=True)
+        return api_error(code, json.dumps(status).encode(), asked)
+
+
+def _decode_event(line: bytes) -> dict[str, Any] | None:
+    """Parse an event; ``None`` for a truncated one, which a load balancer leaves if it closes a broken connection
+    normally.
+    """
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("object"), dict) else None
+
+
+def lines(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield the lines of a response as they arrive, without line ends. A last line without an end is included."""
+    rest = b""
+    while chunk := response.read1(1 << 16):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest

@@ -1,0 +1,265 @@
+"""Kubelet: runs, restarts and stops the container of one pod, and updates the pod's status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, File
+from ddp_trainer.common.constants import Path as ContractPath
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.backends.local import pods as pod_states
+from kubectl_ddp.backends.local import volumes
+from kubectl_ddp.backends.local.container import NOT_STARTED, Command, Container, StartError, exit_of
+from kubectl_ddp.backends.local.directory import TEMPORARY, JobDirectory, read_json, write_json
+from kubectl_ddp.backends.local.environment import Variable, expand, of_shell, resolve
+from kubectl_ddp.backends.local.log_file import LogReader, LogWriter
+from kubectl_ddp.backends.local.translate import translation
+from kubectl_ddp.errors import DdpError
+
+FALLBACK_LINES: Final = 80
+FALLBACK_BYTES: Final = 2048
+"""Limits on the part of the log used for ``FallbackToLogsOnError``, as in the kubelet."""
+_FALLBACK_LOG_BYTES: Final = 1 << 16
+"""Bytes read from the log for it; logs grow without bound, and the engine's memory must not."""
+
+JOB_UID: Final = "ddp.dev/job-uid"
+"""Label of every local pod: uid of the job, the prefix of the marks of its processes."""
+
+_BACKOFF_CAP_SECONDS: Final = 30.0
+_STEADY_SECONDS: Final = 10.0
+"""Run time in seconds after which a container's back-off is reset."""
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Delay before the next start: none at first, then doubling up to a cap, as in the kubelet's crash loop."""
+
+    crashes: int = 0
+
+    def next(self, ran_seconds: float) -> float:
+        """Return the delay in seconds after a run of that length."""
+        self.crashes = 0 if ran_seconds >= _STEADY_SECONDS else self.crashes
+        self.crashes += 1
+        return 0.0 if self.crashes == 1 else min(_BACKOFF_CAP_SECONDS, 0.5 * 2.0 ** (self.crashes - 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Properties of this machine that pods depend on."""
+
+    directory: JobDirectory
+    working_directory: str
+    python: str
+    """Interpreter; its directory comes first on the pods' PATH."""
+    namespace: str
+    config_maps: volumes.ConfigMaps
+    addresses: Mapping[str, str]
+    """Name of a Service or pod → address."""
+    environ: Mapping[str, str]
+    changed: Callable[[], None]
+    """Called after every change of a pod's status."""
+    reaped: Callable[[], asyncio.Future[None]]
+    """Returns a future that is done when the next child of the engine has been reaped."""
+
+
+@dataclass(slots=True)
+class PodRunner:
+    """One pod. Call :meth:`start` and :meth:`stop`, and report the end of its process with :meth:`on_process_exit`."""
+
+    pod: Object
+    node: Node
+    extra: list[Variable] = field(default_factory=list)
+    """Variables that the operator adds to the container's ``env``."""
+    backoff: Backoff = field(default_factory=Backoff)
+    _mounts: volumes.Mounts = field(default_factory=volumes.Mounts)
+    _container: Container | None = None
+    _log: LogWriter | None = None
+    _started: float = 0.0
+    _stage: int = 0
+    """Number of init containers that have succeeded."""
+    ran_seconds: float = 0.0
+    """Run time of its last container, in seconds."""
+    _timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of the pod."""
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, or None if no process runs."""
+        return self._container.pid if self._container is not None else None
+
+    @property
+    def is_active(self) -> bool:
+        """True if a process runs or a timer will start one."""
+        return self._container is not None or bool(self._timers)
+
+    def start(self, delay: float = 0.0) -> None:
+        """Create the pod's directories and run its container after a delay."""
+        directory = self.node.directory.pod(self.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log = LogWriter(self.node.directory.log(self.name))
+        self._mounts = volumes.mount(self.pod, self.node.directory.volumes, self.node.config_maps)
+        if self._mounts.temporary:
+            self.pod["metadata"].setdefault("annotations", {})[TEMPORARY] = json.dumps(self._mounts.temporary)
+        self._later(delay, self._run)
+
+    def _later(self, delay: float, action: Callable[[], None]) -> None:
+        if delay:
+            self._timers.append(asyncio.get_running_loop().call_later(delay, self._on_timer, action))
+        else:
+            action()
+
+    def _on_timer(self, action: Callable[[], None]) -> None:
+        self._timers.clear()
+        action()
+
+    def _run(self) -> None:
+        log = self._log
+        if log is None:
+            return
+        self._termination_log.unlink(missing_ok=True)
+        self._started = asyncio.get_running_loop().time()
+        count = pod_states.container_status(self.pod)["restartCount"]
+        mark = f"{self._owner_uid}/{self.pod['metadata']['uid']}/{count}"
+        try:
+            self._container = Container.start(mark, self._command(self._template), log)
+        except (StartError, DdpError) as error:
+            self._ended(NOT_STARTED, None, reason="StartError", message=str(error))
+            return
+        if self._template is self._templates[-1]:
+            pod_states.mark_running(self.pod, f"local://{mark}")
+        self.node.changed()
+
+    @property
+    def _templates(self) -> list[Object]:
+        """Containers of the pod in the order in which they run."""
+        return [*(self.pod["spec"].get("initContainers") or ()), self.pod["spec"]["containers"][0]]
+
+    @property
+    def _template(self) -> Object:
+        return self._templates[self._stage]
+
+    @property
+    def _owner_uid(self) -> str:
+        return str(self.pod["metadata"]["labels"].get(JOB_UID, ""))
+
+    @property
+    def _termination_log(self) -> Path:
+        return self.node.directory.pod(self.name) / "termination-log"
+
+    def _command(self, template: Object) -> Command:
+        adapt = translation(self.node.addresses, self._mounts.directories, self.node.namespace)
+        shell = of_shell(self.node.environ)
+        # Values of the operator contain pod names, so they are translated like the user's.
+        variables = [*(template.get("env") or ()), *self.extra]
+        given = resolve(variables, self.pod, inherited=self.node.environ, adapt=adapt)
+        address = self.pod["status"]["podIP"]
+        environment = {"GLOO_SOCKET_IFNAME": "lo", **shell, **given}
+        environment |= {
+            "HOSTNAME": self.name,
+            "PATH": f"{Path(self.node.python).parent}{os.pathsep}{environment.get('PATH', os.defpath)}",
+            Env.POD_IP: address,
+            Env.METRICS_ADDRESS: address,
+            Env.TERMINATION_LOG: str(self._termination_log),
+        }
+        if self._mounts.scratch and "TMPDIR" not in given:
+            environment["TMPDIR"] = self._mounts.scratch
+        words = [*(template.get("command") or ()), *(template.get("args") or ())]
+        argv = [expand(adapt(str(word)), given) for word in words]
+        if argv and argv[0] in {"python", "python3"}:
+            argv[0] = self.node.python
+        directory = template.get("workingDir")
+        return Command(argv, environment, adapt(directory) if directory else self.node.working_directory)
+
+    async def on_process_exit(self, wait_status: int) -> None:
+        """Handle the end of the process with this wait status."""
+        container = self._container
+        if container is None:
+            return
+        code, number = exit_of(wait_status)
+        await container.finish(self.node.reaped)
+        self._container = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if code == 0 and self._template is not self._templates[-1] and not pod_states.is_terminating(self.pod):
+            self._stage += 1
+            self._run()
+            return
+        self._ended(code, number, reason="Completed" if code == 0 else "Error", message=self._message(code))
+
+    def _ended(self, code: int, number: int | None, *, reason: str, message: str) -> None:
+        self.ran_seconds = asyncio.get_running_loop().time() - self._started
+        pod_states.mark_terminated(self.pod, code, reason=reason, message=message, signal=number)
+        self._keep_summary()
+        if pod_states.is_over(self.pod):
+            self.close()
+        else:
+            delay = self.backoff.next(self.ran_seconds)
+            pod_states.mark_waiting(self.pod, delay)
+            self._later(delay, self._run)
+        self.node.changed()
+
+    def _message(self, code: int) -> str:
+        try:
+            written = self._termination_log.read_bytes()[:TERMINATION_MESSAGE_BYTES]
+        except OSError:
+            written = b""
+        policy = self.pod["spec"]["containers"][0].get("terminationMessagePolicy")
+        if written or code == 0 or policy != "FallbackToLogsOnError":
+            return written.decode(errors="replace")
+        log = LogReader(self.node.directory.log(self.name))
+        log.skip_to_last(_FALLBACK_LOG_BYTES)
+        return "\n".join([text for _, text in log.lines()][-FALLBACK_LINES:])[-FALLBACK_BYTES:]
+
+    def _keep_summary(self) -> None:
+        """Copy the summary of the run from the pod, which is removed, to the job's directory, which is kept.
+
+        Every pod has a summary; the one of rank 0 is the most complete.
+        """
+        run_directory = self._mounts.directories.get(ContractPath.RUN_DIR)
+        if run_directory is None:
+            return
+        summary, kept = read_json(Path(run_directory) / File.SUMMARY), read_json(self.node.directory.summary_file)
+        if isinstance(summary, dict) and len(summary) >= len(kept or ()):
+            with contextlib.suppress(OSError):  # disk full
+                write_json(self.node.directory.summary_file, summary)
+
+    def stop(self) -> None:
+        """Send SIGTERM, and SIGKILL after the pod's grace period."""
+        if pod_states.is_terminating(self.pod):
+            return
+        self.pod["metadata"]["deletionTimestamp"] = pod_states.now()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._container is None:
+            self.close()
+            self.node.changed()
+            return
+        self._container.signal(signal.SIGTERM)
+        self._later(max(0.001, pod_states.grace_seconds(self.pod)), self._container.kill)
+        self.node.changed()
+
+    def close(self) -> None:
+        """Release resources; the container will not run again."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        volumes.drop_temporary(self._mounts)
+
+    def remove(self) -> None:
+        """Remove the pod and its own volumes."""
+        self.close()
+        volumes.unmount(self.pod, self._mounts, self.node.directory.volumes)

@@ -1,0 +1,241 @@
+"""Preparation of a job for ``submit`` and ``render``: from the command line to a job that can be rendered."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.select import Where, check_place_of_new_job, is_local
+from kubectl_ddp.cli.internal.job_options import IMAGE_VARIABLE, JobRequest, read_job
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.code import pack, script_inside
+from kubectl_ddp.code.script import check_is_python, check_script, read_script
+from kubectl_ddp.errors import PreflightFailed, UsageError
+from kubectl_ddp.fabrics.registry import NONE
+from kubectl_ddp.render import Code, Site, render
+from kubectl_ddp.render.choose import resolve_auto
+from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.spec import fabric, rules
+from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.plaintext_secrets import in_clear
+from kubectl_ddp.spec.resolve import Resolved
+from kubectl_ddp.spec.spec_warning import SpecWarning
+from kubectl_ddp.spec.value_source import Kind, Layer, Origin
+from kubectl_ddp.status.job_tables import pluralize
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.program import Script
+from kubectl_ddp.version import default_image
+
+LOCAL_CLAIM: Final = "checkpoints"
+"""Volume for the checkpoints of a local job: one directory for all its nodes."""
+
+
+GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""Paths of which one exists on a machine with GPUs: NVIDIA's, AMD's, in a container, and on Windows."""
+
+ABOUT_MACHINES: Final = frozenset(
+    {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
+    | {"nodeSelector", "tolerations", "gpuType", "rdma", "networks"}
+)
+"""Keys that affect the choice of machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Job with its place and its code."""
+
+    resolved: Resolved
+    where: Where
+    site: Site
+    code: Code | None
+    api_servers: tuple[str, ...] = ()
+    """Addresses from which the cluster's API servers read metrics."""
+
+    @property
+    def spec(self) -> JobSpec:
+        """Job specification."""
+        return self.resolved.spec
+
+    @property
+    def placeholder(self) -> str:
+        """Run id for objects that are only printed."""
+        return placeholder_run_id(self.spec, self.code)
+
+    def resolve_engine(self, backend: Backend) -> Prepared:
+        """Return the job with engine and gang resolved. The cluster is queried only if one of them is ``auto``.
+
+        Raises PreflightFailed if no engine is served.
+        """
+        is_open = self.spec.engine is Engine.AUTO or self.spec.gang is Gang.AUTO
+        facts = backend.facts() if is_open and self.site is Site.CLUSTER else None
+        reached = dataclasses.replace(self, api_servers=backend.api_servers())
+        if facts is None:
+            return reached
+        spec, origins = resolve_auto(self.spec, facts), dict(self.resolved.origins)
+        found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
+        origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
+        return dataclasses.replace(reached, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
+
+    def objects(self, run_id: str) -> list[Object]:
+        """Render the objects of the job."""
+        return render(self.spec, run_id, site=self.site, code=self.code, api_servers=self.api_servers)
+
+
+def prepare(
+    options: Options,
+    request: JobRequest,
+    *,
+    name_suffix: str = "",
+    shown: bool = False,
+    under: Layer | None = None,
+    kept: Code | None = None,
+) -> Prepared:
+    """Return the job of this command line, with its script checked. Raises UsageError or NotFound.
+
+    Args:
+        options: Shared flags.
+        request: Job flags.
+        name_suffix: Suffix of a name that is generated from the program.
+        shown: True if the objects are only printed; then a cluster is assumed unless ``--local`` is given.
+        under: Values of another job, which this command line overrides.
+        kept: Code of that job, which is not read from this machine.
+    """
+    resolved = read_job(request, options, name_suffix=name_suffix, under=under)
+    where = _place(options, resolved.spec)
+    site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
+    if site is Site.LOCAL:
+        resolved = _without_fabric(_with_shared_disk(resolved))
+    else:
+        _check_secrets(resolved.spec)
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_image_warnings(resolved.spec)))
+    code, spec = _with_code(resolved.spec, site, kept)
+    if not shown:
+        check_place_of_new_job(where)
+    return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
+
+
+def _image_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
+    """Yield a warning for the image of ``make image``, whose name has no registry, so nodes cannot pull it."""
+    if spec.image.startswith(f"{default_image().partition(':')[0]}:"):
+        yield SpecWarning(
+            f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
+            f"Name an image of your registry with --image or ${IMAGE_VARIABLE}.",
+        )
+
+
+def _check_secrets(spec: JobSpec) -> None:
+    """Raise UsageError for a secret that would be readable in objects. Local jobs only get a warning."""
+    for found in in_clear(spec):
+        raise UsageError(
+            found.message,
+            hint=f"{found.hint} What is none, and only looks like one, may come from a ConfigMap: "
+            "--env-from configmap/NAME.",
+        )
+
+
+def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:
+    """Return the code to submit, and the job with the path of its script in that code. Raises UsageError."""
+    program = spec.program
+    if spec.code is not None:
+        if isinstance(program, Script) and kept is None:
+            inside = script_inside(program.path, spec.code)
+            check_is_python(Path(spec.code, inside))
+            program = Script(inside)
+        return kept or pack(spec.code), dataclasses.replace(spec, program=program)
+    if not isinstance(program, Script):
+        return None, spec
+    if site is Site.LOCAL:
+        return None, dataclasses.replace(spec, program=Script(str(check_script(program.path))))
+    return kept or read_script(program.path), spec
+
+
+def _with_shared_disk(resolved: Resolved) -> Resolved:
+    """Add a checkpoint volume: the nodes of one machine share its disk, so checkpoints survive the loss of any node."""
+    if resolved.spec.checkpoint_claim is not None:
+        return resolved
+    origin = Origin(Kind.RULE, "--local", "the nodes of one machine share its disk")
+    return dataclasses.replace(
+        resolved,
+        spec=dataclasses.replace(resolved.spec, checkpoint_claim=LOCAL_CLAIM),
+        origins={**resolved.origins, "checkpointClaim": origin},
+    )
+
+
+def _without_fabric(resolved: Resolved) -> Resolved:
+    """Remove the settings of a fabric: one machine has no network between nodes, and the job would fail at its
+    start.
+    """
+    spec, name = resolved.spec, resolved.spec.fabric
+    if not fabric.has_entries(spec):
+        return resolved
+    mine = {key: origin for key, origin in resolved.origins.items() if origin.kind is not Kind.FABRIC}
+    kept = _without_keys(spec, [key for key in resolved.origins if key not in mine])
+    bare = dataclasses.replace(spec, fabric=NONE, **kept)
+    origins = {**mine, "fabric": Origin(Kind.RULE, "--local", "one machine has no network between its nodes")}
+    doubt = SpecWarning(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
+    return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), doubt))
+
+
+def _without_keys(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
+    """Return the values of the attributes without these keys."""
+    kept: dict[str, Any] = {}
+    for key in keys:
+        head = key.partition(".")[0]
+        attribute = FIELDS[head].attribute
+        kept[attribute] = JobSpec.__dataclass_fields__[attribute].default
+        if FIELDS[head].is_map:
+            dropped = {each.partition(".")[2] for each in keys if each.startswith(f"{head}.")}
+            kept[attribute] = {name: value for name, value in getattr(spec, attribute).items() if name not in dropped}
+    return kept
+
+
+def _place(options: Options, spec: JobSpec) -> Where:
+    """Return the place for the command. The namespace of a job file is used unless the job runs locally."""
+    return dataclasses.replace(options.where, namespace=None if options.local else spec.namespace)
+
+
+def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return a sentence for each part of a job that is ignored on this machine.
+
+    Raises:
+        PreflightFailed: If the job cannot run without such a part.
+    """
+    for name, entry in spec.secret_env.items():
+        if name not in environ:
+            raise PreflightFailed(
+                f"{name} is kept in the Secret '{entry}', and this machine has no Secrets.",
+                hint=f"Export {name} in this shell; a local job inherits it.",
+            )
+    return list(_left_out(spec))
+
+
+def check_devices(spec: JobSpec) -> None:
+    """Reject a job with GPUs on a machine without any, before its ranks start. Raises PreflightFailed."""
+    if spec.gpus and not any(path.exists() for path in GPU_DRIVERS):
+        raise PreflightFailed(
+            f"Job '{spec.name}' asks for {pluralize(spec.gpus, 'GPU')} on each node, and this machine has none.",
+            hint="Add --gpus 0 --nproc 1 --nnodes 1 to try it on the CPU, or submit it to a cluster.",
+        )
+
+
+def _left_out(spec: JobSpec) -> Iterator[str]:
+    for source in spec.env_from:
+        yield f"The variables of {source} are not set: this machine has no such thing. Export what the job needs."
+    if spec.engine not in {Engine.AUTO, Engine.PYTORCHJOB}:
+        yield f"This machine runs every job in one way, so the engine {spec.engine} is left aside."
+    means_nothing = [key for key, field in FIELDS.items() if key in ABOUT_MACHINES and _is_set(spec, field.attribute)]
+    if means_nothing:
+        yield f"What is about many machines means nothing on one and is left aside: {', '.join(means_nothing)}."
+    if spec.mig is not None:
+        yield "A MIG slice is given by a cluster; here the job sees every GPU that the shell does."
+
+
+def _is_set(spec: JobSpec, attribute: str) -> bool:
+    value = getattr(spec, attribute)
+    return bool(value) and value != Gang.NONE

@@ -1,0 +1,187 @@
+"""Selection of the job and the backend for a command, and output of its result."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.select import Where, backend_for, backend_to_change, has_cluster, has_kubeconfig
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.status.job_tables import Style
+from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.nearest import suggest_close_match
+
+_KINDS: Final = frozenset(
+    word
+    for root in job_kinds.ROOTS.values()
+    for word in (root.engine, root.plural, root.resource, f"{root.plural}.{root.group}")
+)
+
+
+def target_backends(options: Options) -> list[Backend]:
+    """Return the backends that the flags select; without flags, this machine and the cluster, if configured."""
+    if options.local or options.names_a_cluster or not has_cluster():
+        return [backend_for(options)]
+    return [backend_for(Where(local=True)), backend_for(options)]
+
+
+def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend, Snapshot]]:
+    """Return the jobs of these backends, oldest first per backend. If one backend fails, a warning is printed.
+
+    Raises the first error if no job is found.
+    """
+    found: list[tuple[Backend, Snapshot]] = []
+    errors: list[DdpError] = []
+    for backend in backends:
+        try:
+            snapshots = backend.jobs(all_namespaces=options.all_namespaces)
+        except DdpError as error:
+            errors.append(error)
+            continue
+        found += [(backend, snapshot) for snapshot in snapshots]
+    if errors and not found:
+        raise errors[0]
+    for failed in errors:
+        options.print_message(f"warning: {failed}")
+    return found
+
+
+def target(options: Options, job: str | None, *, changes: bool = False) -> tuple[Backend, str]:
+    """Return the backend and the name of the selected job. Without a name, the newest job is used and printed.
+
+    Args:
+        options: Shared flags.
+        job: Name of the job, if given.
+        changes: True if the command changes the job. Then a name that two places have is rejected.
+
+    Raises:
+        NotFound: If no name is given and no job exists.
+        UsageError: If two places have a job of this name.
+    """
+    if job is not None:
+        name = parse_job_name(job)
+        if changes:
+            return backend_to_change(options, name), name
+        backend = backend_for(options, name)
+        if backend.where == "local" and not options.local and has_kubeconfig():
+            options.print_message(f"Job {name} {place_of(backend)}; -n looks in the cluster.")
+        return backend, name
+    backends = target_backends(options)
+    found = jobs_of(backends, options)
+    if not found:
+        raise no_job(backends, options)
+    backend, newest = max(found, key=lambda one: str(one[1].job["metadata"].get("creationTimestamp", "")))
+    name = str(newest.job["metadata"]["name"])
+    options.print_message(f"Job {name} ({backend.where}), the newest.")
+    return backend, name
+
+
+def suggest_job(name: str, options: Options) -> str:
+    """Return a question with the closest job name; empty if none is close or jobs cannot be listed."""
+    try:
+        found = jobs_of(target_backends(options), replace(options, quiet=True))
+    except DdpError:
+        return ""
+    return suggest_close_match(name, [str(snapshot.job["metadata"]["name"]) for _, snapshot in found])
+
+
+def no_job(backends: Sequence[Backend], options: Options) -> NotFound:
+    """Return the error that no job exists in these places."""
+    looked = " or ".join(place_of(backend, is_everywhere=options.all_namespaces) for backend in backends)
+    return NotFound(f"There is no job {looked}.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
+
+
+def place_of(backend: Backend, *, is_everywhere: bool = False) -> str:
+    """Describe a place: ``on this machine``, or ``in namespace 'team' of context 'lab'``."""
+    if backend.where == "local":
+        return "on this machine"
+    namespace = "any namespace" if is_everywhere else f"namespace '{backend.namespace}'"
+    return f"in {namespace} of context '{backend.where}'"
+
+
+def parse_job_name(job: str) -> str:
+    """Return the name in ``NAME`` or ``pytorchjob/NAME``. Raises UsageError for another kind."""
+    kind, slash, name = job.rpartition("/")
+    if slash and kind.lower() not in _KINDS:
+        raise UsageError(f"'{kind}' is no kind of job.", hint=f"Write '{name}' or 'pytorchjob/{name}'.")
+    return name
+
+
+def resource(job: Object) -> str:
+    """Return a job in kubectl's notation, as in ``pytorchjob.kubeflow.org/digits``."""
+    return f"{(job_kinds.kind_of(job) or job_kinds.PYTORCHJOB).resource}/{job['metadata']['name']}"
+
+
+def style(options: Options) -> Style:
+    """Return the display capabilities of stdout."""
+    width = _width() if sys.stdout.isatty() else None
+    return Style(color=options.use_color(), width=width, unicode=_supports_utf8(os.environ))
+
+
+def _width() -> int:
+    import shutil  # noqa: PLC0415 - 2 ms, and not in a pipe
+
+    return shutil.get_terminal_size().columns
+
+
+def _supports_utf8(environ: Mapping[str, str]) -> bool:
+    """Return whether the locale supports characters beyond ASCII. The first variable that is set decides.
+
+    >>> _supports_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _supports_utf8({"LANG": "C.utf8"}), _supports_utf8({})
+    (False, True, True)
+    """
+    said = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
+    return "utf8" in said.lower().replace("-", "")
+
+
+def print_output(document: dict[str, Any], output: str) -> None:
+    """Print a document as ``json`` or ``yaml``."""
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+        return
+    from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - imports YAML
+
+    click.echo(to_yaml([document]), nl=False)
+
+
+def changed(options: Options, backend: Backend, name: str, action: str, what: str = "", **facts: Any) -> None:
+    """Print that a job was changed, and its place: a sentence, or with ``-o`` a document or a name.
+
+    Args:
+        options: Shared flags.
+        backend: Place of the job.
+        name: Name of the job.
+        action: Change in one word.
+        what: End of the sentence (default: the action).
+        facts: Further fields of the document.
+    """
+    if options.output is None:
+        click.echo(f"job {name} {what or action} {place_of(backend)}")
+    elif options.output == "name":
+        click.echo(name)
+    else:
+        place = {"where": backend.where, "namespace": backend.namespace}
+        document = {"apiVersion": API_VERSION, "kind": "JobChange", "name": name, "action": action, **place, **facts}
+        print_output(document, options.output)
+
+
+def seconds_of(flag: str, text: str | None) -> float | None:
+    """Parse a duration such as ``90``, ``90s`` or ``10m``. Raises UsageError."""
+    if text is None:
+        return None
+    from kubectl_ddp.values.quantity import BadValue, parse_seconds  # noqa: PLC0415 - decimal numbers: 5 ms
+
+    try:
+        return float(parse_seconds(text))
+    except BadValue as error:
+        raise UsageError(f"{flag}: {error.message}.", hint=error.hint) from None

@@ -1,0 +1,59 @@
+"""Command ``kubectl ddp clone``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from kubectl_ddp.cli.internal.job_lookup import target
+from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, change_options
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import UsageError
+
+
+@click.command(cls=ProgramCommand)
+@click.argument("job", required=False)
+@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for the end; the exit code says how the job ended.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; the job goes on.")
+@click.option(DRY_RUN, type=click.Choice(DRY_RUNS), default="none", help="Create nothing, as with submit.")
+@click.option("--preflight", type=click.Choice(("off", "warn", "strict")), help="As with submit.")
+@change_options
+@shared_options("json", "yaml", "name")
+def clone(
+    options: Options,
+    request: JobRequest,
+    job: str | None,
+    *,
+    follow: bool,
+    waits: bool,
+    timeout: str | None,
+    dry_run: str,
+    preflight: str | None,
+) -> None:
+    """Submit a job again under another --name, with its code and what the flags change.
+
+    What the job was told is kept; what followed from it follows anew: with other --gpus come other cores and memory.
+    Words after '--' replace the arguments of its program.
+    """
+    from kubectl_ddp.backends.job_recovery import code_of, recover_spec  # noqa: PLC0415
+    from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.cli.jobs.submit_run import SubmitOptions, submit_prepared  # noqa: PLC0415
+    from kubectl_ddp.spec.minimal_spec import minimal_layer, origin_from_job  # noqa: PLC0415
+
+    backend, name = target(options, job)
+    if request.flags.get("name") in {None, name}:
+        raise UsageError(f"The clone of '{name}' needs a name of its own.", hint="Give it one with --name NEW.")
+    spec = recover_spec(backend.job(name).job)
+    here = dataclasses.replace(options, local=backend.where == "local")
+    kept = None if request.flags.keys() & {"code", "module", "command"} else code_of(backend, spec)
+    prepared = prepare(here, request, under=minimal_layer(spec, origin_from_job(name)), kept=kept)
+    claim = prepared.spec.checkpoint_claim
+    if not here.local and claim is not None and claim == spec.checkpoint_claim:
+        options.print_message(
+            f"warning: It has the checkpoint claim '{claim}' of job {name}, goes on from what lies there, and must not "
+            "run beside it. --checkpoint-claim names another."
+        )
+    manner = SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
+    submit_prepared(prepared, here, manner)

@@ -1,0 +1,98 @@
+"""Command ``kubectl ddp dashboard``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass, replace
+
+import click
+
+from ddp_trainer.common.metric_names import Dashboard, MetricLabel
+from kubectl_ddp.backends.base import ExecCommand
+from kubectl_ddp.backends.select import cluster_of, is_local
+from kubectl_ddp.cli.internal.job_lookup import parse_job_name
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
+from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, checked
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--grafana", metavar="URL", help=f"Where Grafana is; ${VARIABLE} and 'config set grafana' say so, too.")
+@click.option("--ranks", is_flag=True, help="The job's ranks instead of the job.")
+@click.option("--print", "only_prints", is_flag=True, help="Print the address and open nothing; so it is in a pipe.")
+@shared_options()
+def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: bool, only_prints: bool) -> None:
+    """Open Grafana with a job selected; with all jobs when none is named.
+
+    Without an address, Grafana's Service is looked for in the cluster, and reached through kubectl port-forward until
+    Ctrl-C. A job that is gone can be looked at as long as Prometheus remembers it.
+    """
+    name = parse_job_name(job) if job is not None else None
+    page = DashboardLink(Dashboard.FLEET if name is None else Dashboard.RANKS if ranks else Dashboard.JOB, name)
+    base = _grafana_url(grafana)
+    opens = not only_prints and sys.stdout.isatty()
+    if is_local(options, name):
+        if base is None:
+            raise NotFound("Nobody says where Grafana is.", hint=f"Give its address with --grafana or ${VARIABLE}.")
+        _show(options, page.at(base), opens=opens)
+        return
+    cluster = cluster_of(options)
+    if name is not None:
+        page = replace(page, namespace=cluster.namespace)
+    if base is not None:
+        _show(options, page.at(base), opens=opens)
+        return
+    service = cluster.grafana()
+    if opens:
+        _show_through(options, cluster.forward_service(service, None), service, page)
+        return
+    click.echo(page.at(f"http://127.0.0.1:{PORT}"))
+    words = cluster.forward_service(service, PORT).words
+    options.print_message(f"It answers while this runs: {shlex.join(['kubectl', *words[1:]])}")
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardLink:
+    """Dashboard to open, and its variables."""
+
+    dashboard: Dashboard
+    job: str | None
+    namespace: str | None = None
+
+    def at(self, base: str) -> str:
+        """Return the address of the dashboard in the Grafana at ``base``."""
+        return address(base, self.dashboard, {"namespace": self.namespace, str(MetricLabel.JOB): self.job})
+
+
+def _grafana_url(flag: str | None) -> str | None:
+    """Return the address of Grafana from the flag, the environment or the user's defaults. Raises UsageError."""
+    from kubectl_ddp.spec.user_config import GRAFANA, config_file, setting  # noqa: PLC0415 - not needed for help
+
+    told = ((flag, "--grafana"), (os.environ.get(VARIABLE), f"${VARIABLE}"), (setting(GRAFANA), str(config_file())))
+    return next((checked(url, origin) for url, origin in told if url), None)
+
+
+def _show(options: Options, url: str, *, opens: bool) -> None:
+    """Print the address, and open it in a browser if ``opens`` is true."""
+    click.echo(url)
+    if opens:
+        import webbrowser  # noqa: PLC0415 - 10 ms, and not in a pipe
+
+        if not webbrowser.open(url):
+            options.print_message("No browser could be started here: open the address yourself.")
+
+
+def _show_through(options: Options, handover: ExecCommand, service: GrafanaService, page: DashboardLink) -> None:
+    from kubectl_ddp.backends.port_forward import open_port_forward  # noqa: PLC0415 - imports subprocess
+
+    with open_port_forward(handover) as opened:
+        options.print_message(f"Through {service}, until Ctrl-C.")
+        _show(options, page.at(f"http://127.0.0.1:{opened.port}"), opens=True)
+        try:
+            opened.wait()
+        except KeyboardInterrupt:
+            raise Interrupted(f"The way to {service} is closed.") from None
+    raise Unreachable(f"The way to {service} was closed from the other side.")

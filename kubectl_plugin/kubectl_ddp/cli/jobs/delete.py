@@ -1,0 +1,92 @@
+"""Command ``kubectl ddp delete``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.backends.select import backend_to_change, local_job_names
+from kubectl_ddp.cli.internal.job_lookup import parse_job_name, place_of, print_output, target_backends
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
+from kubectl_ddp.status.json_output import API_VERSION
+
+
+@click.command()
+@click.argument("jobs", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Delete every job of the namespace, or of this machine.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; nobody is asked when stdin is no terminal.")
+@shared_options("json", "yaml", "name")
+def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bool) -> None:
+    """Delete jobs and everything they own: pods, logs and, on this machine, checkpoints."""
+    targets = _targets(options, jobs, everything=everything)
+    if not targets:
+        options.print_message("There is no job to delete.")
+        return
+    _confirm(targets, yes=yes)
+    errors, gone = [], list[tuple[Backend, str]]()
+    for backend, name in targets:
+        try:
+            backend.delete(name)
+            gone.append((backend, name))
+            if options.output is None:
+                click.echo(f"job {name} deleted {place_of(backend)}")
+        except DdpError as error:
+            errors.append(error)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped waiting; the deletion of job {name} goes on.") from None
+    _print(options, gone)
+    for failed in errors[:-1]:
+        options.print_message(f"error: {failed}")
+    if errors:
+        raise errors[-1]
+
+
+def _print(options: Options, gone: list[tuple[Backend, str]]) -> None:
+    """Print the deleted jobs as data. The text output was printed job by job."""
+    if options.output == "name":
+        for _, name in gone:
+            click.echo(name)
+    elif options.output is not None:
+        items = [
+            {"kind": "JobChange", "name": name, "action": "deleted", "where": backend.where}
+            | {"namespace": backend.namespace}
+            for backend, name in gone
+        ]
+        print_output({"apiVersion": API_VERSION, "kind": "JobChangeList", "items": items}, options.output)
+
+
+def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> list[tuple[Backend, str]]:
+    if bool(jobs) == everything:
+        raise UsageError(
+            "Name jobs and say --all, and it is not clear which." if jobs else "No job is named.",
+            hint="Name the jobs to delete, or use --all.",
+        )
+    if everything:
+        backend = _only_place(options)
+        return [(backend, str(snapshot.job["metadata"]["name"])) for snapshot in backend.jobs()]
+    names = dict.fromkeys(parse_job_name(job) for job in jobs)
+    return [(backend_to_change(options, name), name) for name in names]
+
+
+def _only_place(options: Options) -> Backend:
+    """Return the place for --all. Raises UsageError if two places have jobs and no flag selects one."""
+    found = target_backends(options)
+    if len(found) > 1 and local_job_names():
+        raise UsageError(
+            "--all could mean the jobs of this machine or those of the cluster.",
+            hint=f"Add --local, or --context {found[-1].where}.",
+        )
+    return found[-1]
+
+
+def _confirm(targets: list[tuple[Backend, str]], *, yes: bool) -> None:
+    if yes or not sys.stdin.isatty():
+        return
+    for backend, name in targets:
+        click.echo(f"  {name} {place_of(backend)}", err=True)
+    count = "this job" if len(targets) == 1 else f"these {len(targets)} jobs"
+    if not click.confirm(f"Delete {count} and everything in it?", err=True):
+        raise Cancelled("Nothing was deleted.")

@@ -1,0 +1,97 @@
+"""Command ``kubectl ddp events``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.status.job_state import job_state
+from kubectl_ddp.status.job_tables import Cell, Style, Table, duration
+from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.timeline import WARNING, TimelineEvent, history
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("-f", "--follow", "-w", "--watch", "follows", is_flag=True, help="Go on with what happens, to the end.")
+@click.option("--warnings", is_flag=True, help="Warnings only.")
+@shared_options("json", "yaml")
+def events(options: Options, job: str | None, *, follows: bool, warnings: bool) -> None:
+    """Show what happened to a job and its pods, those that are gone too; of the newest job when none is named.
+
+    Events of the cluster, changes of the job's state and ends of containers, by time. With -f and -o json each is one
+    line of JSON.
+    """
+    backend, name = target(options, job)
+    if follows:
+        try:
+            for one in _stream_events(backend, name):
+                if one.type == WARNING or not warnings:
+                    _print_one(one, options)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped watching; the job {name} goes on.") from None
+        return
+    found = [one for one in history(backend.job(name), backend.events(name)) if one.type == WARNING or not warnings]
+    if options.output is not None:
+        items = [asdict(one) for one in found]
+        print_output({"apiVersion": API_VERSION, "kind": "HappeningList", "items": items}, options.output)
+    elif found:
+        click.echo(table(found, time.time()).render(style(options)))
+    else:
+        options.print_message(f"Nothing is known to have happened to job {name}; clusters forget events after an hour.")
+
+
+def table(happenings: list[TimelineEvent], now: float) -> Table:
+    """Return a table like that of ``kubectl get events``."""
+    rows = [
+        [Cell(_format_age(one, now)), Cell(one.type, _color(one)), Cell(one.reason), Cell(one.about), Cell(one.message)]
+        for one in happenings
+    ]
+    return Table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), [*rows])
+
+
+def _stream_events(backend: Backend, name: str) -> Iterator[TimelineEvent]:
+    seen: set[TimelineEvent] = set()
+    past = backend.events(name)
+    for snapshot in backend.watch(name):
+        for one in history(snapshot, [*past, *snapshot.events]):
+            if one not in seen:
+                seen.add(one)
+                yield one
+        if job_state(snapshot, {}).is_terminal:
+            return
+
+
+def _print_one(one: TimelineEvent, options: Options) -> None:
+    looks = style(options)
+    if options.output is None:
+        click.echo(_line(one, looks))
+        return
+    document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": "Happening", **asdict(one)}
+    if options.output == "json":
+        click.echo(json.dumps(document))
+    else:
+        click.echo("---")
+        print_output(document, options.output)
+
+
+def _line(one: TimelineEvent, looks: Style) -> str:
+    return f"{one.time}  {looks.apply_color(one.type, _color(one))}  {one.reason}  {one.about}  {one.message}"
+
+
+def _color(one: TimelineEvent) -> str:
+    return "yellow" if one.type == WARNING else ""
+
+
+def _format_age(one: TimelineEvent, now: float) -> str:
+    times = f" (x{one.count})" if one.count > 1 else ""
+    return f"{duration(max(0.0, now - one.timestamp)) if one.timestamp else '-'}{times}"

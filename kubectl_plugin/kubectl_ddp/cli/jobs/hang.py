@@ -1,0 +1,78 @@
+"""Command ``kubectl ddp hang``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Interrupted
+
+if TYPE_CHECKING:
+    from kubectl_ddp.backends.base import Backend
+    from kubectl_ddp.hang.report import HangReport
+
+_AGAIN_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 30.0
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, max=3600),
+    default=_PATIENCE_SECONDS,
+    metavar="SECONDS",
+    help="How long to look at most, until every rank has moved or all stand still; 30 by default, 0 for one look.",
+)
+@shared_options("json", "yaml")
+def hang(options: Options, job: str | None, *, seconds: float) -> None:
+    """Say whether a job hangs, and which rank the others wait for, with its stack; of the newest job by default.
+
+    It looks at the ranks until all have moved or none does, and stops none. Ranks, numbers and collectives come from
+    the metrics port. Stacks come by exec: from Python, from py-spy where the image has it, or from the kernel. Without
+    the right to exec the rank is named and its stack is left out. The exit code is 14 where the job hangs or has ended
+    by it, else 0.
+    """
+    from kubectl_ddp.hang.printer import hang_report_to_dict, text  # noqa: PLC0415 - not needed for help and completion
+
+    backend, name = target(options, job)
+    try:
+        report = _watch_for_hang(backend, name, seconds)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Stopped looking; the job {name} was left as it is.") from None
+    if options.output is not None:
+        print_output(hang_report_to_dict(report), options.output)
+    else:
+        click.echo(text(report, style(options)))
+    click.get_current_context().exit(report.code)
+
+
+def _watch_for_hang(backend: Backend, name: str, seconds: float) -> HangReport:
+    from kubectl_ddp.hang.analysis import HangState, Verdict, analyze, have_moved, is_final, timeout_verdict  # noqa: PLC0415
+    from kubectl_ddp.hang.collector import collect_hang_snapshot  # noqa: PLC0415
+    from kubectl_ddp.hang.report import HangReport  # noqa: PLC0415
+    from kubectl_ddp.hang.stacks import with_stacks  # noqa: PLC0415
+    from kubectl_ddp.status.job_state import job_state  # noqa: PLC0415
+
+    snapshot = backend.job(name, events=False)
+    state = job_state(snapshot, {}, where=backend.where)
+    begun = time.monotonic()
+    first = sight = collect_hang_snapshot(backend, snapshot)
+    while True:
+        elapsed = time.monotonic() - begun
+        verdict = analyze(sight)
+        if verdict is None and have_moved(first, sight, elapsed):
+            verdict = Verdict(answer=HangState.MOVES)
+        if elapsed >= seconds:
+            verdict = verdict or timeout_verdict(sight)
+        elif verdict is None or not is_final(verdict, sight, elapsed):
+            time.sleep(_AGAIN_SECONDS)
+            sight = collect_hang_snapshot(backend, snapshot)
+            continue
+        sight, verdict, missing = with_stacks(backend, snapshot, sight, verdict)
+        return HangReport(state=state, sight=sight, verdict=verdict, now=time.time(), stacks_missing=missing)

@@ -1,0 +1,110 @@
+"""Command ``kubectl ddp logs``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+
+import click
+
+from kubectl_ddp.cli.internal.job_lookup import print_output, seconds_of, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Interrupted, NotFound
+from kubectl_ddp.observe.log_folding import Folded, fold, iter_with_timeout
+from kubectl_ddp.observe.log_stream import PREFIX, follow_logs, rank_filter, read
+from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.terminal import write_log_line
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--rank",
+    metavar="RANKS",
+    help="0, 0-7, 0,3, 'failed' (all that did) or 'all'; rank 0 and errors of any by default.",
+)
+@click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what comes, through restarts, to the end.")
+@click.option("--first-error", is_flag=True, help="Print the error that came first, with its stack.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N of these lines.")
+@click.option("--since", metavar="TIME", help="Begin with what was written so long ago, as in 90s or 10m.")
+@click.option("--dedup", is_flag=True, help="Fold equal lines of several ranks into one that names the ranks.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
+@shared_options("json")
+def logs(
+    options: Options,
+    job: str | None,
+    *,
+    rank: str | None,
+    follows: bool,
+    first_error: bool,
+    tail: int | None,
+    since: str | None,
+    dedup: bool,
+    timestamps: bool,
+) -> None:
+    """Print what the ranks of a job wrote; of the newest job when none is named.
+
+    With -o json each line is one line of JSON.
+    """
+    backend, name = target(options, job)
+    snapshot = backend.job(name)
+    state = job_state(snapshot, {}, where=backend.where)
+    persist_result(backend, snapshot.job, state)
+    if first_error:
+        _print_first_error(state, options)
+        return
+    ranks = rank_filter(rank, state)
+    begin = _begin(seconds_of("--since", since))
+    lines = (follow_logs if follows else read)(backend, name, ranks, tail=tail, since=begin)
+    shown = fold(iter_with_timeout(lines) if follows else lines) if dedup else (Folded(line, [line]) for line in lines)
+    try:
+        _print(shown, _writer(options, timestamps=timestamps), at_once=follows)
+    except KeyboardInterrupt:
+        hint = f"Return with '{program()} logs {name} -f{location_flags()}'."
+        raise Interrupted(f"Stopped reading; the job {name} goes on.", hint=hint) from None
+
+
+def _begin(seconds: float | None) -> str | None:
+    """Return the time ``seconds`` ago, as RFC 3339."""
+    if seconds is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+
+
+def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
+    if options.output == "json":
+        return _as_json
+    return (lambda line: f"{line.first.time} {line.text}") if timestamps else (lambda line: line.text)
+
+
+def _as_json(line: Folded) -> str:
+    """Format a line as JSON. The text has no prefix, because the ranks are in a field."""
+    about = {"time": line.first.time, "pods": sorted({one.pod for one in line.lines}), "ranks": line.ranks}
+    text = PREFIX.sub("", line.first.text)
+    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": text})
+
+
+def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> None:
+    for line in lines:
+        write_log_line(sys.stdout, written(line))
+        if at_once:
+            sys.stdout.flush()
+
+
+def _print_first_error(state: JobState, options: Options) -> None:
+    error = state.first_error
+    if error is None:
+        raise NotFound(f"No pod of job '{state.name}' ended with an error.", hint=f"Its state is {state.state}.")
+    if options.output is not None:
+        print_output({"apiVersion": API_VERSION, "kind": "FirstError", **asdict(error)}, options.output)
+        return
+    who = f"[rank{error.rank}] " if error.rank is not None else ""
+    click.echo(f"{who}on {error.pod}: {error.message}" if not error.stack else f"{who}on {error.pod}:")
+    if error.stack:
+        click.echo(error.stack.rstrip())

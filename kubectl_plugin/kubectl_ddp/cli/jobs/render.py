@@ -1,0 +1,90 @@
+"""Command ``kubectl ddp render``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ddp_trainer.common.constants import Env
+from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, warn
+from kubectl_ddp.cli.internal.options import Options, shared_options
+
+if TYPE_CHECKING:
+    from kubectl_ddp.cli.internal.job_builder import Prepared
+    from kubectl_ddp.spec.resolve import Resolved
+    from kubectl_ddp.spec.value_source import Origin
+
+
+@click.command(cls=ProgramCommand)
+@click.option("--explain", is_flag=True, help="Print each value of the job and where it came from, instead.")
+@job_options
+@shared_options("yaml", "json")
+def render(options: Options, request: JobRequest, *, explain: bool) -> None:
+    """Print the objects that submit would create; asks no cluster.
+
+    The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job has the same one; a
+    submission gets one of its own. The Secret in it is random each time: keep the output as you keep a password.
+    """
+    from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
+    from kubectl_ddp.spec.notes import spec_notes  # noqa: PLC0415
+    from kubectl_ddp.status.json_output import API_VERSION  # noqa: PLC0415
+
+    prepared = prepare(options, request, shown=True)
+    warn(prepared.resolved, options)
+    if not explain:
+        objects = prepared.objects(prepared.placeholder)
+        _warn_of_pods(prepared, options)
+        click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
+    elif options.output == "json":
+        fields = [_as_json(key, value, origin) for key, value, origin in value_origins(prepared.resolved)]
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "Explanation",
+            "fields": fields,
+            "notes": spec_notes(prepared.spec),
+        }
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in spec_notes(prepared.spec))]))
+
+
+def _warn_of_pods(prepared: Prepared, options: Options) -> None:
+    """Print warnings about the pods that result from flags and job file."""
+    from kubectl_ddp.cli.setup.lint import of_pods  # noqa: PLC0415 - not needed for help and completion
+
+    for placed in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
+        if placed.finding.severity != "info":
+            options.print_message(f"warning: {placed}")
+
+
+def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
+    """Yield dotted key, value and origin of each value of a job."""
+    from kubectl_ddp.spec import fabric  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.spec.serialization import spec_to_dict  # noqa: PLC0415
+
+    document = spec_to_dict(resolved.spec)
+    for key, origin in resolved.origins.items():
+        head, _, entry = key.partition(".")
+        value = document.get(head, "")
+        yield key, value[entry] if entry and isinstance(value, dict) else value, origin
+    yield from fabric.value_origins(resolved.spec)
+
+
+def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:
+    return {"field": key, "value": value, "from": str(origin.kind), "place": origin.place, "reason": origin.reason}
+
+
+def _table(resolved: Resolved) -> str:
+    rows = [("FIELD", "VALUE", "FROM")]
+    rows += [(key, _short(value), str(origin)) for key, value, origin in value_origins(resolved)]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

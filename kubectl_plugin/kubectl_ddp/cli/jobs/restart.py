@@ -1,0 +1,184 @@
+"""Command ``kubectl ddp restart``."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ddp_trainer.common.constants import Label
+from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.jobs.suspend import keeps_checkpoints_in_pods, wait_after
+from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
+from kubectl_ddp.kube.helm_release import reject_helm_managed
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status.job_state import JobState, State, job_state
+from kubectl_ddp.util.invocation import location_flags, program
+
+if TYPE_CHECKING:
+    from kubectl_ddp.render import Code
+    from kubectl_ddp.spec.model import JobSpec
+
+_PATIENCE_SECONDS: Final = 300.0
+"""Seconds to wait for the pods to save and end (default of --timeout)."""
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; 5m for its pods to end by default.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; nobody is asked when stdin is no terminal.")
+@shared_options("json", "yaml", "name")
+def restart(options: Options, job: str | None, *, waits: bool, timeout: str | None, yes: bool) -> None:
+    """Start all pods of a job anew, from its last checkpoint; of the newest when none is named.
+
+    A job that runs keeps its run: its pods save and end, and others take their places. One that has failed gets a new
+    run under its name, from the same words and code; checkpoints stay, its old pods and their logs go.
+    """
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job, changes=True)
+    if (record := backend.cut_off(name)) is not None:
+        _finish(options, backend, name, record)
+    else:
+        restart_job(options, backend, name, seconds, yes=yes)
+    if waits:
+        wait_after(backend, name, "running", seconds)
+
+
+def _finish(options: Options, backend: Backend, name: str, record: Object) -> None:
+    """Complete an interrupted restart that had already deleted the old run."""
+    from kubectl_ddp.backends.job_recovery import recover_spec, run_of  # noqa: PLC0415
+    from kubectl_ddp.code.archive import read_back  # noqa: PLC0415 - not needed for help and completion
+
+    effect = f"An earlier restart of job {name} was cut off; it is finished now."
+    run = _submit_new_run(backend, name, recover_spec(record), read_back(record), str(run_of(record)))
+    changed(options, backend, name, "restarted", effect=effect, runId=run)
+    if options.output is None:
+        options.print_message(effect)
+
+
+def restart_job(options: Options, backend: Backend, name: str, seconds: float | None, *, yes: bool) -> None:
+    """Restart the pods of a job, and print the effect."""
+    snapshot = backend.job(name)
+    state = job_state(snapshot, {}, where=backend.where)
+    _check(state)
+    if state.state is State.FAILED:
+        reject_helm_managed(snapshot.job)
+    effect = _report_effect(options, state, backend, snapshot)
+    _confirm(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
+    if state.state is State.FAILED:
+        run = _renew(backend, name)
+    elif (failed := _restart_unless_failed(backend, state, seconds)) is None:
+        run = _run_id(backend, name)
+    else:
+        effect = _report_effect(options, job_state(failed, {}, where=backend.where), backend, failed)
+        run = _renew(backend, name)
+    changed(options, backend, name, "restarted", effect=effect, runId=run)
+
+
+def _check(state: JobState) -> None:
+    if state.state is State.SUCCEEDED:
+        raise UsageError(
+            f"Job '{state.name}' has succeeded, and there is nothing left for it to do.",
+            hint=f"'{program()} clone {state.name} --name NEW{location_flags()}' runs it once more.",
+        )
+    if state.state is State.DELETING:
+        raise UsageError(f"Job '{state.name}' is being deleted.", hint="Submit it again when it is gone.")
+
+
+def _loses_progress(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
+    """Return whether progress is lost, because checkpoints are deleted with running pods."""
+    is_running = state.state not in {State.SUSPENDED, State.LOST}
+    return is_running and backend.where != "local" and keeps_checkpoints_in_pods(snapshot.job)
+
+
+def _report_effect(options: Options, state: JobState, backend: Backend, snapshot: Snapshot) -> str:
+    """Print the effect of the restart, unless the output document contains it."""
+    effect = _effect(state, backend, snapshot)
+    if options.output is None:
+        options.print_message(effect)
+    return effect
+
+
+def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
+    from_where = (
+        "from the beginning, since it has no checkpoint claim"
+        if _loses_progress(backend, snapshot, state)
+        else "from its last checkpoint"
+    )
+    if state.queue is not None:
+        from_where += ", when its queue admits it"
+    what = {
+        State.FAILED: f"Job {state.name} failed; it gets a new run, {from_where}, and the logs of the old one go.",
+        State.LOST: f"Job {state.name} gets a new engine, and goes on {from_where}.",
+        State.SUSPENDED: f"Job {state.name} is suspended; it goes on {from_where}.",
+    }
+    pods = f"{state.nodes.desired} node{'s' * (state.nodes.desired > 1)}"
+    return what.get(state.state, f"All pods of job {state.name} ({pods}) end and start again, {from_where}.")
+
+
+def _confirm(name: str, *, is_dangerous: bool, yes: bool) -> None:
+    if yes or not is_dangerous or not sys.stdin.isatty():
+        return
+    if not click.confirm(f"Restart job {name}, and lose its progress?", err=True):
+        raise Cancelled("Nothing was restarted.")
+
+
+def _restart_unless_failed(backend: Backend, state: JobState, timeout: float | None) -> Snapshot | None:
+    """Restart the pods of the same run. Returns the snapshot of the job if it failed before it was suspended."""
+    try:
+        _suspend_and_resume(backend, state, timeout)
+    except (UsageError, JobFailed, InfrastructureFailed):
+        snapshot = backend.job(state.name)
+        if job_state(snapshot, {}, where=backend.where).state is not State.FAILED:
+            raise
+        reject_helm_managed(snapshot.job)
+        return snapshot
+    return None
+
+
+def _suspend_and_resume(backend: Backend, state: JobState, timeout: float | None) -> None:
+    """Suspend the job until its pods have ended, and resume it. The run and its id do not change."""
+    name = state.name
+    if state.state not in {State.SUSPENDED, State.LOST}:
+        backend.suspend(name, suspended=True)
+        try:
+            wait_for(backend, name, parse_wait_condition("suspended"), timeout=timeout or _PATIENCE_SECONDS)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Interrupted while the pods of job {name} end; it is suspended.",
+                hint=f"'{program()} resume {name}{location_flags()}' lets it go on.",
+            ) from None
+    backend.suspend(name, suspended=False)
+
+
+def _renew(backend: Backend, name: str) -> str | None:
+    """Replace the failed run by a new one, and return its id."""
+    from kubectl_ddp.backends.job_recovery import code_of, recover_spec  # noqa: PLC0415 - not needed for help and completion
+
+    spec = recover_spec(backend.job(name).job)
+    return _submit_new_run(backend, name, spec, code_of(backend, spec), secrets.token_hex(6))
+
+
+def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | None, run_id: str) -> str | None:
+    from kubectl_ddp.render import Site, render  # noqa: PLC0415 - not needed for help and completion
+
+    site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
+    objects = render(spec, run_id, site=site, code=code, api_servers=backend.api_servers())
+    try:
+        backend.renew(name, objects)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Interrupted while job {name} gets a new run.",
+            hint=f"'{program()} restart {name}{location_flags()}' finishes it, wherever it is.",
+        ) from None
+    return _run_id(backend, name)
+
+
+def _run_id(backend: Backend, name: str) -> str | None:
+    run: str | None = backend.job(name).job["metadata"]["labels"].get(Label.RUN_ID)
+    return run

@@ -1,0 +1,37 @@
+"""Command ``kubectl ddp status``."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.status.describe import header, why_no_ranks
+from kubectl_ddp.status.job_tables import rank_table
+from kubectl_ddp.status.json_output import job_to_dict
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--ranks", is_flag=True, help="Show every rank: where it runs, its step, its speed, its phases.")
+@shared_options("json", "yaml")
+def status(options: Options, job: str | None, *, ranks: bool) -> None:
+    """Show one job: what it does, how far it is, what failed first; the newest when none is named."""
+    backend, name = target(options, job)
+    snapshot = backend.job(name, events=False)
+    state = observe(backend, snapshot)
+    persist_result(backend, snapshot.job, state)
+    if options.output is not None:
+        print_output(job_to_dict(state), options.output)
+        return
+    now = time.time()
+    click.echo(header(state, now, style(options)))
+    if ranks and (state.ranks or state.silent):
+        click.echo()
+        click.echo(rank_table(state, now).render(style(options)))
+    elif ranks:
+        options.print_message("No rank tells of itself: " + why_no_ranks(state))

@@ -1,0 +1,48 @@
+"""Command ``kubectl ddp submit``."""
+
+from __future__ import annotations
+
+import click
+
+from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, job_options
+from kubectl_ddp.cli.internal.options import Options, shared_options
+
+
+@click.command(cls=ProgramCommand)
+@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for the end; the exit code says how the job ended.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; the job goes on.")
+@click.option(
+    DRY_RUN,
+    type=click.Choice(DRY_RUNS),
+    default="none",
+    help="Create nothing: 'client' only renders, 'server' lets the API server check.",
+)
+@click.option(
+    "--preflight",
+    type=click.Choice(("off", "warn", "strict")),
+    help="Whether the job can run in the cluster: 'strict' (default) creates none that cannot, 'warn' only says so.",
+)
+@job_options
+@shared_options("json", "yaml", "name")
+def submit(
+    options: Options,
+    request: JobRequest,
+    *,
+    follow: bool,
+    waits: bool,
+    timeout: str | None,
+    dry_run: str,
+    preflight: str | None,
+) -> None:
+    """Run SCRIPT, a module or a job file: on a cluster, or on this machine with --local.
+
+    Words after '--' are arguments of the program. The job goes on when this command has ended.
+    """
+    from kubectl_ddp.cli.jobs.submit_run import SubmitOptions, submit_job  # noqa: PLC0415 - not needed for help and completion
+
+    submit_job(
+        options,
+        request,
+        SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight),
+    )

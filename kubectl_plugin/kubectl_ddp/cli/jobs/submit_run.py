@@ -1,0 +1,164 @@
+"""Implementation of ``submit``: prepares the job of the command line, creates it, and prints the result."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from ddp_trainer.common.constants import Label
+from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.select import Where, backend_for, cluster_of
+from kubectl_ddp.cli.internal.attach import attach_to_job
+from kubectl_ddp.cli.internal.job_builder import Prepared, check_devices, check_local, prepare
+from kubectl_ddp.cli.internal.job_lookup import print_output, resource, seconds_of
+from kubectl_ddp.cli.internal.job_options import JobRequest, warn
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.setup.preflight_run import check_before_submit, level_of
+from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.render import Site
+from kubectl_ddp.spec.serialization import digest
+from kubectl_ddp.status.job_tables import pluralize
+from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.invocation import location_flags, program
+
+LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' alphabet for random suffixes. It has no vowels, so that no words result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitOptions:
+    """Values of the command's flags other than the job's."""
+
+    follow: bool
+    """True to print the logs of all ranks until the job ends."""
+    waits: bool
+    """True to wait for the end of the job."""
+    timeout: str | None
+    """Maximum time to wait."""
+    dry_run: str
+    """``none``, ``client`` or ``server``."""
+    preflight: str | None
+    """``off``, ``warn`` or ``strict``; None for the value in the environment."""
+
+
+def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
+    """Submit the job of a command line. Raises errors of the specification, the backend and the job's end."""
+    prepared = prepare(options, request, name_suffix=_random_suffix(), shown=manner.dry_run == "client")
+    submit_prepared(prepared, options, manner)
+
+
+def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
+    """Submit a prepared job."""
+    stays, level = manner.follow or manner.waits, level_of(manner.preflight)
+    seconds = _parse_timeout(manner.timeout, stays=stays)
+    left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
+    warn(prepared.resolved, options, left_out)
+    if prepared.code is not None and prepared.code.files:
+        options.print_message(f"Code: {pluralize(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
+    if manner.dry_run != "none":
+        _dry_run(prepared, options, on_server=manner.dry_run == "server")
+        return
+    if prepared.site is Site.LOCAL:
+        check_devices(prepared.spec)
+    backend = backend_for(prepared.where)
+    prepared = prepared.resolve_engine(backend)
+    run_id = secrets.token_hex(6)
+    objects = prepared.objects(run_id)
+    check_before_submit(backend, prepared, objects, options, level)
+    try:
+        backend.submit(objects)
+        submission = _submission(prepared, backend, run_id)
+        _print_submission(submission, options, prepared.where, is_last=not stays)
+    except KeyboardInterrupt:
+        raise _interrupted(backend, prepared.spec.name, run_id) from None
+    if stays:
+        attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
+
+
+def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
+    """Return the error for Ctrl-C during submission, with the information if the job was created."""
+    try:
+        metadata = backend.job(name, events=False).job["metadata"]
+    except DdpError:
+        return Interrupted("Interrupted; no job was created.")
+    if metadata["labels"].get(Label.RUN_ID) != run_id or "deletionTimestamp" in metadata:
+        return Interrupted("Interrupted; no job was created.")
+    return Interrupted(
+        f"Interrupted after job {name} was created; it goes on.",
+        hint=f"'{program()} delete {name}{location_flags()}' ends it.",
+    )
+
+
+def _parse_timeout(timeout: str | None, *, stays: bool) -> float | None:
+    if timeout is not None and not stays:
+        raise UsageError(f"--timeout {timeout} limits nothing.", hint="Add --wait or --follow.")
+    return seconds_of("--timeout", timeout)
+
+
+def _random_suffix() -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(5))
+
+
+def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:
+    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - imports YAML
+
+    objects = _checked_by_server(prepared) if on_server else prepared.objects(prepared.placeholder)
+    if options.output in {"json", "yaml"}:
+        click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
+        return
+    suffix = "" if options.output == "name" else f" created ({'server ' if on_server else ''}dry run)"
+    for item in objects:
+        click.echo(f"{_resource(item)}/{item['metadata']['name']}{suffix}")
+
+
+def _checked_by_server(prepared: Prepared) -> list[Object]:
+    if prepared.site is Site.LOCAL:
+        raise UsageError("--dry-run=server asks a cluster, and this job would run here.", hint="Use --dry-run=client.")
+    backend = cluster_of(prepared.where)
+    return backend.dry_run(prepared.resolve_engine(backend).objects(prepared.placeholder))
+
+
+def _resource(item: Object) -> str:
+    """Return the resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
+    group = item["apiVersion"].rpartition("/")[0]
+    kind: str = item["kind"].lower()
+    return f"{kind}.{group}" if group else kind
+
+
+def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, Any]:
+    """Return the result as JSON. If the identical job existed, its run is returned and ``created`` is false."""
+    spec = prepared.spec
+    job = backend.job(spec.name, events=False).job
+    metadata = job["metadata"]
+    found = metadata["labels"][Label.RUN_ID]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Submission",
+        "name": spec.name,
+        "resource": resource(job).partition("/")[0],
+        "namespace": metadata.get("namespace"),
+        "where": backend.where,
+        "runId": found,
+        "created": found == run_id,
+        "digest": digest(spec, prepared.code.text if prepared.code else ""),
+    }
+
+
+def _print_submission(submission: dict[str, Any], options: Options, at: Where, *, is_last: bool) -> None:
+    """Print the created job and suggested commands. Data is printed only if no further output follows."""
+    name, where = submission["name"], submission["where"]
+    if options.output == "name":
+        click.echo(f"{submission['resource']}/{name}")
+    elif options.output is not None and is_last:
+        print_output(submission, options.output)
+    did = "created" if submission["created"] else "was there already, unchanged,"
+    place = "on this machine" if where == "local" else f"in {where}"
+    options.print_message(f"Job {name} {did} {place}, run {submission['runId']}.")
+    if is_last:
+        called, to = program(), at.flags
+        options.print_message(
+            f"  {called} status {name}{to} --ranks   how it goes\n  {called} logs {name}{to} -f          what it writes"
+        )

@@ -1,0 +1,74 @@
+"""Commands ``kubectl ddp suspend`` and ``kubectl ddp resume``."""
+
+from __future__ import annotations
+
+import click
+
+from ddp_trainer.common.constants import CheckpointScope, Env
+from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.util.invocation import location_flags, program
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
+@shared_options("json", "yaml", "name")
+def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
+    """Stop the pods of a job and keep the job; of the newest when none is named."""
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job, changes=True)
+    backend.suspend(name, suspended=True)
+    changed(options, backend, name, "suspended")
+    options.print_message(f"'{program()} resume {name}{location_flags()}' lets it go on.")
+    if keeps_checkpoints_in_pods(backend.job(name).job):
+        options.print_message(
+            "warning: It has no checkpoint claim, so its checkpoints go with its pods, and it will start from the "
+            "beginning. Submit with --checkpoint-claim to keep them."
+        )
+    if waits:
+        wait_after(backend, name, "suspended", seconds)
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
+@shared_options("json", "yaml", "name")
+def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
+    """Let a suspended job run again; the newest when none is named.
+
+    It goes on from its last checkpoint: here always, on a cluster if it was submitted with --checkpoint-claim.
+    """
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job, changes=True)
+    queue = backend.suspend(name, suspended=False)
+    changed(options, backend, name, "resumed")
+    if queue is not None:
+        options.print_message(f"It runs when Kueue admits it to the queue '{queue}'.")
+    if waits:
+        wait_after(backend, name, "running", seconds)
+
+
+def keeps_checkpoints_in_pods(job: Object) -> bool:
+    """Return whether the progress of a job is lost if all its pods are deleted together."""
+    where = (job_kinds.kind_of(job) or job_kinds.PYTORCHJOB).template
+    template = job_kinds.at(job, where) if where else None
+    if not template:  # a TrainJob's is in another object
+        return "checkpointClaim" not in job_kinds.submitted_spec(job)
+    containers = template["spec"]["containers"]
+    variables = [variable for container in containers for variable in container.get("env") or ()]
+    return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables
+
+
+def wait_after(backend: Backend, name: str, goal: str, timeout: float | None) -> None:
+    """Wait for the result of a change. Raises the errors of :func:`wait_for`. Ctrl-C does not revert the change."""
+    try:
+        wait_for(backend, name, parse_wait_condition(goal), timeout=timeout)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Stopped waiting; the job {name} will be {goal} all the same.") from None

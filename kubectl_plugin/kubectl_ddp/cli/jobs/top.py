@@ -1,0 +1,46 @@
+"""Command ``kubectl ddp top``."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.status.json_output import job_to_dict
+from kubectl_ddp.status.stragglers import slowdown_by_rank
+from kubectl_ddp.top.top_view import TopView
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--once", is_flag=True, help="Print one table and stop; so it is when stdout is no terminal.")
+@shared_options("json", "yaml")
+def top(options: Options, job: str | None, *, once: bool) -> None:
+    """Show throughput, loss, and the step of every rank, live; of the newest job when none is named.
+
+    A rank that is busy for 1.15 times as long as the median, while the others wait for it, is marked. Pods are asked
+    directly: no Prometheus is needed. In a window that is too small for all ranks, pods have a row each, and the worst
+    come first. The key q leaves.
+    """
+    backend, name = target(options, job)
+    if options.output is not None:
+        print_output(job_to_dict(observe(backend, backend.job(name, events=False))), options.output)
+        return
+    looks = style(options)
+    if once or not sys.stdout.isatty():
+        state = observe(backend, backend.job(name, events=False))
+        picture: TopView | None = TopView(state=state, now=time.time(), slow=slowdown_by_rank(state.ranks))
+    else:
+        from kubectl_ddp.top.watch import watch  # noqa: PLC0415 - only for a terminal
+
+        try:
+            picture = watch(backend, name, looks)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped watching; the job {name} goes on.") from None
+    if picture is not None:
+        click.echo("\n".join(picture.lines(looks)))

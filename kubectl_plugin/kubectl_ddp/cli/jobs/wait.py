@@ -1,0 +1,37 @@
+"""Command ``kubectl ddp wait``."""
+
+from __future__ import annotations
+
+import click
+
+from kubectl_ddp.cli.internal.job_lookup import print_output, seconds_of, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.observe.waiting import DELETED, GOALS, parse_wait_condition, wait_for, wait_until_deleted
+from kubectl_ddp.status.json_output import job_to_dict
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--for", "what", default="complete", show_default=True, metavar="WHAT", help=f"One of {', '.join(GOALS)}."
+)
+@click.option("--timeout", metavar="TIME", help="Give up after this time, as in 90s or 10m; exit code 124.")
+@shared_options("json", "yaml")
+def wait(options: Options, job: str | None, *, what: str, timeout: str | None) -> None:
+    """Wait until a job has done something; silent when it has.
+
+    Exit code 10 says that its code failed, 11 that a machine did, 12 that it was deleted or suspended, 124 that the
+    time was over.
+    """
+    goal, seconds = parse_wait_condition(what), seconds_of("--timeout", timeout)
+    backend, name = target(options, job)
+    try:
+        if goal is DELETED:
+            wait_until_deleted(backend, name, timeout=seconds)
+            return
+        state = wait_for(backend, name, goal, timeout=seconds)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Stopped waiting; the job {name} goes on.") from None
+    if options.output is not None:
+        print_output(job_to_dict(state), options.output)

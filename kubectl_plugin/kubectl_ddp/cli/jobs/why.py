@@ -1,0 +1,36 @@
+"""Command ``kubectl ddp why``."""
+
+from __future__ import annotations
+
+import click
+
+from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
+from kubectl_ddp.cli.internal.options import Options, shared_options
+
+
+@click.command()
+@click.argument("job", required=False)
+@shared_options("json", "yaml")
+def why(options: Options, job: str | None) -> None:
+    """Say why a job does what it does: what is the matter, what shows it, what helps; the likeliest cause first.
+
+    The exit code tells the class of the first cause: 0 it runs or has succeeded, 10 its code failed, 11 a machine did,
+    12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
+    """
+    from kubectl_ddp.observe.result_annotations import persist_result  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.why.chain import run_checks  # noqa: PLC0415
+    from kubectl_ddp.why.gather import gather  # noqa: PLC0415
+    from kubectl_ddp.why.printer import diagnosis_to_dict, text  # noqa: PLC0415
+
+    backend, name = target(options, job)
+    facts = gather(backend, name)
+    persist_result(backend, facts.job, facts.state)
+    found = run_checks(facts)
+    if options.output is not None:
+        print_output(diagnosis_to_dict(facts, found), options.output)
+    else:
+        click.echo(text(facts, found, style(options)))
+    for sentence in facts.around.unseen:
+        options.print_message(f"Not looked at: {sentence}")
+    if found and found[0].code:
+        click.get_current_context().exit(found[0].code)

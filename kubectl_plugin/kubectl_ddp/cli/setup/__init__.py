@@ -1,0 +1,1 @@
+"""Commands about plans, clusters, defaults and this program."""

@@ -1,0 +1,200 @@
+"""Command ``kubectl ddp lint``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options
+from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.errors import PreflightFailed, UsageError
+
+if TYPE_CHECKING:
+    from ddp_trainer.common.lint.model import Facts
+    from kubectl_ddp.cli.internal.job_builder import Prepared
+    from kubectl_ddp.lint.model import PodFinding
+    from kubectl_ddp.spec.job_file import JobFile
+
+MANIFESTS: Final = (".yaml", ".yml", ".json")
+LARGEST_BYTES: Final = 64 * 2**20
+"""Maximum size of a manifest in bytes. A namespace as printed by kubectl fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LintResult:
+    """Findings about one input."""
+
+    name: str
+    found: Sequence[PodFinding]
+    unseen: Sequence[str]
+    """Names of variables whose value is in the cluster and unknown."""
+
+
+@click.command(cls=ProgramCommand)
+@click.option("--strict", is_flag=True, help="Fail for warnings too.")
+@click.option(
+    "--ignore", "ignored", metavar="RULES", default="", help="Rules to leave out, with commas, as in N03,K10."
+)
+@job_options
+@shared_options("json")
+def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -> None:
+    """Say what is doubtful in a job, or in any manifest; asks no cluster.
+
+    Takes what submit takes, and looks at the variables that NCCL and torch would get and at the pods that would be
+    made. Or takes a manifest (.yaml, .yml, .json, or '-'), whoever wrote it, and looks at its pods: PyTorchJob, JobSet,
+    Job, Pod and others. Where a job of ours starts, its launcher applies the rules about variables again, and those
+    that need the node.
+    """
+    from kubectl_ddp.lint.registry import unknown_ids  # noqa: PLC0415 - not needed for help and completion
+
+    if unknown := unknown_ids(ignored):
+        raise UsageError(
+            f"--ignore names '{unknown[0]}', which is no rule.",
+            hint="Rules are listed in docs/lint.md and lint-pods.md.",
+        )
+    looked = _lint_request(options, request, ignored)
+    if looked.unseen:
+        kept = ", ".join(dict.fromkeys(looked.unseen))
+        options.print_message(f"warning: The values of {kept} are kept in the cluster, and were not looked at.")
+    _show(options, looked)
+    counts = {severity: count for severity, count in _counts(looked.found).items() if severity != "info"}
+    if counts.get("error") or (strict and counts):
+        said = " and ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
+        raise PreflightFailed(f"{looked.name} has {said}.", hint="Each line says what to do.")
+
+
+def _lint_request(options: Options, request: JobRequest, ignored: str) -> LintResult:
+    """Check the script, job file or manifest. Raises UsageError for other files, NotFound for a missing file."""
+    script = request.script
+    names_a_file = script is not None and (script == "-" or script.endswith(MANIFESTS))
+    path = request.file or (script if names_a_file else None)
+    if path is None:
+        if script is not None:
+            _check_is_python(script)
+        return _of_job(options, request, ignored)
+    from kubectl_ddp.lint.manifests import is_job_file, parse_manifest  # noqa: PLC0415 - imports yaml
+    from kubectl_ddp.spec.job_file import open_file  # noqa: PLC0415
+
+    file = open_file(str(path), "file", LARGEST_BYTES)
+    objects = parse_manifest(file.name, file.text)
+    if not is_job_file(objects):
+        _reject_flags(request, file)
+        return _lint_manifest(file.name, objects, ignored, options)
+    return _of_job(options, dataclasses.replace(request, file=file, script=script if request.file else None), ignored)
+
+
+def _check_is_python(path: str) -> None:
+    """Check that the launcher can start the file. ``submit`` does not check this, so a wrong file fails in the pod."""
+    from kubectl_ddp.code.script import check_script  # noqa: PLC0415 - not needed for help and completion
+
+    check_script(path)
+    with Path(path).open("rb") as file:
+        first = file.readline(200)
+    if not path.endswith(".py") and not (first.startswith(b"#!") and b"python" in first):
+        raise UsageError(
+            f"'{path}' is neither a Python script nor a manifest.",
+            hint=f"lint reads scripts (.py), job files and manifests ({', '.join(MANIFESTS)}).",
+        )
+
+
+def _reject_flags(request: JobRequest, file: JobFile) -> None:
+    if (
+        request.flags
+        or request.assignments
+        or request.shorthand
+        or request.words
+        or request.script not in {None, file.name, "-"}
+    ):
+        raise UsageError(f"{file.name} is a manifest, to which the flags of a job add nothing.", hint="Leave them out.")
+
+
+def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, options: Options) -> LintResult:
+    from kubectl_ddp.lint.manifests import find_workloads, without_pods  # noqa: PLC0415
+    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - not needed for help and completion
+
+    makers = find_workloads(objects)
+    for lonely in without_pods(objects):
+        options.print_message(
+            f"warning: The pods of {lonely} are in its runtime, which is not in {name}, and were not looked at."
+        )
+    if not makers:
+        kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in objects))
+        raise UsageError(f"{name} holds nothing that makes pods, only {kinds}.", hint="Name the manifest of the job.")
+    unseen = [
+        word for each in makers for pods in each.pods for one in pods.training_containers for word in one.unresolved_env
+    ]
+    return LintResult(name, [placed for each in makers for placed in check(each, ignored)], unseen)
+
+
+def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
+    from ddp_trainer.common.constants import Env  # noqa: PLC0415 - not needed for help and completion
+    from ddp_trainer.common.lint.registry import check  # noqa: PLC0415
+    from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415
+    from kubectl_ddp.lint.model import PodFinding  # noqa: PLC0415
+
+    prepared = prepare(options, request, shown=True)
+    spec = prepared.spec
+    left_out = ",".join(filter(None, (ignored, spec.env.get(Env.LINT_IGNORE, ""))))
+    found = [PodFinding("", each) for each in check(spec.env, facts_of(prepared), left_out)]
+    unseen = [*spec.secret_env, *map(str, spec.env_from)]
+    return LintResult(spec.name, [*found, *of_pods(prepared, left_out)], unseen)
+
+
+def facts_of(prepared: Prepared) -> Facts:
+    """Return the facts about the job's nodes."""
+    from ddp_trainer.common.lint.model import Facts  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.render import Site  # noqa: PLC0415
+
+    spec = prepared.spec
+    return Facts(
+        nodes=spec.nnodes.maximum,
+        nproc=spec.nproc,
+        gpus=spec.gpus,
+        cpus=spec.cpu.millis / 1000,
+        is_one_machine=prepared.site is Site.LOCAL,
+    )
+
+
+def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
+    """Return the findings about the pods of a job; empty on this machine, which has no pods."""
+    from kubectl_ddp.lint.manifests import find_workloads  # noqa: PLC0415
+    from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.render import Site  # noqa: PLC0415
+    from kubectl_ddp.values.engine import Gang  # noqa: PLC0415
+
+    if prepared.site is Site.LOCAL:
+        return []
+    # The cluster chooses the gang scheduler unless the job names one.
+    left_out = f"{ignored},K19" if prepared.spec.gang is Gang.AUTO else ignored
+    made = find_workloads(prepared.objects(prepared.placeholder))
+    return [placed for each in made for placed in check(each, left_out, with_variables=False)]
+
+
+def _show(options: Options, looked: LintResult) -> None:
+    if options.output == "json":
+        from kubectl_ddp.status.json_output import API_VERSION  # noqa: PLC0415 - not needed for help and completion
+
+        found = [{"where": placed.where, **dataclasses.asdict(placed.finding)} for placed in looked.found]
+        counts = _counts(looked.found)
+        document = {"apiVersion": API_VERSION, "kind": "Lint", "job": looked.name, "findings": found, "counts": counts}
+        click.echo(json.dumps(document, indent=2))
+        return
+    for placed in looked.found:
+        click.echo(str(placed))
+        click.echo(f"    {placed.finding.source}")
+    if not looked.found:
+        options.print_message("Nothing is doubtful.")
+
+
+def _counts(found: Sequence[PodFinding]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for placed in found:
+        severity = str(placed.finding.severity)
+        counts[severity] = counts.get(severity, 0) + 1
+    return counts

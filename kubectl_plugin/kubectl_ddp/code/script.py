@@ -1,0 +1,107 @@
+"""Checks of a local script before its submission."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Final
+
+from kubectl_ddp.code import ignore
+from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
+from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.render import Code
+from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.nearest import suggest_file
+
+NOTEBOOK: Final = ".ipynb"
+SHELLS: Final[Mapping[str, str]] = {".sh": "sh", ".bash": "bash", ".zsh": "zsh", ".ksh": "ksh", ".fish": "fish"}
+"""Suffix of a shell script → the shell that runs it."""
+
+LARGEST_BYTES: Final = 900 * 1024
+"""Maximum size of a script. A ConfigMap holds 1 MiB, including its metadata."""
+
+
+def check_script(path: str) -> Path:
+    """Return the absolute path of a script that Python can run. Raises UsageError."""
+    script = Path(path)
+    if script.is_dir():
+        raise UsageError(
+            f"'{path}' is a directory, not a script.", hint=f"Name the file in it, as in '{path.rstrip('/')}/train.py'."
+        )
+    check_is_python(script)
+    return script.resolve()
+
+
+def check_is_python(script: Path) -> None:
+    """Reject a notebook or a shell script, which Python cannot run. Raises UsageError or NotFound.
+
+    A file named ``*.py`` is accepted, whatever its first line is.
+    """
+    first = _read(script).partition(b"\n")[0]
+    kind = script.suffix.lower()
+    if kind == NOTEBOOK:
+        raise UsageError(
+            f"'{script}' is a notebook, not a script.",
+            hint=f"'jupyter nbconvert --to script {script}' makes a script of it; submit that.",
+        )
+    if kind in SHELLS or (kind != ".py" and first.startswith(b"#!") and b"python" not in first):
+        raise UsageError(
+            f"'{script}' is no Python script.",
+            hint=f"Send its directory and run it as a program: '{program()} submit --code {script.parent} "
+            f'--command "{_interpreter(kind, first)} {script.name}"{location_flags()}\'.',
+        )
+
+
+def _interpreter(kind: str, first: bytes) -> str:
+    """Return the interpreter of a script that is not Python, from its first line or its suffix."""
+    named = first.removeprefix(b"#!").decode(errors="replace").split() if first.startswith(b"#!") else []
+    words = [word for word in named if not word.endswith("/env")]
+    return " ".join([PurePath(words[0]).name, *words[1:]]) if words else SHELLS.get(kind, "sh")
+
+
+def read_script(path: str) -> Code:
+    """Return a single script as code to submit. Raises UsageError if it is too large, not UTF-8, or contains
+    credentials.
+    """
+    check_script(path)
+    script, data = Path(path), _read(Path(path))
+    _reject_credentials(script, data)
+    elsewhere = "Put it into the image and run it with --module or --command."
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(
+            f"'{path}' has {len(data)} bytes, and at most {LARGEST_BYTES} can travel with a job.", hint=elsewhere
+        )
+    if not re.fullmatch(r"[-._A-Za-z0-9]+", script.name):
+        raise UsageError(
+            f"'{script.name}' cannot travel under this name.",
+            hint="Rename it: letters, digits, '-', '_' and '.' are allowed.",
+        )
+    try:
+        return Code(script.name, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"'{path}' is no UTF-8 text: byte {error.start} is wrong.", hint=elsewhere) from None
+
+
+def _reject_credentials(script: Path, data: bytes) -> None:
+    """Reject a script with credentials, unless a ``.ddpignore`` in its directory allows it."""
+    beside = script.with_name(ignore.OURS)
+    text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
+    if not ignore.allows(ignore.read(text, is_ours=True), script.name) and holds_credentials(str(script), data):
+        reject_credentials("The script", [str(script)])
+
+
+def _read(script: Path) -> bytes:
+    try:
+        return script.read_bytes()
+    except FileNotFoundError:
+        raise NotFound(
+            f"There is no script '{script}'.",
+            hint=suggest_file(str(script))
+            or f"What lies in the image is run with '{program()} submit "
+            f'--command "python {script}"{location_flags()}\'.',
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"The script '{script}' cannot be read: {error.strerror}.", hint="Name a file you may read."
+        ) from None

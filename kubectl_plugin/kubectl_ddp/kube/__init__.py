@@ -1,0 +1,1 @@
+"""Kubernetes objects as JSON, and what their fields mean. Pure functions."""

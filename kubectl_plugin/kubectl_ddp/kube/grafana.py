@@ -1,0 +1,58 @@
+"""Address of Grafana, and of this project's dashboards in it with a job selected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from ddp_trainer.common.metric_names import Dashboard
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.errors import UsageError
+
+VARIABLE: Final = "KUBECTL_DDP_GRAFANA"
+LABEL: Final = "app.kubernetes.io/name=grafana"
+"""Label of Grafana's Service, in the charts grafana and kube-prometheus-stack."""
+PORT: Final = 3000
+"""Local port of a port-forward that the user opens: Grafana's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrafanaService:
+    """Grafana's Service in a cluster."""
+
+    namespace: str
+    name: str
+    port: int
+
+    @classmethod
+    def of(cls, service: Object) -> GrafanaService:
+        """Return the service with its first port, which serves the pages. A second port is for gossip between
+        replicas.
+        """
+        about, ports = service["metadata"], service["spec"].get("ports") or [{"port": 80}]
+        return cls(str(about["namespace"]), str(about["name"]), int(ports[0]["port"]))
+
+    def __str__(self) -> str:
+        return f"service/{self.name} in namespace {self.namespace}"
+
+
+def checked(url: str, origin: str) -> str:
+    """Validate and normalize the address of Grafana. Raises UsageError."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UsageError(f"{origin}: '{url}' is no address.", hint="Write it as https://grafana.example.com.")
+    if parts.username or parts.password:
+        raise UsageError(f"{origin} holds a name or a password.", hint="Leave them out; Grafana asks for them itself.")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def address(base: str, dashboard: Dashboard, variables: Mapping[str, str | None]) -> str:
+    """Return the address of a dashboard, with its variables set.
+
+    >>> address("https://grafana.example.com", Dashboard.JOB, {"namespace": "team", "ddp_job": "digits"})
+    'https://grafana.example.com/d/ddp-job?var-namespace=team&var-ddp_job=digits'
+    """
+    query = urlencode({f"var-{name}": value for name, value in variables.items() if value})
+    return f"{base}/d/{dashboard}" + (f"?{query}" if query else "")

@@ -1,0 +1,82 @@
+"""Queue position of a job, from the job and Kueue's data about waiting workloads. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from kubectl_ddp.backends.base import Object, Queued
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import holds
+
+KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Label with the name of a job's LocalQueue. Kueue manages only objects that have it."""
+
+KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
+"""Label with the WorkloadPriorityClass, which takes precedence over the priority of the pods."""
+
+OVER: Final = frozenset({"Succeeded", "Failed"})
+
+Place = tuple[str, str]
+"""Namespace and name of a LocalQueue."""
+
+
+def queued(
+    job: Object, positions: Mapping[str, int] | None = None, held: Collection[str] = frozenset()
+) -> Queued | None:
+    """Return the queue of a job; ``None`` if it is in none.
+
+    Args:
+        job: Root object.
+        positions: Uid of a root object → its position among the waiting jobs, from 1.
+        held: Uids of root objects whose Workload is inactive.
+    """
+    name = (job["metadata"].get("labels") or {}).get(KUEUE_QUEUE)
+    if not name:
+        return None
+    waits = job_kinds.is_suspend_requested(job) and not OVER & job_kinds.conditions(job).keys()
+    uid = str(job["metadata"].get("uid"))
+    position = (positions or {}).get(uid) if waits else None
+    return Queued(str(name), is_admitted=not waits, position=position, is_held=waits and uid in held)
+
+
+def queues_of(jobs: Iterable[Object]) -> list[Place]:
+    """Return the queues in which at least one of these jobs waits."""
+    found = ((job["metadata"].get("namespace", ""), at) for job in jobs if (at := queued(job)) and not at.is_admitted)
+    return list(dict.fromkeys((str(namespace), at.name) for namespace, at in found))
+
+
+def positions_from_api(summary: Object) -> dict[str, int]:
+    """Return positions from Kueue's visibility API: those in the ClusterQueue, which decide the order of admission."""
+    return {
+        uid: int(item.get("positionInClusterQueue", 0)) + 1
+        for item in summary.get("items") or ()
+        if (uid := owner_of(item))
+    }
+
+
+def estimate_positions(workloads: Sequence[Object], queue: str) -> dict[str, int]:
+    """Estimate the positions in one LocalQueue from its Workloads, without the visibility API."""
+    waiting = in_line(each for each in workloads if each["spec"].get("queueName") == queue)
+    return {uid: number for number, each in enumerate(waiting, 1) if (uid := owner_of(each))}
+
+
+def in_line(workloads: Iterable[Object]) -> list[Object]:
+    """Return the waiting Workloads in the order in which Kueue admits them: by priority, then by age."""
+    return sorted((each for each in workloads if is_waiting(each)), key=_order)
+
+
+def is_waiting(workload: Object) -> bool:
+    """Return whether a Workload is active, unfinished and without quota."""
+    is_settled = holds(workload, "QuotaReserved") or holds(workload, "Finished")
+    return bool(workload["spec"].get("active", True)) and not is_settled
+
+
+def _order(workload: Object) -> tuple[int, str]:
+    return -int(workload["spec"].get("priority") or 0), str(workload["metadata"].get("creationTimestamp", ""))
+
+
+def owner_of(workload: Object) -> str:
+    """Return the uid of a Workload's job; empty if unknown."""
+    owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
+    return str(owners[0].get("uid", ""))

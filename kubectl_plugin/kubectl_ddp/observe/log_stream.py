@@ -1,0 +1,249 @@
+"""Log lines of all ranks of a job, from all its pods and through all their restarts.
+
+A pod's log holds the lines of all its ranks, each prefixed with its rank (``contract.LOGPREFIX``), and the lines of its
+launcher, without a prefix. A thread reads each pod. If the pod's container is replaced, reading resumes after the last
+timestamp, so no line is repeated.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
+from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
+from kubectl_ddp.status.termination_message import workers
+
+PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")
+"""Prefix that the launcher adds to a rank's line (``contract.LOG_PREFIX``)."""
+
+_ERROR: Final = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL|Segmentation fault)\b"
+    r"|Traceback \(most recent call last\)"
+    r"|^(?:\w+\.)*\w*(?:Error|Exception)\b"
+)
+_CONTINUES: Final = re.compile(r"^(?:\s|During handling|The above exception|$)")
+
+_RETRY_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of one pod."""
+
+    time: str
+    """Timestamp as RFC 3339, with nanoseconds."""
+    pod: str
+    rank: int | None
+    """Rank that wrote the line; None for the launcher."""
+    text: str
+    """Text as written, with its prefix."""
+
+    def __str__(self) -> str:
+        """Return the line as printed."""
+        return self.text
+
+
+@dataclass(slots=True)
+class RankFilter:
+    """Filter of log lines by rank. It tracks, per rank, if a stack trace is in progress."""
+
+    ranks: frozenset[int] | None = None
+    """Ranks to show (default: all)."""
+    errors_of_all: bool = False
+    """True to also show errors of other ranks, with their stack traces."""
+    launchers: bool = True
+    """True to show lines of the launchers."""
+    _in_trace: set[tuple[str, int | None]] = field(default_factory=set)
+
+    def matches(self, line: Line) -> bool:
+        """Return whether to show a line. The lines of each rank must be passed in order."""
+        if self.ranks is None or line.rank in self.ranks:
+            return True
+        return (self.errors_of_all and self._is_error(line)) or (line.rank is None and self.launchers)
+
+    def _is_error(self, line: Line) -> bool:
+        source = (line.pod, line.rank)
+        text = PREFIX.sub("", line.text)
+        if _ERROR.search(text):
+            self._in_trace.add(source)
+            return True
+        if source in self._in_trace and _CONTINUES.match(text):
+            return True
+        self._in_trace.discard(source)
+        return False
+
+
+def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
+    """Parse ``--rank``: ``0``, ``0-7``, ``0,3``, ``failed``, ``all``. None selects rank 0 and the errors of all ranks.
+
+    Raises:
+        UsageError: If the text has another format.
+        NotFound: If the text is ``failed`` and no rank has failed, or if the job cannot have any of these ranks.
+    """
+    if text is None:
+        return RankFilter(frozenset({0}), errors_of_all=True)
+    if text == "all":
+        return RankFilter()
+    if text == "failed":
+        if state is None or not state.failed_ranks:
+            name = state.name if state is not None else ""
+            raise NotFound(f"No rank of job '{name}' is known to have failed.", hint="'--rank all' shows every line.")
+        return RankFilter(frozenset(state.failed_ranks), launchers=False)
+    ranks: set[int] = set()
+    for part in text.split(","):
+        span = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if span is None or int(span[1]) > int(span[2] or span[1]):
+            raise UsageError(f"'{text}' names no ranks.", hint="Use a rank (0), a range (0-7), 'failed' or 'all'.")
+        ranks.update(range(int(span[1]), int(span[2] or span[1]) + 1))
+    if state is not None and min(ranks) >= state.max_ranks:
+        most = f"ranks 0 to {state.max_ranks - 1}" if state.max_ranks > 1 else "rank 0 only"
+        raise NotFound(f"Job '{state.name}' has no rank {text}.", hint=f"It can have {most}.")
+    return RankFilter(frozenset(ranks), launchers=False)
+
+
+def read(
+    backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
+) -> Iterator[Line]:
+    """Return the existing lines, by time; with ``tail``, the last matching ones. Raises NotFound.
+
+    ``since`` is an RFC 3339 time: older lines are left out.
+    """
+    lines = filter(ranks.matches, _merged(backend, workers(backend.job(name).pods), since))
+    return lines if tail is None else iter(deque(lines, maxlen=tail))
+
+
+def follow_logs(
+    backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
+) -> Iterator[Line]:
+    """Yield the existing lines, then new lines until the job ends or is deleted. Raises NotFound."""
+    seen: dict[str, str] = {}
+
+    def record_time(line: Line) -> bool:
+        seen[line.pod] = line.time
+        return ranks.matches(line)
+
+    past = filter(record_time, _merged(backend, workers(backend.job(name).pods), since))
+    yield from past if tail is None else deque(past, maxlen=tail)
+    yield from filter(ranks.matches, _Streams(backend, name, seen).lines())
+
+
+def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iterator[Line]:
+    """Yield lines by time. Pods deleted meanwhile are skipped; if all were deleted, NotFound is raised."""
+    gone: list[NotFound] = []
+
+    def read_lines(pod: Object) -> Iterator[Line]:
+        try:
+            yield from _lines(backend, pod, since=since, live=False)
+        except NotFound as error:
+            gone.append(error)
+
+    logs = [read_lines(pod) for pod in pods]
+    yield from heapq.merge(*logs, key=lambda line: line.time)
+    if gone and len(gone) == len(logs):
+        raise gone[0]
+
+
+def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool) -> Iterator[Line]:
+    """Yield the lines of one pod; only those after ``since``, if given."""
+    name = str(pod["metadata"]["name"])
+    for entry in backend.logs(pod, follow=live, timestamps=True, since=since):
+        moment, _, text = entry.partition(" ")
+        if since is None or moment > since:
+            prefix = PREFIX.match(text)
+            yield Line(moment, name, int(prefix[1]) if prefix else None, text)
+
+
+class _Streams:
+    """Live log lines of a job: one thread watches the job and one reads each pod, all into one queue."""
+
+    def __init__(self, backend: Backend, job: str, seen: Mapping[str, str]) -> None:
+        self._backend = backend
+        self._job = job
+        self._seen = dict(seen)
+        # Bounded, so that a pod that writes faster than this process prints is slowed down and not buffered.
+        self._arrivals: queue.Queue[Line | Snapshot | _Ended] = queue.Queue(maxsize=10_000)
+        self._reading: set[str] = set()
+        self._read: dict[str, str] = {}
+        """Pod → id of the container that was read last."""
+
+    def lines(self) -> Iterator[Line]:
+        """Yield lines as they arrive. The order within each pod is kept."""
+        threading.Thread(target=self._watch, daemon=True).start()
+        pods: list[Object] = []
+        is_over = False
+        while not (is_over and not self._reading):
+            match self._arrivals.get():
+                case Line() as line:
+                    self._seen[line.pod] = line.time
+                    yield line
+                    continue
+                case Snapshot() as snapshot:
+                    pods = workers(snapshot.pods)
+                    is_over = job_state(snapshot, {}).state in TERMINAL
+                case _Ended(pod=None, error=error):
+                    is_over, pods = True, []
+                    if error is not None:
+                        raise error
+                case _Ended(pod=str(pod)):
+                    self._reading.discard(pod)
+            self._open(pods)
+
+    def _open(self, pods: Iterable[Object]) -> None:
+        """Start reading pods whose current container has not been read yet."""
+        for pod in pods:
+            name, container = str(pod["metadata"]["name"]), _container(pod)
+            if container and name not in self._reading and self._read.get(name) != container:
+                self._read[name] = container
+                self._reading.add(name)
+                threading.Thread(target=self._stream, args=(pod,), daemon=True).start()
+
+    def _stream(self, pod: Object) -> None:
+        name = str(pod["metadata"]["name"])
+        since = self._seen.get(name)
+        while True:
+            try:
+                for line in _lines(self._backend, pod, since=since, live=True):
+                    since = line.time
+                    self._arrivals.put(line)
+            except Unreachable:  # the pod may still run
+                time.sleep(_RETRY_SECONDS)
+                continue
+            except DdpError:
+                pass
+            self._arrivals.put(_Ended(name))
+            return
+
+    def _watch(self) -> None:
+        error: BaseException | None = None
+        try:
+            for snapshot in self._backend.watch(self._job):
+                self._arrivals.put(snapshot)
+        except BaseException as raised:  # noqa: BLE001 - raised again where lines are read
+            error = raised
+        self._arrivals.put(_Ended(None, error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """End of a thread: the reader of a pod, or the watcher of the job (``pod`` is None)."""
+
+    pod: str | None
+    error: BaseException | None = None
+
+
+def _container(pod: Object) -> str:
+    """Return an id of the pod's current container; empty if none has started."""
+    statuses = pod.get("status", {}).get("containerStatuses") or [{}]
+    status = statuses[0]
+    if not {"running", "terminated"}.intersection(status.get("state") or {}):
+        return ""
+    return f"{pod['metadata']['uid']}/{status.get('restartCount', 0)}"

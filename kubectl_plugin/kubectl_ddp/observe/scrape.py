@@ -1,0 +1,127 @@
+"""Concurrent scraping of the pods' metrics, without waiting for pods that do not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.metrics_parser import LIVE, Samples, parse
+from kubectl_ddp.status.termination_message import is_running, workers
+
+_AT_FIRST: Final = 4
+"""Initial number of threads. Each needs a connection, and more do not help if pods answer immediately."""
+
+_AT_MOST: Final = 16
+"""Maximum number of concurrent requests, because the API server's proxy is shared with others."""
+
+_SLOW_SECONDS: Final = 0.01
+"""Seconds without any answer after which another thread starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeLimit:
+    """Maximum number of pods to scrape."""
+
+    of_each: int
+    """Pods per job, in order. The first pod has rank 0 unless pods were lost, and reports the progress of the job."""
+    in_all: int
+
+
+def scrape(backend: Backend, snapshot: Snapshot) -> dict[str, Samples]:
+    """Return the metrics of a job's running worker pods by name, without the pods that do not answer."""
+    return scrape_all(backend, [snapshot])[0]
+
+
+def scrape_all(
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
+) -> list[dict[str, Samples]]:
+    """Return the metrics of many jobs' running worker pods, one map of pod names per job.
+
+    The first pod of every job is scraped before the second of any, and newer jobs before older ones. Thus the pods that
+    are left out are the least important ones.
+
+    Args:
+        backend: Place where the jobs run.
+        snapshots: The jobs.
+        patience: Seconds after which pods without an answer are left out (default: the timeout of each request).
+        most: Maximum number of pods to scrape (default: all).
+    """
+    running = [[pod for pod in workers(snapshot.pods) if is_running(pod)] for snapshot in snapshots]
+    of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
+    turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
+    asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
+    told: list[dict[str, Samples]] = [{} for _ in snapshots]
+    for index, name, samples in _ScrapePool(backend, asked).iter_results(patience):
+        if samples is not None:
+            told[index][name] = samples
+    return told
+
+
+class _ScrapePool:
+    """Thread pool that scrapes pods. Each pod has the index of its job."""
+
+    def __init__(self, backend: Backend, asked: Iterable[tuple[int, Object]]) -> None:
+        self._backend = backend
+        self._waiting = deque(asked)
+        self._told: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
+        self._asking = 0
+
+    def iter_results(self, patience: float | None) -> Iterator[tuple[int, str, Samples | None]]:
+        """Yield job index, pod name and metrics as they arrive. Pods without an answer are left out after ``patience``
+        seconds.
+        """
+        end = math.inf if patience is None else time.monotonic() + patience
+        left = len(self._waiting)
+        for _ in range(_AT_FIRST):
+            self._start_thread()
+        while left and (remaining := end - time.monotonic()) > 0:
+            may_ask = bool(self._waiting) and self._asking < _AT_MOST
+            try:
+                yield self._told.get(timeout=min(remaining, _SLOW_SECONDS if may_ask else threading.TIMEOUT_MAX))
+            except queue.Empty:
+                if may_ask:
+                    self._start_thread()
+            else:
+                left -= 1
+
+    def _start_thread(self) -> None:
+        if self._waiting:
+            self._asking += 1
+            # A daemon thread, so that a pod that does not answer does not delay the exit of the command.
+            threading.Thread(target=self._scrape_queued_pods, daemon=True).start()
+
+    def _scrape_queued_pods(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                index, pod = self._waiting.popleft()
+                self._told.put((index, str(pod["metadata"]["name"]), _scrape_pod(self._backend, pod)))
+
+
+def _scrape_pod(backend: Backend, pod: Object) -> Samples | None:
+    try:
+        return parse(backend.metrics(pod, LIVE))
+    except DdpError:  # starting, ending, or blocked by a network policy
+        return None
+
+
+def observe(backend: Backend, snapshot: Snapshot, before: Mapping[str, Samples] | None = None) -> JobState:
+    """Return the state of a job, with the current metrics of its pods."""
+    return job_state(snapshot, scrape(backend, snapshot), where=backend.where, before=before)
+
+
+def observe_all(
+    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
+) -> list[JobState]:
+    """Return the states of many jobs; ``patience`` and ``most`` as in :func:`scrape_all`."""
+    told = scrape_all(backend, snapshots, patience=patience, most=most)
+    return [job_state(one, samples, where=backend.where) for one, samples in zip(snapshots, told, strict=True)]

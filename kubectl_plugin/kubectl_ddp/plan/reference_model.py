@@ -1,0 +1,130 @@
+"""GPT of a job that runs the reference trainer, and its constraints on the layout.
+
+It is read from the arguments after ``train``; the last of repeated arguments applies. The trainer's defaults are
+repeated here, because the plugin does not import torch; tests compare them. Arguments that the trainer itself refuses
+give no model here, so that only the trainer reports them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddp_trainer.common.model_constraints import (
+    SCHEDULES,
+    Violation,
+    count_batch_slices,
+    micro_batch_size,
+    of_micro_batches,
+    of_slices,
+    of_stages,
+    share,
+)
+from ddp_trainer.common.parallel_dims import Layout
+from kubectl_ddp.values.program import TRAINER, Module, Program
+
+TASK: Final = "text"
+MODEL: Final = "gpt"
+SIZES: Final[Mapping[str, int]] = {"layers": 4, "heads": 4}
+"""Sizes of a GPT without options."""
+VOCABULARY: Final = 256
+"""Vocabulary size: the task ``text`` trains on bytes."""
+GLOBAL_BATCH: Final = 64
+SCHEDULE: Final = "1f1b"
+FLAGS: Final[Mapping[str, str]] = {
+    "task": "--task",
+    "model": "--model",
+    "schedule": "--pipeline-schedule",
+    "globalBatch": "--global-batch",
+    "batchSlices": "--batch-slices",
+    "microBatch": "--micro-batch",
+}
+"""Flags to read, by the chart's key."""
+WHOLE: Final = re.compile(r"[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceModel:
+    """Model and division of its steps."""
+
+    layers: int
+    heads: int
+    global_batch: int
+    batch_slices: int | None
+    micro_batch: int | None
+    schedule: str
+
+    def layout_violations(self, layout: Layout, max_ranks: int) -> Iterator[Violation]:
+        """Yield the reasons why the trainer would refuse the layout; ``max_ranks`` is the maximum of the job."""
+        yield from of_slices(layout.tp, heads=self.heads, vocabulary=VOCABULARY)
+        if layout.pp == 1:
+            return
+        yield from of_stages(layout.pp * SCHEDULES[self.schedule].stages_per_rank, layers=self.layers)
+        for count in self._micro_batches(layout, max_ranks):
+            yield from of_micro_batches(self.schedule, count, pp=layout.pp)
+
+    def _micro_batches(self, layout: Layout, max_ranks: int) -> Iterator[int]:
+        """Yield the number of micro-batches of each part of the batch."""
+        parts = layout.data_size
+        batch = self.global_batch
+        slices = count_batch_slices(self.batch_slices, max_ranks=max_ranks, parts=parts, global_batch=batch)
+        for part in range(parts if parts <= slices else 0):  # the trainer reports parts without a slice
+            samples = share(part, parts=parts, batch_slices=slices, global_batch=batch)
+            yield -(-samples // max(1, micro_batch_size(samples, self.micro_batch, layout.pp)))
+
+
+def runs_the_trainer(program: Program) -> bool:
+    """Return True if the program is the reference trainer, so that its arguments can be parsed."""
+    return isinstance(program, Module) and program.name.partition(".")[0] == TRAINER
+
+
+def last_flag_value(args: Sequence[str], flag: str) -> str | None:
+    """Return the last value of a flag, or None if it is not given.
+
+    >>> last_flag_value(["--batch-slices", "4", "--batch-slices=8"], "--batch-slices")
+    '8'
+    """
+    found = None
+    for word, following in itertools.pairwise([*args, ""]):
+        value = following if word == flag else word.removeprefix(f"{flag}=")
+        if value != word:
+            found = value
+    return found
+
+
+def reference_model(program: Program, args: Sequence[str]) -> ReferenceModel | None:
+    """Return the model of these arguments, or None for other or invalid models."""
+    said = {key: last_flag_value(args, flag) for key, flag in FLAGS.items()}
+    if not runs_the_trainer(program) or said["task"] != TASK:
+        return None
+    sizes, schedule = _sizes(said["model"] or MODEL), said["schedule"] or SCHEDULE
+    counts = [said[key] for key in ("globalBatch", "batchSlices", "microBatch")]
+    is_sound = all(count is None or WHOLE.fullmatch(count) for count in counts)
+    if sizes is None or schedule not in SCHEDULES or not is_sound:
+        return None
+    batch, batch_slices, micro_batch = (None if count is None else int(count) for count in counts)
+    return ReferenceModel(
+        layers=sizes["layers"],
+        heads=sizes["heads"],
+        global_batch=batch or GLOBAL_BATCH,
+        batch_slices=batch_slices,
+        micro_batch=micro_batch,
+        schedule=schedule,
+    )
+
+
+def _sizes(model: str) -> Mapping[str, int] | None:
+    name, _, text = model.partition(":")
+    if name != MODEL:
+        return None
+    sizes = {**SIZES}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key in sizes:
+            if not WHOLE.fullmatch(value):
+                return None
+            sizes[key] = int(value)
+    return sizes

@@ -1,0 +1,166 @@
+"""Check if all nodes of a job fit at the same time: now, after other jobs have ended, or never."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.preflight.nodes import Machine, ScheduledPod, parse_nodes, scheduled_pods
+from kubectl_ddp.preflight.pod_fit import Place, copies
+from kubectl_ddp.preflight.pod_requirements import PodRequirements, pod_requirements
+from kubectl_ddp.preflight.scheduler_filters import against
+from kubectl_ddp.preflight.subject import pods_of
+from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.values.engine import Engine
+
+MACHINES: Final = "machines"
+ROOM: Final = "room"
+MOST_NAMED: Final = 3
+"""Maximum number of jobs in a message."""
+
+
+def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Check if the empty cluster has room for the minimum and the maximum number of nodes."""
+    place = _place(subject, facts)
+    nodes, room = subject.spec.nnodes, place.empty()
+    grows = facts.grows is True or not isinstance(facts.grows, bool)
+    if room >= nodes.maximum:
+        yield Finding(MACHINES, Status.OK, f"Empty, the cluster has room for {_nodes(room)} like this.")
+    elif room >= nodes.minimum:
+        yield Finding(
+            MACHINES,
+            Status.WARN,
+            f"There will never be more than {room} of the {nodes.maximum} nodes: {_why(place)}.",
+            "It trains with those; ask for fewer with --nnodes, or for less per node.",
+        )
+    elif place.worker.wants and not place.eligible(place.store):
+        yield Finding(
+            MACHINES,
+            Status.WARN if grows else Status.FAIL,
+            f"The pod of the rendezvous store finds no machine: {_reasons(place.store, place.machines)}.",
+            "Tolerate the taints of a machine with --toleration; the store tolerates what the job does.",
+        )
+    elif grows:
+        yield Finding(
+            MACHINES,
+            Status.WARN,
+            f"The machines of today have room for {room} of at least {nodes.minimum} nodes, even when empty: "
+            f"{_why(place)}. Machines seem to be added when pods wait, so this may change.",
+            "Ask for fewer nodes or for less per node where it does not.",
+        )
+    else:
+        yield Finding(
+            MACHINES,
+            Status.FAIL,
+            f"The job can never fit: it needs {_nodes(nodes.minimum)} at the same time, and the cluster has room for "
+            f"{room} even when it is empty: {_why(place)}.",
+            "Ask for fewer nodes with --nnodes, for less per node, or for other machines.",
+        )
+
+
+def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Check if there is room now, and which jobs must end otherwise."""
+    place, mine = _place(subject, facts), f"{subject.namespace}/{subject.spec.name}"
+    occupants = _without(scheduled_pods(read(facts.pods)), {mine})
+    nodes = subject.spec.nnodes
+    if place.empty() < nodes.minimum:
+        return  # reported by fits_empty_cluster
+    wanted = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
+    room = place.free_worker_slots(occupants)
+    if room >= nodes.maximum:
+        yield Finding(ROOM, Status.OK, f"There is room for {_nodes(nodes.maximum)} now.")
+    elif room >= wanted:
+        yield Finding(
+            ROOM,
+            Status.OK,
+            f"There is room for {room} of {nodes.maximum} nodes now, which is enough to begin; the others join when "
+            "there is room.",
+        )
+    else:
+        yield Finding(
+            ROOM,
+            Status.WARN,
+            f"There is room for {room} of {_nodes(wanted)} now. {when(place, occupants, wanted)}",
+            _less(subject, room),
+        )
+
+
+def is_all_or_nothing(subject: Subject) -> bool:
+    """Return whether all nodes start together or none. Kueue admits the maximum number of nodes, except for an Indexed
+    Job.
+    """
+    return is_kueue_managed(subject.spec) and subject.spec.engine is not Engine.JOB
+
+
+def _less(subject: Subject, room: int) -> str:
+    if room == 0:
+        return "It waits until then."
+    maximum = subject.spec.nnodes.maximum
+    if is_all_or_nothing(subject):
+        return f"It waits until then; --nnodes {room} would start at once."
+    return f"It waits until then; --nnodes {room}:{maximum} would start at once."
+
+
+def when(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> str:
+    """Return a sentence with the jobs that must end before ``wanted`` nodes fit."""
+    leaving = jobs_to_finish(place, occupants, wanted)
+    if leaving is None:
+        closed = [f"{machine.name} {machine.closed}" for machine in place.machines if machine.closed]
+        reason = f" ({', '.join(closed[:MOST_NAMED])})" if closed else ""
+        return f"There is room on empty machines only, and what runs there does not end by itself{reason}."
+    named = " and ".join(leaving[:MOST_NAMED])
+    more = f" and {len(leaving) - MOST_NAMED} more" if len(leaving) > MOST_NAMED else ""
+    end = "ends" if len(leaving) == 1 else "have ended"
+    return f"There is enough when {named}{more} {end}."
+
+
+def jobs_to_finish(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> list[str] | None:
+    """Return the jobs that must end: one if it is enough, else those that free the most; ``None`` if all are not
+    enough.
+    """
+    jobs = list(dict.fromkeys(occupant.owner for occupant in occupants if occupant.owner))
+    gains = {job: place.free_worker_slots(_without(occupants, {job})) for job in jobs}
+    for job in jobs:
+        if gains[job] >= wanted:
+            return [job]
+    gone: set[str] = set()
+    for job in sorted(jobs, key=lambda job: -gains[job]):
+        gone.add(job)
+        if place.free_worker_slots(_without(occupants, gone)) >= wanted:
+            return sorted(gone, key=jobs.index)
+    return None
+
+
+def _without(occupants: Sequence[ScheduledPod], jobs: set[str]) -> list[ScheduledPod]:
+    return [occupant for occupant in occupants if occupant.owner not in jobs]
+
+
+def _place(subject: Subject, facts: Facts) -> Place:
+    worker, store = pods_of(subject)
+    return Place(pod_requirements(worker), pod_requirements(store), parse_nodes(read(facts.nodes)))
+
+
+def _why(place: Place) -> str:
+    """Describe the number of such nodes per machine, and the obstacles on the other machines."""
+    counted = Counter(copies(place.worker.wants, machine.whole) for machine in place.eligible(place.worker))
+    told = [
+        f"{count} machine{'s take' if count > 1 else ' takes'} {room}{' each' if count > 1 else ''}"
+        for room, count in sorted(counted.items(), reverse=True)
+    ]
+    keys = [*place.worker.together, *place.worker.spread]
+    by = [f"they have to lie by {', '.join(keys)} as asked"] if keys else []
+    return "; ".join(filter(None, [*told, _reasons(place.worker, place.machines), *by]))
+
+
+def _reasons(pod: PodRequirements, machines: Sequence[Machine]) -> str:
+    """Describe the obstacles to such a pod, grouped by reason as the scheduler does."""
+    if not machines:
+        return "there are no machines"
+    counted = Counter(why for machine in machines if (why := against(pod, machine)))
+    return "; ".join(f"{count} machine{'s' * (count != 1)} cannot: {why}" for why, count in counted.most_common())
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

@@ -1,0 +1,115 @@
+"""Kubernetes quantities in integer thousandths, for exact and fast sums."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from kubectl_ddp.values.quantity import BINARY, DECIMAL
+
+Amounts = Mapping[str, int]
+"""Resource → amount in thousandths of its unit: ``{"cpu": 1500}`` is 1.5 cores."""
+
+PODS: Final = "pods"
+"""Resource of which every pod uses one."""
+
+_UNITS: Final[Mapping[str, Fraction | int]] = {
+    **BINARY,
+    **DECIMAL,
+    "m": Fraction(1, 10**3),
+    "u": Fraction(1, 10**6),
+    "n": Fraction(1, 10**9),
+}
+_QUANTITY: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+)|([KMGTPE]i|[numkMGTPE])?)")
+
+
+@functools.cache
+def milli_value(text: str) -> int:
+    """Parse a quantity into thousandths, rounded up as in Kubernetes; 0 if the text is invalid.
+
+    >>> milli_value("1.5"), milli_value("100m"), milli_value("1Ki"), milli_value("2e3"), milli_value("1n")
+    (1500, 100, 1024000, 2000000, 1)
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return 0
+    number, exponent, unit = match.groups()
+    scale = Fraction(10) ** int(exponent) if exponent else _UNITS[unit or ""]
+    return math.ceil(Fraction(number) * scale * 1000)
+
+
+def milli_values(quantities: Mapping[str, Any] | None) -> dict[str, int]:
+    """Parse a map of quantities, such as a node's allocatable resources."""
+    return {name: milli_value(str(quantity)) for name, quantity in (quantities or {}).items()}
+
+
+def requests_of(pod: Mapping[str, Any]) -> dict[str, int]:
+    """Return the resources that a pod uses on its machine: the scheduler's sum over its containers, plus one pod."""
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in pod.get("initContainers") or ():
+        wanted = _requests(container.get("resources"))
+        peak = _elementwise_max(peak, added(sidecars, wanted))
+        if container.get("restartPolicy") == "Always":
+            sidecars = added(sidecars, wanted)
+    running = functools.reduce(added, (_requests(each.get("resources")) for each in pod["containers"]), sidecars)
+    whole = _elementwise_max(peak, running) | _requests(pod.get("resources"))
+    return added(added(whole, milli_values(pod.get("overhead"))), {PODS: 1000})
+
+
+def _requests(resources: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the requests of a container. As in Kubernetes, a limit without a request is also the request."""
+    said = resources or {}
+    return milli_values(said.get("limits")) | milli_values(said.get("requests"))
+
+
+def added(left: Amounts, right: Amounts) -> dict[str, int]:
+    """Return the sum of two amounts."""
+    return dict(left) | {name: left.get(name, 0) + amount for name, amount in right.items()}
+
+
+def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
+    """Return ``left - right`` for the resources in ``left``; negative if more was used than exists."""
+    return dict(left) | {name: left.get(name, 0) - amount for name, amount in right.items() if name in left}
+
+
+def times(one: Amounts, count: int) -> dict[str, int]:
+    """Return the amounts multiplied by ``count``."""
+    return {name: amount * count for name, amount in one.items()}
+
+
+def total(many: Iterable[Amounts]) -> dict[str, int]:
+    """Return the sum of all amounts."""
+    return functools.reduce(added, many, {})
+
+
+def _elementwise_max(left: Amounts, right: Amounts) -> dict[str, int]:
+    return dict(left) | {name: max(left.get(name, 0), amount) for name, amount in right.items()}
+
+
+def format_quantity(resource: str, amount: int) -> str:
+    """Format an amount with the name of its resource.
+
+    >>> amounts = {"cpu": 1500, "memory": 3 * 2**30 * 1000, "nvidia.com/gpu": 8000}
+    >>> tuple(format_quantity(name, amount) for name, amount in amounts.items())
+    ('1.5 cpu', '3Gi memory', '8 nvidia.com/gpu')
+    """
+    return f"{number(resource, amount)} {resource}"
+
+
+def number(resource: str, amount: int) -> str:
+    """Format an amount without the name of its resource.
+
+    >>> number("cpu", 250), number("memory", 2 * 2**30 * 1000)
+    ('0.25', '2Gi')
+    """
+    whole = amount / 1000
+    if "memory" in resource or "storage" in resource or "hugepages" in resource:
+        for suffix in ("Ti", "Gi", "Mi", "Ki"):
+            if abs(whole) >= BINARY[suffix]:
+                return f"{whole / BINARY[suffix]:.4g}{suffix}"
+    return f"{whole:g}"

@@ -1,0 +1,99 @@
+"""Check of the ResourceQuotas of the job's namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.preflight.gang import is_all_or_nothing
+from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.preflight.quantities import added, format_quantity, milli_value, milli_values, requests_of, times
+from kubectl_ddp.preflight.subject import pods_of
+
+QUOTA: Final = "quota"
+REQUESTS, LIMITS = "requests.", "limits."
+PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
+"""Resources whose requests a quota may name without the prefix ``requests.``."""
+
+
+def check_resource_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Check that every quota has room for the nodes with which the job starts."""
+    worker, store = pods_of(subject)
+    nodes = subject.spec.nnodes
+    count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
+    wanted = added(times(pod_quota_usage(worker), count), pod_quota_usage(store))
+    for quota in read(facts.quotas):
+        if applies(quota, subject):
+            yield from _left(quota, wanted, count)
+
+
+def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
+    """Return the use of quota by a pod, under the resource names of ResourceQuotas."""
+    requests = requests_of(pod)
+    found = {"pods": 1000, "count/pods": 1000} | {f"{REQUESTS}{name}": amount for name, amount in requests.items()}
+    found |= {name: requests[name] for name in PLAIN if name in requests}
+    for container in pod["containers"]:
+        limits = milli_values((container.get("resources") or {}).get("limits"))
+        found = added(found, {f"{LIMITS}{name}": amount for name, amount in limits.items()})
+    return found
+
+
+def applies(quota: Object, subject: Subject) -> bool:
+    """Return whether a quota applies to the job's pods, which have resource requests and no deadline."""
+    spec = quota.get("spec") or {}
+    if {"Terminating", "BestEffort", "CrossNamespacePodAffinity"} & set(spec.get("scopes") or ()):
+        return False
+    expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return all(_selects(each, subject.spec.priority) for each in expressions)
+
+
+def _selects(expression: Mapping[str, Any], priority: str | None) -> bool:
+    if expression["scopeName"] != "PriorityClass":
+        return expression["scopeName"] in {"NotTerminating", "NotBestEffort"}
+    match expression["operator"]:
+        case "In":
+            return priority in (expression.get("values") or ())
+        case "NotIn":
+            return priority not in (expression.get("values") or ())
+        case "Exists":
+            return priority is not None
+    return priority is None
+
+
+def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Finding]:
+    name = quota["metadata"]["name"]
+    status = quota.get("status") or {}
+    hard, used = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}, status.get("used") or {}
+    short = False
+    for resource, text in hard.items():
+        if not (asked := wanted.get(resource, 0)):  # overuse of another resource does not affect this job
+            continue
+        most = milli_value(str(text))
+        left = most - milli_value(str(used.get(resource, "0")))
+        bare = resource.removeprefix(REQUESTS)
+        if asked > most:
+            short = True
+            yield Finding(
+                QUOTA,
+                Status.FAIL,
+                f"The quota '{name}' allows {format_quantity(resource, most)}, and {_nodes(count)} with the store "
+                f"take {format_quantity(bare, asked)}.",
+                "Ask for less, or for a larger quota.",
+            )
+        elif asked > left:
+            short = True
+            yield Finding(
+                QUOTA,
+                Status.WARN,
+                f"The quota '{name}' has {format_quantity(resource, max(0, left))} "
+                f"left of {format_quantity(bare, most)}, and "
+                f"{_nodes(count)} with the store take {format_quantity(bare, asked)}.",
+                "Pods are refused until others of the namespace have ended.",
+            )
+    if not short:
+        yield Finding(QUOTA, Status.OK, f"The quota '{name}' is large enough.")
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

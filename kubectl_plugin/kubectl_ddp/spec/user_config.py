@@ -1,0 +1,163 @@
+"""User defaults: a YAML file of job keys, one per line, in the format of ``--set``.
+
+::
+
+    # $XDG_CONFIG_HOME/kubectl-ddp/config.yaml
+    image: registry.example.com/team/trainer:1.4
+    queue: team
+    env.HF_HOME: /data/hf
+
+Flags and job files take precedence over it; presets do not. Keys that identify a job or its place are not allowed: the
+context and its namespace belong in the kubeconfig.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.values.parsers import Raw, text
+from kubectl_ddp.values.quantity import BadValue
+
+KEYS: Final = tuple(key for key in (*FIELDS, PRESET) if key not in {"name", "namespace", "args", "code", *PROGRAM_KEYS})
+"""Job keys that may have a default."""
+
+GRAFANA: Final = "grafana"
+SETTINGS: Final = (GRAFANA,)
+"""Keys of commands other than submit."""
+
+IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
+
+
+def config_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the file, which may not exist (XDG base directory specification)."""
+    said = environ.get("XDG_CONFIG_HOME", "")
+    home = Path(said) if said.startswith("/") else Path(environ.get("HOME", "~")).expanduser() / ".config"
+    return home / "kubectl-ddp" / "config.yaml"
+
+
+def defaults_of(environ: Mapping[str, str] = os.environ) -> Layer:
+    """Return the defaults of the file; ``$KUBECTL_DDP_IMAGE`` takes precedence over its image. Raises UsageError."""
+    layer = read(config_file(environ))
+    overruled = {*SETTINGS, *(("image",) if environ.get(IMAGE_VARIABLE) else ())}
+    return {key: given for key, given in layer.items() if key not in overruled}
+
+
+def setting(key: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the value of a key in :data:`SETTINGS`; ``None`` if the file does not set it. Raises UsageError."""
+    given = read(config_file(environ)).get(key)
+    return None if given is None else str(given.raw)
+
+
+def read(file: Path) -> Layer:
+    """Parse a file of defaults: dotted key → value; empty if the file is missing. Raises UsageError."""
+    lines = _lines(file)
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in lines):
+        return {}
+    import yaml  # noqa: PLC0415 - only if there are defaults
+
+    try:
+        root = yaml.compose("\n".join(lines), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        where = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"{file}{where} is no YAML: {error.problem}.", hint="Mend the line.") from None
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"{file} holds no keys.", hint="Write one 'KEY: VALUE' to a line.")
+    layer: dict[str, Given] = {}
+    for key, node in root.value:
+        place = f"{file} line {key.start_mark.line + 1}"
+        layer[_checked(str(key.value), place)] = Given(_value(node, place), Origin(Kind.CONFIG, place))
+    return layer
+
+
+def write(file: Path, key: str, value: str | None) -> None:
+    """Set a key, or remove it if ``value`` is ``None``. Other lines and comments are kept. Raises DdpError."""
+    _checked(key, f"config {key}")
+    if value is not None:
+        _parse(key, value)
+    mine = re.compile(rf"{re.escape(key)}\s*:")
+    lines = [line for line in _lines(file) if not mine.match(line)]
+    text_of = None if value is None else f"{key}: {_quote_yaml(value)}"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.write_text("".join(f"{line}\n" for line in [*lines, *([text_of] if text_of else [])]), encoding="utf-8")
+        draft.replace(file)
+    except OSError as error:
+        raise DdpError(
+            f"'{file}' cannot be written: {error.strerror}.", hint="XDG_CONFIG_HOME chooses another."
+        ) from None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # e.g. another user's home under sudo
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"'{file}' cannot be read: {error}.", hint="Mend it, or take it away.") from None
+
+
+def _checked(key: str, place: str) -> str:
+    """Return the key if it may have a default. Raises UsageError."""
+    head, dot, _ = key.partition(".")
+    if key in SETTINGS:
+        return key
+    if head not in KEYS:
+        import difflib  # noqa: PLC0415 - only for an unknown key
+
+        keys = (*KEYS, *SETTINGS)
+        close = difflib.get_close_matches(head, keys, n=1)
+        why = "says which job it is, so it has no default" if head in FIELDS else "is no key of a job"
+        hint = f"Did you mean '{close[0]}'?" if close and head not in FIELDS else f"There are {', '.join(keys)}."
+        raise UsageError(f"{place}: '{key}' {why}.", hint=hint)
+    if head != PRESET and FIELDS[head].is_map != bool(dot):
+        raise UsageError(f"{place}: '{key}' takes no such value.", hint="Maps are set by entry, as in env.NAME.")
+    return key
+
+
+def _parse(key: str, value: str) -> None:
+    head, _, entry = key.partition(".")
+    if head == PRESET or key in SETTINGS:
+        return
+    field, raw = FIELDS[head], _list(value)
+    try:
+        field.parse({entry: raw} if field.is_map else raw)
+    except BadValue as error:
+        raise UsageError(f"{key}: {error.message}.", hint=error.hint) from None
+
+
+def _list(value: str) -> Raw:
+    if value.startswith("[") and value.endswith("]"):
+        return [text(item.strip()) for item in value[1:-1].split(",") if item.strip()]
+    return value
+
+
+def _quote_yaml(value: str) -> str:
+    """Quote a value so that YAML reads it as a string; lists stay lists."""
+    raw = _list(value)
+    if isinstance(raw, list):
+        return "[" + ", ".join(_quote_yaml(str(item)) for item in raw) + "]"
+    return (
+        value
+        if re.fullmatch(r"[A-Za-z0-9/][-A-Za-z0-9_./@]*(:[-A-Za-z0-9_./@]+)*", value)
+        else f"'{value.replace(chr(39), chr(39) * 2)}'"
+    )
+
+
+def _value(node: object, place: str) -> Raw:
+    import yaml  # noqa: PLC0415 - see above
+
+    if isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
+        return str(node.value)
+    if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
+        return [str(item.value) for item in node.value]
+    raise UsageError(
+        f"{place} has no plain value.", hint="Write 'KEY: VALUE', lists as [a, b], maps as 'env.NAME: VALUE'."
+    )

@@ -1,0 +1,124 @@
+"""Text description of one job, as printed by ``status`` and ``top``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from kubectl_ddp.backends.base import Queued
+from kubectl_ddp.status.job_state import JobState
+from kubectl_ddp.status.job_tables import Style, bounds, duration, number, percent, pluralize, state_cell
+
+_SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
+    "accuracy": lambda value: f"accuracy {number(value)}",
+    "steps": lambda value: pluralize(value, "step"),
+    "samples_lost": lambda value: f"{pluralize(value, 'sample')} lost",
+    "samples_repeated": lambda value: f"{value} repeated",
+    "restarts": lambda value: pluralize(sum(value.values()), "restart"),
+    "lost_steps": lambda value: f"{pluralize(value, 'step')} done again" if value else "no step done again",
+    "goodput": lambda value: f"goodput {percent(value)}",
+    "largest_badput": lambda value: f"most of the rest {value}".replace("_", " ") if value else "no badput",
+    "seconds": lambda value: f"{duration(value)} in all",
+}
+"""Key of a summary → its text, in the order of the summary line. ``-o json`` has all keys."""
+
+
+def header(state: JobState, now: float, style: Style) -> str:
+    """Return the header lines of a job: state, progress and errors."""
+    facts = list(_facts(state, now, style))
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"{name + ':':<{width + 2}}{text}" for name, text in facts if text)
+
+
+def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str]]:
+    cell = state_cell(state.state)
+    yield "Name", state.name
+    yield "State", style.apply_color(cell.text, cell.color)
+    yield "Reason", state.reason
+    if state.stall is not None:
+        yield "Stalled", style.apply_color(no_progress_text(state), "red")
+    if state.queue is not None:
+        yield "Queue", queue_place(state.queue)
+    yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
+    nodes = state.nodes
+    yield "Nodes", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
+    if state.world_size is not None:
+        formed = f", generation {state.generation}" if state.generation is not None else ""
+        yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"
+    yield "Progress", progress_text(state)
+    yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
+    yield "Loss", number(state.loss) if state.loss is not None else ""
+    yield "Restarts", restarts_text(state)
+    yield "Age", _age_text(state, now)
+    if state.summary is not None:
+        yield "Summary", summary_text(state.summary)
+    error = state.first_error
+    if error is not None:
+        yield "First error", style.apply_color(f"{error.location}: {error.message}", "red")
+
+
+def queue_place(queue: Queued) -> str:
+    """Return the queue of a job, and its position unless Kueue has admitted it."""
+    if queue.is_admitted:
+        return f"{queue.name}, admitted"
+    if queue.is_held:
+        return f"{queue.name}, held back until it is resumed"
+    if queue.position is None:
+        return f"{queue.name}, waits to be admitted"
+    before = queue.position - 1
+    return f"{queue.name}, waits to be admitted as number {queue.position}" + (
+        f", with {before} before it" if before else ", the next"
+    )
+
+
+def progress_text(state: JobState) -> str:
+    """Return the progress of a job: step, epoch, share of the planned steps, remaining time."""
+    if state.step is None:
+        return ""
+    planned = f" of {state.steps_planned}" if state.steps_planned else ""
+    share = f" ({percent(state.progress)})" if state.progress is not None else ""
+    epoch = f", epoch {state.epoch}" if state.epoch is not None else ""
+    eta = f", {duration(state.eta_seconds)} to go" if state.eta_seconds is not None and not state.is_terminal else ""
+    return f"step {state.step}{planned}{share}{epoch}{eta}"
+
+
+def no_progress_text(state: JobState) -> str:
+    """Return the time without progress and the rank that the others wait for; empty while the ranks make progress."""
+    if state.stall is None:
+        return ""
+    waits = "all ranks wait in one collective"
+    if state.stall.rank is not None:
+        pod = next((rank.pod for rank in state.ranks if rank.rank == state.stall.rank), "")
+        waits = f"the others wait for rank {state.stall.rank}{f' on {pod}' if pod else ''}"
+    return f"no progress for {duration(state.stall.seconds)}, {waits}"
+
+
+def restarts_text(state: JobState) -> str:
+    """Return the number of restarts of the worker group, with their causes."""
+    causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.restarts.items()))
+    return f"{sum(state.restarts.values())}" + (f" ({causes})" if causes else "")
+
+
+def _age_text(state: JobState, now: float) -> str:
+    if state.finished is None or state.created is None:
+        return duration(state.age_seconds(now))
+    return f"{duration(state.age_seconds(now))}, ended after {duration(state.duration(now))}"
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Return the summary of a finished run as one line. Values of unexpected types are skipped, as any program may
+    write them.
+    """
+    told = []
+    for key, text in _SUMMARY.items():
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            told += [text(summary[key])] if summary.get(key) is not None else []
+    return ", ".join(told)
+
+
+def why_no_ranks(state: JobState) -> str:
+    """Return the reason why no rank can be shown."""
+    if state.nodes.ready == 0:
+        return "no pod of the job runs."
+    return "they have only just started, or the script reports nothing; docs/metrics.md shows how it can."

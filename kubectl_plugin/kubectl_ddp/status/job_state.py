@@ -1,0 +1,422 @@
+"""State of a job: :class:`JobState` from Kubernetes objects and metrics. Pure functions, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from ddp_trainer.common.constants import GroupState
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.safe_text import clean_text
+from kubectl_ddp.backends.base import Object, Queued, Snapshot
+from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.status import run_summary, termination_message
+from kubectl_ddp.status.goodput import goodput
+from kubectl_ddp.status.metrics_parser import Samples
+from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
+from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
+from kubectl_ddp.status.termination_message import FirstError
+from kubectl_ddp.util.invocation import location_flags, program
+
+__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
+
+ENGINE_LOST: Final = "EngineLost"
+"""Reason of the condition Failed if the local engine has died."""
+
+
+class State(StrEnum):
+    """State of a job, in one word."""
+
+    PENDING = "Pending"
+    """No pod is running yet."""
+    STARTING = "Starting"
+    """Pods are running, and the ranks have not completed the first rendezvous."""
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    """The worker group re-forms after a failure or a resize."""
+    QUEUED = "Queued"
+    """The job waits in a queue of Kueue, without pods."""
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    LOST = "Lost"
+    """The local engine died. The job can be resumed from its last checkpoint, or deleted."""
+    DELETING = "Deleting"
+
+
+TERMINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Number of worker pods of a job."""
+
+    ready: int
+    desired: int
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """State of one job at one moment. Unknown values are None."""
+
+    name: str
+    namespace: str
+    where: str
+    uid: str
+    state: State
+    reason: str
+    """One sentence: the cause of the state."""
+    nodes: Nodes
+    processes_per_node: int = 1
+    step: int | None = None
+    steps_planned: int | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    throughput: float | None = None
+    """Samples per second of all ranks. Ranks that were not scraped are assumed to be as fast as the others."""
+    eta_seconds: float | None = None
+    goodput: float | None = None
+    """Share of the job's lifetime spent on training that counts, 0 to 1."""
+    world_size: int | None = None
+    """Number of processes of the worker group."""
+    generation: int | None = None
+    """Number of times that the group has formed."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Restarts by cause, over the whole run."""
+    created: float | None = None
+    """Creation time as Unix time."""
+    started: float | None = None
+    finished: float | None = None
+    ranks: tuple[RankState, ...] = ()
+    stall: StalledGroup | None = None
+    silent: tuple[str, ...] = ()
+    """Running worker pods that returned no metrics."""
+    first_error: FirstError | None = None
+    failed_ranks: tuple[int, ...] = ()
+    """Ranks that are known to have failed."""
+    summary: dict[str, Any] | None = None
+    queue: Queued | None = None
+    """Position in a queue of Kueue."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """True if the job has ended and does not continue by itself."""
+        return self.state in TERMINAL
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the planned steps that are committed, 0 to 1."""
+        if self.step is None or not self.steps_planned:
+            return None
+        return min(1.0, self.step / self.steps_planned)
+
+    @property
+    def is_unresponsive(self) -> bool:
+        """True if pods run and none returns metrics: they have just started, or are unreachable."""
+        return bool(self.silent) and self.world_size is None
+
+    @property
+    def max_ranks(self) -> int:
+        """Maximum number of ranks at the largest size of the job."""
+        return max(self.nodes.maximum, self.nodes.desired) * self.processes_per_node
+
+    def age_seconds(self, now: float) -> float | None:
+        """Return the seconds since the job was created."""
+        return max(0.0, now - self.created) if self.created is not None else None
+
+    def duration(self, now: float) -> float | None:
+        """Return the seconds from start to end, or until now if the job has not ended; None if it has not started."""
+        begun = self.created if self.started is None and self.finished is not None else self.started
+        return max(0.0, (now if self.finished is None else self.finished) - begun) if begun is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Inputs of the decision on the state."""
+
+    conditions: Mapping[str, Mapping[str, Any]]
+    """Conditions that are true, by type."""
+    is_deleting: bool
+    is_to_be_suspended: bool
+    waits_in_queue: bool
+    is_held_in_queue: bool
+    running_pods: int
+    group_states: frozenset[str]
+    has_restarted: bool
+
+    def is_lost(self) -> bool:
+        return self.conditions.get("Failed", {}).get("reason") == ENGINE_LOST
+
+    def is_in_rendezvous(self) -> bool:
+        """True if the pods report the state of their groups, and none of them trains."""
+        return bool(self.group_states) and not self.group_states & {GroupState.RUNNING, GroupState.SUCCEEDED}
+
+
+_DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
+    (State.DELETING, lambda facts: facts.is_deleting),
+    (State.LOST, _Facts.is_lost),
+    (State.SUCCEEDED, lambda facts: "Succeeded" in facts.conditions),
+    (State.FAILED, lambda facts: "Failed" in facts.conditions),
+    (State.QUEUED, lambda facts: facts.waits_in_queue),
+    (State.SUSPENDED, lambda facts: facts.is_held_in_queue),
+    # A job that was resumed is not suspended, even if the operator has not processed the change yet.
+    (State.SUSPENDED, lambda facts: "Suspended" in facts.conditions and facts.is_to_be_suspended),
+    (State.RESTARTING, lambda facts: facts.is_in_rendezvous() and facts.has_restarted),
+    (State.RESTARTING, lambda facts: "Restarting" in facts.conditions),
+    (State.PENDING, lambda facts: facts.running_pods == 0),
+    (State.STARTING, lambda facts: facts.is_in_rendezvous() or "Running" not in facts.conditions),
+    (State.RUNNING, lambda _: True),
+)
+"""States with their rules. The first rule that holds determines the state."""
+
+
+def job_state(
+    snapshot: Snapshot,
+    samples: Mapping[str, Samples],
+    *,
+    where: str = "",
+    before: Mapping[str, Samples] | None = None,
+) -> JobState:
+    """Return the state of a job.
+
+    Args:
+        snapshot: The job and its pods.
+        samples: Name of a pod → its metrics. Pods without an answer are missing.
+        where: Place in which the job runs.
+        before: Samples of an earlier scrape. With it, rates are averages over the time between the scrapes.
+    """
+    job, workers = snapshot.job, termination_message.workers(snapshot.pods)
+    names = {str(pod["metadata"]["name"]) for pod in workers}
+    told = {pod: said for pod, said in samples.items() if pod in names}
+    counted = _restarts(told, workers)
+    facts = _facts(snapshot, workers, told, counted)
+    state = next(state for state, holds in _DECISION if holds(facts))
+    nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
+    stall = find_stalled_group(told) if state in {State.RUNNING, State.STARTING, State.RESTARTING} else None
+    ranks = rank_states(told, nodes_of, before, awaited=stall.rank if stall else None)
+    has_succeeded = state is State.SUCCEEDED
+    is_over = has_succeeded or state is State.FAILED
+    summary = run_summary.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
+    error = _first_error(state, job, workers)
+    running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
+    status = job.get("status") or {}
+    return JobState(
+        name=str(job["metadata"]["name"]),
+        namespace=str(job["metadata"].get("namespace", "")),
+        where=where,
+        uid=str(job["metadata"].get("uid", "")),
+        state=state,
+        reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
+        nodes=_nodes(job, workers),
+        processes_per_node=job_kinds.processes_per_node(job),
+        restarts=counted or run_summary.restarts_of(summary or {}),
+        created=epoch(job["metadata"].get("creationTimestamp")),
+        started=epoch(job_kinds.started(job)),
+        finished=_finished(status, facts) if state in TERMINAL else None,
+        ranks=ranks,
+        stall=stall,
+        silent=tuple(sorted(running - told.keys())),
+        first_error=error,
+        failed_ranks=termination_message.failed_ranks(error, workers),
+        summary=summary,
+        queue=snapshot.queued,
+        **_progress(told, ranks, summary, has_succeeded=has_succeeded),
+    )
+
+
+def _first_error(state: State, job: Object, workers: list[Object]) -> FirstError | None:
+    """Return the first error. A running job has recovered from an error that only the annotation keeps, so it is not
+    shown.
+    """
+    if state is State.SUCCEEDED:
+        return None
+    return (
+        termination_message.first_error(workers)
+        if state is State.RUNNING
+        else termination_message.resolve_first_error(job, workers)
+    )
+
+
+def _facts(
+    snapshot: Snapshot, workers: list[Object], told: Mapping[str, Samples], counted: Mapping[str, int]
+) -> _Facts:
+    job, queue = snapshot.job, snapshot.queued
+    return _Facts(
+        conditions=job_kinds.conditions(job),
+        is_deleting="deletionTimestamp" in job["metadata"],
+        is_to_be_suspended=job_kinds.is_suspend_requested(job),
+        waits_in_queue=queue is not None and not queue.is_admitted and not queue.is_held,
+        is_held_in_queue=queue is not None and queue.is_held,
+        running_pods=sum(_runs(pod) for pod in workers),
+        group_states=frozenset(state for said in told.values() if (state := group_state(said))),
+        has_restarted=any(counted.values()) or any(_status(pod).get("restartCount") for pod in workers),
+    )
+
+
+def group_state(samples: Samples) -> str:
+    """Return the state of a pod's worker group (:class:`~ddp_trainer.common.constants.GroupState`); empty if
+    unknown.
+    """
+    states = samples.by(MetricLabel.STATE, Metric.GROUP_STATE)
+    return next((state for state, value in states.items() if value == 1), "")
+
+
+def _status(pod: Object) -> Mapping[str, Any]:
+    return next(iter(pod.get("status", {}).get("containerStatuses") or ()), {})
+
+
+def _runs(pod: Object) -> bool:
+    return "running" in (_status(pod).get("state") or {})
+
+
+def _nodes(job: Object, workers: Iterable[Object]) -> Nodes:
+    ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
+    low, high = job_kinds.bounds(job)
+    return Nodes(ready=ready, desired=job_kinds.desired_nodes(job), minimum=low, maximum=high)
+
+
+def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:
+    """Return restarts by cause. Every pod counts the whole run, so the maximum of all pods is correct."""
+    counts = termination_message.restarts(workers)
+    for samples in told.values():
+        for cause, count in samples.by(MetricLabel.CAUSE, Metric.RESTARTS).items():
+            counts[cause] = max(counts.get(cause, 0), int(count))
+    return {cause: count for cause, count in counts.items() if count}
+
+
+def _progress(
+    told: Mapping[str, Samples], ranks: Sequence[RankState], summary: Mapping[str, Any] | None, *, has_succeeded: bool
+) -> dict[str, Any]:
+    if summary is not None:
+        told_last = run_summary.progress(summary, has_succeeded=has_succeeded)
+        return told_last if has_succeeded else {**_progress_of(told, ranks), **told_last}
+    return _progress_of(told, ranks)
+
+
+def _progress_of(told: Mapping[str, Samples], ranks: Sequence[RankState]) -> dict[str, Any]:
+    alive = [rank for rank in ranks if rank.state is not RankActivity.DOWN]
+    step = max((rank.step for rank in ranks if rank.step is not None), default=None)
+    latest = _Latest(told)
+    planned = latest.value(Metric.STEPS_PLANNED)
+    pace = [rank.seconds_per_step for rank in alive if rank.seconds_per_step is not None]
+    rates = [rank.samples_per_second for rank in alive if rank.samples_per_second is not None]
+    world = _optional_int(latest.value(Metric.WORLD_SIZE))
+    eta = None
+    if step is not None and planned is not None and pace:
+        eta = max(0.0, planned - step) * sum(pace) / len(pace)
+    return {
+        "step": step,
+        "steps_planned": _optional_int(planned),
+        "epoch": _optional_int(latest.value(Metric.EPOCH)),
+        "loss": latest.value(Metric.LOSS),
+        "learning_rate": latest.value(Metric.LEARNING_RATE),
+        "throughput": sum(rates) * max(1.0, (world or 0) / len(ranks)) if rates else None,
+        "eta_seconds": eta,
+        "goodput": goodput(told.values()),
+        "world_size": world,
+        "generation": _optional_int(latest.value(Metric.RENDEZVOUS_ROUND)),
+    }
+
+
+class _Latest:
+    """Values of families that one pod reports for the whole job.
+
+    The pod with the newest rendezvous and the most ranks that are up takes precedence, because rank 0 may have left old
+    values on another pod. Among equal pods, the largest value is the newest.
+    """
+
+    def __init__(self, told: Mapping[str, Samples]) -> None:
+        self._told = [
+            ((said.value(Metric.RENDEZVOUS_ROUND) or 0.0, said.total(Metric.RANK_UP)), said) for said in told.values()
+        ]
+
+    def value(self, family: str) -> float | None:
+        """Return the value of a family; None if no pod reports it."""
+        values = [(order, value) for order, said in self._told if (value := said.value(family)) is not None]
+        return max(values)[-1] if values else None
+
+
+def _optional_int(number: float | None) -> int | None:
+    return int(number) if number is not None else None
+
+
+_NO_REASON: Final[Mapping[State, str]] = {
+    State.PENDING: "Its pods are not running yet.",
+    State.STARTING: "Its pods run, and the ranks are finding one another.",
+    State.RESTARTING: "Its worker group is formed anew.",
+    State.QUEUED: "It waits for quota.",
+    State.SUSPENDED: "It waits to be resumed.",
+    State.DELETING: "It is being deleted.",
+}
+
+_CONDITION_OF: Final[Mapping[State, str]] = {
+    State.LOST: "Failed",
+    State.SUCCEEDED: "Succeeded",
+    State.FAILED: "Failed",
+    State.SUSPENDED: "Suspended",
+    State.RUNNING: "Running",
+}
+
+
+def _reason(state: State, facts: _Facts, pods: Iterable[Object]) -> str:
+    if state in {State.PENDING, State.STARTING, State.RESTARTING}:
+        held_up = [f"{pod['metadata']['name']}: {why}." for pod in pods if (why := _waits_for(pod))]
+        if held_up:
+            return held_up[0]
+    condition = facts.conditions.get(_CONDITION_OF.get(state, ""), {})
+    return _clean(condition.get("message")) or _NO_REASON.get(state, "")
+
+
+def _waits_for(pod: Object) -> str:
+    """Return why a pod does not run, in the words of Kubernetes; empty if unknown."""
+    for condition in pod.get("status", {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _clean(condition.get("message") or condition.get("reason")).rstrip(".")
+    if how := termination_message.crash_message(pod):
+        return how.rstrip(".")
+    waiting = (_status(pod).get("state") or {}).get("waiting") or {}
+    reason, message = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in {"", "ContainerCreating", "PodInitializing"}:
+        return ""
+    return _clean(f"{reason}: {message}".rstrip(": ."))
+
+
+def _clean(text: object) -> str:
+    """Remove secrets and control characters: kubelets, operators and webhooks quote text of the job."""
+    return clean_text(str(text)) if text else ""
+
+
+def _finished(status: Mapping[str, Any], facts: _Facts) -> float | None:
+    ended = facts.conditions.get("Succeeded") or facts.conditions.get("Failed") or {}
+    return epoch(status.get("completionTime") or ended.get("lastTransitionTime"))
+
+
+def failure(state: JobState) -> DdpError:
+    """Return the error with which a failed job is reported: :class:`JobFailed` or :class:`InfrastructureFailed`.
+
+    The first error decides. Without one, the failure is attributed to the infrastructure.
+    """
+    error = state.first_error
+    if error is None:
+        return InfrastructureFailed(f"Job '{state.name}' failed: {_last_line(state.reason)}", hint=_hint(state))
+    kind = JobFailed if error.is_users else InfrastructureFailed
+    return kind(f"Job '{state.name}' failed: {error.location}: {_last_line(error.message)}", hint=_hint(state))
+
+
+def _last_line(text: str) -> str:
+    line = text.strip().splitlines()[-1] if text.strip() else "nobody said why"
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def _hint(state: JobState) -> str:
+    if state.state is State.LOST:
+        return f"'{program()} resume {state.name}{location_flags()}' goes on from its last checkpoint."
+    flag = "--first-error" if state.first_error is not None and state.first_error.stack else "--rank all"
+    return f"'{program()} logs {state.name} {flag}{location_flags()}' shows more."

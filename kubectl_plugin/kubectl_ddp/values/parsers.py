@@ -1,0 +1,231 @@
+"""Parsers of single values: from the text of a flag, a file or JSON to a domain value, or a BadValue."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, Self, TypeAlias, TypeVar
+
+from kubectl_ddp.values.quantity import BadValue
+
+Raw: TypeAlias = "str | int | float | bool | list[Raw] | Mapping[str, Raw] | None"
+"""Values of flags (text), job files (text, lists, maps) and JSON."""
+
+T = TypeVar("T")
+
+LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
+"""Pattern of DNS-1123 names of Secrets, claims and classes."""
+QUALIFIED: Final = rf"({SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+"""Pattern of keys of labels and taints."""
+LABEL_VALUE: Final = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
+
+
+class Egress(StrEnum):
+    """Allowed egress of a job's pods."""
+
+    OPEN = "open"
+    """All destinations: data is in object stores, hubs and file servers whose addresses cannot be listed here."""
+    CLOSED = "closed"
+    """Only pods of the same job, and DNS."""
+
+
+class Effect(StrEnum):
+    """Effect of a taint, in Kubernetes' terms."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """Tolerated taint; any value or effect if they are empty."""
+
+    key: str
+    value: str = ""
+    effect: Effect | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse kubectl's notation of taints, ``KEY[=VALUE][:EFFECT]``. Raises BadValue."""
+        match = re.fullmatch(rf"(?P<key>{QUALIFIED})(=(?P<value>{LABEL_VALUE}))?(:(?P<effect>\w+))?", text)
+        if match is None or match["effect"] not in {None, *Effect}:
+            raise BadValue(
+                f"'{text}' is no taint",
+                hint=f"Write KEY, KEY=VALUE or KEY=VALUE:EFFECT, EFFECT one of {', '.join(Effect)}.",
+            )
+        return cls(match["key"], match["value"] or "", Effect(match["effect"]) if match["effect"] else None)
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}{f':{self.effect}' if self.effect else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKey:
+    """One entry of a Secret."""
+
+    secret: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``SECRET:KEY``. Raises BadValue."""
+        match = re.fullmatch(rf"({SUBDOMAIN}):([-._A-Za-z0-9]+)", text)
+        if match is None:
+            raise BadValue(f"'{text}' names no entry of a Secret", hint="Write it as 'SECRET:KEY', as in 'hub:token'.")
+        secret, _, key = text.partition(":")
+        return cls(secret, key)
+
+    def __str__(self) -> str:
+        return f"{self.secret}:{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSource:
+    """A Secret or ConfigMap whose entries all become environment variables."""
+
+    kind: str
+    """``secret`` or ``configmap``."""
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``secret/NAME`` or ``configmap/NAME``. Raises BadValue."""
+        match = re.fullmatch(rf"(secret|configmap)/({SUBDOMAIN})", text)
+        if match is None:
+            raise BadValue(f"'{text}' names no source of variables", hint="Write 'secret/NAME' or 'configmap/NAME'.")
+        return cls(match[1], match[2])
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+def text(raw: Raw) -> str:
+    """Return a scalar as one line of text."""
+    if isinstance(raw, bool):
+        return "true" if raw else "false"
+    if isinstance(raw, (str, int, float)):
+        return _clean(str(raw))
+    raise BadValue(f"'{raw}' is not one value", hint="Write a single word or number.")
+
+
+def _clean(word: str) -> str:
+    if "\0" in word:
+        raise BadValue(f"{word!r} holds a NUL character", hint="Take it out; no program can be given one.")
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadValue(f"{word!r} is no UTF-8 text", hint="Write it in UTF-8.") from None
+    return word
+
+
+def text_list(raw: Raw) -> tuple[str, ...]:
+    """Return a list of words."""
+    if not isinstance(raw, (list, tuple)):
+        raise BadValue(f"'{raw}' is not a list", hint="Write it as a list, as in '[a, b]'.")
+    return tuple(text(item) for item in raw)
+
+
+def parse_command(raw: Raw) -> tuple[str, ...]:
+    """Return a command from a list of words, or from one line split as by a shell; not empty."""
+    try:
+        parts = tuple(shlex.split(raw)) if isinstance(raw, str) else text_list(raw)
+    except ValueError as error:
+        raise BadValue(f"'{raw}' cannot be split into words: {error}", hint="Close the quotation.") from None
+    if not parts or not parts[0]:
+        raise BadValue("the command is empty", hint="Name the program, as in 'python train.py'.")
+    if parts[0].startswith("-"):
+        raise BadValue(f"'{parts[0]}' is no program", hint="Name the program first, as in 'python train.py'.")
+    return tuple(_clean(part) for part in parts)
+
+
+def _suggest(word: str, members: tuple[str, ...]) -> str:
+    import difflib  # noqa: PLC0415 - needed on this error alone
+
+    close = difflib.get_close_matches(word, members, n=1)
+    return f"Did you mean '{close[0]}'?" if close else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[T]):
+    """Parser for one of a fixed set of words."""
+
+    kind: Callable[[str], T]
+    members: tuple[str, ...]
+
+    def __call__(self, raw: Raw) -> T:
+        word = text(raw)
+        if word not in self.members:
+            raise BadValue(f"'{word}' is not one of {', '.join(self.members)}", hint=_suggest(word, self.members))
+        return self.kind(word)
+
+
+@dataclass(frozen=True, slots=True)
+class IntRange:
+    """Parser for an integer from ``least`` to ``most``."""
+
+    least: int
+    most: int
+
+    def __call__(self, raw: Raw) -> int:
+        word = text(raw)
+        if not re.fullmatch(r"-?\d{1,10}", word) or not self.least <= int(word) <= self.most:
+            raise BadValue(f"'{word}' is no whole number from {self.least} to {self.most}")
+        return int(word)
+
+
+PROCESSES: Final = IntRange(1, 4096)
+
+
+def process_count(raw: Raw) -> int:
+    """Return the processes per node; torchrun's words for automatic counts are rejected."""
+    word = text(raw)
+    if word in {"auto", "gpu", "cpu", "xpu"}:
+        raise BadValue(
+            f"'{word}' would be counted on each node when it starts, so nobody knows the size of the world before",
+            hint="Give the number; with gpus set it is one process per GPU anyway.",
+        )
+    return PROCESSES(word)
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Parser for text that matches a pattern."""
+
+    pattern: str
+    what: str
+    hint: str
+
+    def __call__(self, raw: Raw) -> str:
+        word = text(raw)
+        if not re.fullmatch(self.pattern, word):
+            raise BadValue(f"'{word}' is {self.what}", hint=self.hint)
+        return word
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[[Raw], T]:
+    """Return a parser for a value type that reads text."""
+    return lambda raw: parse(text(raw))
+
+
+def each(parse: Callable[[str], T]) -> Callable[[Raw], tuple[T, ...]]:
+    """Return a parser for lists of a value type that reads text."""
+    return lambda raw: tuple(parse(item) for item in text_list(raw))
+
+
+def table(key_pattern: str, what: str, parse: Callable[[Raw], T]) -> Callable[[Raw], dict[str, T]]:
+    """Return a parser for maps whose keys match a pattern."""
+
+    def parse_map(raw: Raw) -> dict[str, T]:
+        if not isinstance(raw, Mapping):
+            raise BadValue(f"'{raw}' is not a map", hint="Write one 'key: value' per line.")
+        for key in raw:
+            if not re.fullmatch(key_pattern, key):
+                raise BadValue(f"'{key}' is no {what}")
+        return {key: parse(value) for key, value in raw.items()}
+
+    return parse_map

@@ -1,0 +1,133 @@
+"""Additional volumes of a job, and their mount paths."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Self
+
+from ddp_trainer.common.constants import Path
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.values.parsers import SUBDOMAIN
+from kubectl_ddp.values.quantity import BadValue, Memory
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.model import JobSpec
+
+
+class Source(StrEnum):
+    """Kind of a mount's volume."""
+
+    CLAIM = "pvc"
+    CONFIG_MAP = "configmap"
+    EMPTY = "emptydir"
+
+
+NOTATION: Final = "pvc=NAME:/PATH[:ro], configmap=NAME:/PATH or emptydir=SIZE:/PATH"
+OURS: Final = (
+    Path.RUN_DIR,
+    Path.SECRET,
+    Path.CHECKPOINT_DIR,
+    Path.CODE,
+    Path.CODE_ARCHIVE,
+    Path.SHARED_MEMORY,
+    Path.TERMINATION_LOG,
+)
+"""Paths that the launcher uses itself."""
+SYSTEM: Final = ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr", "/var", "/var/run")
+"""System paths; a volume there would hide the image's own programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One volume at one path."""
+
+    source: Source
+    name: str
+    """Name of the claim or the ConfigMap; the size for an empty directory."""
+    path: str
+    read_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``pvc=NAME:/PATH[:ro]``, ``configmap=NAME:/PATH`` or ``emptydir=SIZE:/PATH``. Raises BadValue."""
+        match = re.fullmatch(r"(?P<source>[A-Za-z]+)=(?P<name>[^:]+):(?P<path>[^:]+)(:(?P<manner>[^:]*))?", text)
+        if match is None:
+            raise BadValue(f"'{text}' mounts nothing", hint=f"Write {NOTATION}.")
+        if match["source"].lower() == "hostpath":
+            raise BadValue(
+                f"'{text}' asks for a directory of the machine, which Pod Security 'restricted' refuses",
+                hint="Put the data into a PersistentVolumeClaim: pvc=NAME:/PATH.",
+            )
+        if match["source"] not in set(Source):
+            raise BadValue(f"'{match['source']}' is no kind of volume", hint=f"Write {NOTATION}.")
+        if match["manner"] not in {None, "ro", "rw"}:
+            raise BadValue(f"'{text}' ends in '{match['manner']}'", hint="Write ':ro' to mount it read-only.")
+        source = Source(match["source"])
+        if source is Source.CONFIG_MAP and match["manner"] == "rw":
+            raise BadValue(f"'{text}' asks to write to a ConfigMap", hint="Leave ':rw' out.")
+        return cls(source, _named(source, match["name"]), mount_path(match["path"]), match["manner"] == "ro")
+
+    def __str__(self) -> str:
+        return f"{self.source}={self.name}:{self.path}{':ro' if self.read_only else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFiles:
+    """Entries of a Secret as read-only files."""
+
+    secret: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``NAME:/PATH``. Raises BadValue."""
+        match = re.fullmatch(rf"({SUBDOMAIN}):([^:]+)", text)
+        if match is None:
+            raise BadValue(f"'{text}' mounts no Secret", hint="Write 'NAME:/PATH', as in 'hub:/secrets/hub'.")
+        secret, _, path = text.partition(":")
+        return cls(secret, mount_path(path))
+
+    def __str__(self) -> str:
+        return f"{self.secret}:{self.path}"
+
+
+def mount_path(text: str) -> str:
+    """Return a normalized mount path; it must be absolute and must not hide system paths. Raises BadValue."""
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise BadValue(f"'{text}' is no absolute path", hint="Begin it with '/', as in '/data'.")
+    path = "/" + posixpath.normpath(text).strip("/")
+    if path in SYSTEM:
+        raise BadValue(f"A mount at '{path}' would hide the image's own files", hint="Choose a path such as '/data'.")
+    return path
+
+
+def _named(source: Source, name: str) -> str:
+    if source is Source.EMPTY:
+        return str(Memory.parse(name))
+    if not re.fullmatch(rf"(?=.{{1,253}}$){SUBDOMAIN}", name):
+        raise BadValue(f"'{name}' is no name of an object", hint="Use lower case letters, digits, '-' and '.'.")
+    return name
+
+
+def paths_are_free(spec: JobSpec) -> None:
+    """Check that no two volumes share a path, and that none uses our paths."""
+    seen: dict[str, str] = {}
+    for said, path in _mount_paths(spec):
+        for taken in OURS:
+            if path == taken or path.startswith(f"{taken}/"):
+                raise UsageError(
+                    f"The mount '{said}' is in the way of {taken}, which every job has.", hint="Choose another path."
+                )
+        if path in seen:
+            raise UsageError(f"The mounts '{seen[path]}' and '{said}' have the same path.", hint="Keep one of them.")
+        seen[path] = said
+
+
+def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    volumes: Sequence[Mount | SecretFiles] = (*spec.mounts, *spec.secrets)
+    for volume in volumes:
+        yield str(volume), volume.path

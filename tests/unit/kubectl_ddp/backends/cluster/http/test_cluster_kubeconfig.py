@@ -1,0 +1,163 @@
+import json
+import os
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.credentials import FRESH_SECONDS, TokenFile
+from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
+from kubectl_ddp.backends.cluster.http.transport import create_http_clients
+from kubectl_ddp.errors import Forbidden, UsageError
+from tests.api_server import kubeconfig
+
+SERVER = "https://cluster.example.com:6443"
+
+
+def pool_of(cluster: dict[str, Any], user: dict[str, Any], environ: dict[str, str]) -> urllib3.PoolManager:
+    return create_http_clients(cluster, user, environ)[1]()
+
+
+def config(path: Path, **parts: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **parts}))
+    return path
+
+
+def cluster(name: str, **fields: str) -> dict[str, Any]:
+    return {"name": name, "cluster": {"server": SERVER, **fields}}
+
+
+def test_of_several_files_the_first_that_names_a_thing_counts(tmp_path: Path) -> None:
+    first = config(
+        tmp_path / "a" / "config",
+        contexts=[{"name": "prod", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        clusters=[cluster("c", **{"certificate-authority": "ca.crt"})],
+    )
+    second = config(
+        tmp_path / "b" / "config",
+        **{"current-context": "prod"},
+        contexts=[{"name": "prod", "context": {"cluster": "other"}}],
+        clusters=[cluster("c", server="https://other.example.com")],
+        users=[{"name": "u", "user": {"tokenFile": "token"}}],
+    )
+    found = read_context(f"{first}{os.pathsep}{second}")
+    assert (found.name, found.namespace, found.cluster["server"]) == ("prod", "team", SERVER)
+    assert found.cluster["certificate-authority"] == str(tmp_path / "a" / "ca.crt"), "beside the file that names it"
+    assert found.user["tokenFile"] == str(tmp_path / "b" / "token")
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({}, "it has no current-context"),
+        ({"current-context": "gone"}, r"names 'gone' as its current context, and has no such context\. It has none"),
+        (
+            {"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "c"}}]},
+            r"the cluster 'c' of 'a' has no server",
+        ),
+    ],
+)
+def test_a_kubeconfig_that_names_no_server_is_told_of_with_what_is_missing(
+    tmp_path: Path, parts: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        read_context(str(config(tmp_path / "config", **parts)))
+
+
+def test_a_token_in_a_file_is_read_again_when_it_may_have_been_renewed(tmp_path: Path) -> None:
+    file, now = tmp_path / "token", [0.0]
+    token = TokenFile(file, clock=lambda: now[0])
+    with pytest.raises(Forbidden, match=r"token' cannot be read"):
+        token.read()
+    file.write_text("one\n")
+    assert token.read() == "one"
+    file.write_text("two")
+    assert token.read() == "one"
+    now[0] += FRESH_SECONDS + 1
+    assert token.read() == "two"
+
+
+def test_a_user_who_acts_as_another_says_so_in_every_request_or_is_refused(tmp_path: Path) -> None:
+    extra = {"example.com/scopes": ["view", "edit"]}
+    user = {"token": "t", "as": "eve", "as-uid": "u1", "as-groups": ["admins", "ops"], "as-user-extra": extra}
+    headers = connect(kubeconfig=str(kubeconfig(tmp_path, SERVER, user=user))).authorization()
+    assert list(headers.items()) == [
+        ("authorization", "Bearer t"),
+        ("Impersonate-User", "eve"),
+        ("Impersonate-Uid", "u1"),
+        ("Impersonate-Group", "admins"),
+        ("Impersonate-Group", "ops"),
+        ("Impersonate-Extra-example.com%2Fscopes", "view"),
+        ("Impersonate-Extra-example.com%2Fscopes", "edit"),
+    ]
+    path = kubeconfig(tmp_path, SERVER, user={"token": "t", "as-groups": ["admins"]})
+    with pytest.raises(UsageError, match=r"Impersonate-Group belong to a user who is acted as, .* with --as\."):
+        connect(kubeconfig=str(path))
+
+
+def test_plain_credentials_are_read_without_the_kubernetes_client(tmp_path: Path) -> None:
+    code = f"""if True:
+        import sys
+        from kubectl_ddp.backends.access import Access
+        from kubectl_ddp.backends.cluster import ClusterBackend
+        ClusterBackend(Access(kubeconfig={str(kubeconfig(tmp_path, SERVER))!r}))
+        assert "kubernetes" not in sys.modules and "jinja2" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "proxied"),
+    [
+        ({}, False),
+        ({"HTTPS_PROXY": "http://proxy.example.com:3128"}, True),
+        ({"https_proxy": "proxy.example.com:3128"}, True),
+        ({"HTTP_PROXY": "http://proxy.example.com:3128"}, False),
+        ({"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "localhost, .example.com"}, False),
+        ({"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "ample.com,10.0.0.0/8"}, True),
+    ],
+)
+def test_the_proxy_is_the_one_that_gos_programs_would_take(environ: dict[str, str], proxied: bool) -> None:
+    assert isinstance(pool_of({"server": SERVER}, {}, environ), urllib3.ProxyManager) is proxied
+
+
+def test_a_network_in_no_proxy_means_the_addresses_in_it() -> None:
+    environ = {"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "10.0.0.0/8"}
+    assert not isinstance(pool_of({"server": "https://10.1.2.3:6443"}, {}, environ), urllib3.ProxyManager)
+    assert isinstance(pool_of({"server": "https://11.1.2.3:6443"}, {}, environ), urllib3.ProxyManager)
+    assert isinstance(pool_of({"server": SERVER, "proxy-url": "http://p.example.com"}, {}, {}), urllib3.ProxyManager), (
+        "the kubeconfig's own proxy"
+    )
+
+
+def test_a_proxy_of_an_unknown_kind_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UsageError, match=r"proxy 'socks5://p\.example\.com' cannot be used"):
+        pool_of({"server": SERVER, "proxy-url": "socks5://p.example.com"}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "user"),
+    [
+        ({"certificate-authority": "/nonexistent/ca.crt"}, {}),
+        ({"certificate-authority-data": "bm8gY2VydGlmaWNhdGU="}, {}),
+        ({}, {"client-certificate-data": "bm8=", "client-key-data": "bm8="}),
+    ],
+)
+def test_a_certificate_that_is_none_is_told_of_in_a_sentence(fields: dict[str, str], user: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="A certificate of the kubeconfig cannot be used"):
+        pool_of({"server": SERVER, **fields}, user, {})
+
+
+def test_certificates_are_checked_unless_the_kubeconfig_says_otherwise_and_a_name_may_be_given() -> None:
+    checked = pool_of({"server": SERVER, "tls-server-name": "kubernetes"}, {}, {}).connection_pool_kw
+    assert checked["ssl_context"].verify_mode is ssl.CERT_REQUIRED
+    assert checked["ssl_context"].check_hostname
+    assert checked["server_hostname"] == "kubernetes"
+    blind = pool_of({"server": SERVER, "insecure-skip-tls-verify": True}, {}, {}).connection_pool_kw
+    assert blind["ssl_context"].verify_mode is ssl.CERT_NONE

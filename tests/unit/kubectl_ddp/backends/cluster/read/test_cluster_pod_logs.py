@@ -1,0 +1,173 @@
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.read import pod_logs
+from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs, main_container
+from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
+from tests import kube_objects
+from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
+
+POD = "/api/v1/namespaces/team/pods/digits-worker-0"
+LOG = f"GET {POD}/log"
+FIRST = "2026-01-01T00:00:01.100000000Z a"
+SECOND = "2026-01-01T00:00:01.200000000Z b"
+TWIN = "2026-01-01T00:00:01.200000000Z c"
+THIRD = "2026-01-01T00:00:02.000000000Z d"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer()) as api:
+        yield api
+
+
+def put_pod(server: ApiServer, state: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    pod = kube_objects.pod(0, state, **fields)
+    return server.put(POD, pod | {"metadata": {}})
+
+
+def logs_of(server: ApiServer, folder: Path, pod: dict[str, Any], pauses: list[float] | None = None) -> PodLogs:
+    api = Api(connect(kubeconfig=str(kubeconfig(folder, server.url))))
+    return PodLogs(api, POD, pod, sleep=(pauses if pauses is not None else []).append)
+
+
+def lines(*entries: str, cut: bool = False) -> Answer:
+    return Answer(200, "".join(f"{entry}\n" for entry in entries), cut=cut)
+
+
+def queries(server: ApiServer) -> list[Mapping[str, str]]:
+    return [request.query for request in server.requests if request.path.endswith("/log")]
+
+
+def test_the_lines_that_are_there_come_with_their_times(server: ApiServer, tmp_path: Path) -> None:
+    logs = logs_of(server, tmp_path, put_pod(server))
+    server.next(LOG, lines(FIRST, SECOND, TWIN))
+    assert list(logs.read(tail=None, since=None)) == [FIRST, SECOND, TWIN]
+    assert queries(server) == [{"container": "pytorch", "timestamps": "true"}]
+
+
+def test_how_many_lines_and_since_when_is_the_kubelets_business(server: ApiServer, tmp_path: Path) -> None:
+    logs = logs_of(server, tmp_path, put_pod(server))
+    server.next(LOG, lines(FIRST))
+    assert list(logs.read(tail=5, since="2026-01-01T00:00:01Z")) == [FIRST]
+    (query,) = queries(server)
+    assert (query["tailLines"], query["sinceTime"]) == ("5", "2026-01-01T00:00:01Z")
+
+
+def test_a_container_that_has_not_started_wrote_nothing(server: ApiServer, tmp_path: Path) -> None:
+    logs = logs_of(server, tmp_path, put_pod(server, kube_objects.waiting()))
+    assert list(logs.read(tail=None, since=None)) == []
+
+
+def test_a_pod_that_is_gone_took_its_lines_along_and_so_did_one_that_was_replaced(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    pod = put_pod(server)
+    logs = logs_of(server, tmp_path, pod)
+    server.drop(POD)
+    with pytest.raises(NotFound, match="'digits-worker-0' is gone"):
+        list(logs.read(tail=None, since=None))
+    put_pod(server)
+    with pytest.raises(NotFound, match="'digits-worker-0' is gone"):
+        list(logs.read(tail=None, since=None))
+
+
+def test_following_goes_on_after_a_broken_connection_and_gives_no_line_twice(server: ApiServer, tmp_path: Path) -> None:
+    pod = put_pod(server)
+    logs = logs_of(server, tmp_path, pod)
+    server.next(LOG, lines(FIRST, SECOND, cut=True), lines(FIRST, SECOND, TWIN, cut=True), lines(SECOND, TWIN, THIRD))
+    found = []
+    for line in logs.follow(tail=3, since=None):
+        found.append(line)
+        if line == THIRD:
+            put_pod(server, kube_objects.terminated(0))
+            server.next(LOG, lines(THIRD))
+    assert found == [FIRST, SECOND, TWIN, THIRD]
+    asked = queries(server)
+    assert [query.get("tailLines") for query in asked] == ["3", None, None, None]
+    assert [query.get("sinceTime") for query in asked[1:]] == [line.partition(" ")[0] for line in (SECOND, TWIN, THIRD)]
+    assert [query.get("follow") for query in asked] == ["true", "true", "true", None]
+
+
+def test_following_reads_what_came_between_the_cut_and_the_end_of_the_container(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    logs = logs_of(server, tmp_path, put_pod(server))
+    server.next(LOG, lines(FIRST, cut=True))
+    found = []
+    for line in logs.follow(tail=None, since=None):
+        found.append(line)
+        if line == FIRST:
+            put_pod(server, kube_objects.terminated(1))
+            server.next(LOG, lines(FIRST, SECOND, THIRD))
+    assert found == [FIRST, SECOND, THIRD]
+
+
+def test_following_waits_until_the_container_starts(server: ApiServer, tmp_path: Path) -> None:
+    pod = put_pod(server, kube_objects.waiting())
+
+    class Starting(list[float]):
+        def append(self, seconds: float) -> None:
+            super().append(seconds)
+            if len(self) == 3:
+                put_pod(server, kube_objects.terminated(0))
+                server.next(LOG, lines(FIRST))
+
+    pauses = Starting()
+    assert list(logs_of(server, tmp_path, pod, pauses).follow(tail=None, since=None)) == [FIRST]
+    assert len(pauses) == 3
+
+
+def test_following_ends_when_the_pod_is_gone(server: ApiServer, tmp_path: Path) -> None:
+    logs = logs_of(server, tmp_path, put_pod(server))
+    server.next(LOG, lines(FIRST))
+    found = []
+    for line in logs.follow(tail=None, since=None):
+        found.append(line)
+        server.drop(POD)
+    assert found == [FIRST]
+
+
+def test_following_gives_up_a_server_that_stays_away(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_logs, "PATIENCE_SECONDS", 0.0)
+    logs = logs_of(server, tmp_path, put_pod(server))
+    server.next(LOG, *[Answer(500, status(500, "InternalError", "the node is gone"))] * 3)
+    with pytest.raises(Unreachable, match="the node is gone"):
+        list(logs.follow(tail=None, since=None))
+
+
+def test_a_container_that_says_nothing_for_long_is_not_given_up(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_logs, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(pod_logs, "PATIENCE_SECONDS", 0.0)
+    logs = logs_of(server, tmp_path, put_pod(server))
+    silent = Answer(200, f"{FIRST}\n", cut=True, silence=60)
+    server.next(LOG, silent, silent, silent, lines(FIRST, SECOND))
+    found = []
+    for line in logs.follow(tail=None, since=None):
+        found.append(line)
+        if line == SECOND:
+            put_pod(server, kube_objects.terminated(0))
+            server.next(LOG, lines(SECOND))
+    assert found == [FIRST, SECOND]
+
+
+def test_following_without_the_right_to_ends_with_the_reason(server: ApiServer, tmp_path: Path) -> None:
+    logs = logs_of(server, tmp_path, put_pod(server))
+    server.next(LOG, Answer(403, status(403, "Forbidden", "no logs for you")))
+    with pytest.raises(Forbidden, match="get pods/log 'digits-worker-0'"):
+        list(logs.follow(tail=None, since=None))
+
+
+def test_the_trainers_container_is_meant_also_behind_a_sidecar() -> None:
+    sidecar = {"spec": {"containers": [{"name": "istio-proxy"}, {"name": "pytorch"}]}}
+    assert main_container(sidecar) == "pytorch"
+    assert main_container({"spec": {"containers": [{"name": "store"}]}}) == "store"

@@ -1,0 +1,422 @@
+import base64
+import queue
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.common.constants import HISTORY_MARK, Label
+from ddp_trainer.common.layout_range import LayoutRange
+from kubectl_ddp.backends.base import Snapshot
+from kubectl_ddp.backends.cluster import ClusterBackend
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.read import reflector
+from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.render import render
+from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.node_requirements import Topology
+from kubectl_ddp.values.quantity import Nodes
+from tests import kube_objects
+from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.jobs import a_job
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+PODS = "/api/v1/namespaces/team/pods"
+EVENTS = "/api/v1/namespaces/team/events"
+DIGITS = f"{JOBS}/digits"
+WORKER = f"{PODS}/digits-worker-0"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer()) as api:
+        yield api
+
+
+@pytest.fixture
+def backend(server: ApiServer, tmp_path: Path) -> ClusterBackend:
+    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+
+
+def put_job(server: ApiServer, *, run_id: str = "run1", name: str = "digits", **fields: Any) -> dict[str, Any]:
+    job = kube_objects.job("Running", **fields)
+    job["metadata"] = {"creationTimestamp": kube_objects.CREATED, "labels": {Label.JOB: name, Label.RUN_ID: run_id}}
+    return server.put(f"{JOBS}/{name}", job)
+
+
+def put_pod(server: ApiServer, index: int = 0, *, run_id: str = "run1", job: str = "digits") -> dict[str, Any]:
+    pod = kube_objects.pod(index)
+    labels = {Label.JOB: job, Label.ROLE: "worker", Label.RUN_ID: run_id}
+    return server.put(f"{PODS}/{job}-worker-{index}", pod | {"metadata": {"labels": labels}})
+
+
+def put_event(server: ApiServer, name: str, about: dict[str, Any], moment: str) -> None:
+    involved = {"uid": about["metadata"]["uid"], "name": about["metadata"]["name"]}
+    server.put(f"{EVENTS}/{name}", {"involvedObject": involved, "lastTimestamp": moment})
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    return [pod["metadata"]["name"] for pod in snapshot.pods]
+
+
+def test_a_job_comes_with_its_pods_in_order_and_its_events_oldest_first(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    job = put_job(server)
+    for index in (10, 2, 0):
+        pod = put_pod(server, index)
+    put_event(server, "second", pod, "2026-01-02T00:00:02Z")
+    put_event(server, "first", job, "2026-01-02T00:00:01Z")
+    put_event(server, "foreign", put_pod(server, job="other"), "2026-01-02T00:00:00Z")
+    found = backend.job("digits")
+    assert (found.job["apiVersion"], found.job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    assert names(found) == ["digits-worker-0", "digits-worker-2", "digits-worker-10"]
+    assert [event["metadata"]["name"] for event in found.events] == ["first", "second"]
+
+
+def test_pods_of_the_run_before_that_still_end_are_not_this_jobs(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server, run_id="run2")
+    put_pod(server, 0, run_id="run1")
+    put_pod(server, 1, run_id="run2")
+    assert names(backend.job("digits")) == ["digits-worker-1"]
+
+
+def test_a_job_can_be_read_without_the_right_to_read_events(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    server.next(f"GET {EVENTS}", Answer(403, status(403, "Forbidden", "no events")))
+    assert backend.job("digits").events == ()
+
+
+def test_a_list_names_the_kinds_that_may_not_be_listed(server: ApiServer, tmp_path: Path) -> None:
+    told: list[str] = []
+    to = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
+    backend = ClusterBackend(connection=to, notice=told.append)
+    put_job(server)
+    assert (len(backend.jobs()), told) == (1, [])
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
+    server.next(f"GET {path}", Answer(403, status(403, "Forbidden", "no job sets for you")))
+    assert len(backend.jobs()) == 1
+    [warning] = told
+    assert "list jobsets.jobset.x-k8s.io in namespace 'team': no job sets for you" in warning
+
+
+def test_jobs_of_one_namespace_or_of_all_are_listed_oldest_first_and_only_ours(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    put_job(server, name="b")
+    put_job(server, name="a")
+    put_pod(server, job="a")
+    server.put(f"{JOBS}/foreign", {"metadata": {"labels": {}}})
+    server.put(f"{JOBS.replace('team', 'other')}/c", put_job(server, name="a") | {"metadata": {
+        "creationTimestamp": "2020-01-01T00:00:00Z", "labels": {Label.JOB: "c"}, "namespace": "other",
+    }})  # fmt: skip
+    assert [one.job["metadata"]["name"] for one in backend.jobs()] == ["a", "b"]
+    everywhere = backend.jobs(all_namespaces=True)
+    assert [one.job["metadata"]["name"] for one in everywhere] == ["c", "a", "b"]
+    assert [names(one) for one in everywhere] == [[], ["a-worker-0"], []]
+
+
+def test_a_missing_job_is_said_to_be_missing_with_its_namespace(backend: ClusterBackend) -> None:
+    for act in (backend.job, backend.delete, lambda name: next(backend.watch(name))):
+        with pytest.raises(NotFound, match=r"no job 'digits' in namespace 'team' of context 'test'"):
+            act("digits")
+
+
+def test_a_pytorchjob_of_somebody_else_is_neither_shown_nor_deleted(server: ApiServer, backend: ClusterBackend) -> None:
+    server.put(DIGITS, {"metadata": {"labels": {}}})
+    with pytest.raises(NotFound, match=r"was not submitted by kubectl-ddp\. Use kubectl for it"):
+        backend.delete("digits")
+    assert DIGITS in server.objects
+
+
+def test_deleting_takes_the_background_and_this_very_job(server: ApiServer, backend: ClusterBackend) -> None:
+    job = put_job(server)
+    backend.delete("digits")
+    assert DIGITS not in server.objects
+    [deleted] = [request for request in server.requests if request.method == "DELETE"]
+    assert deleted.body == {
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": job["metadata"]["uid"]},
+    }
+
+
+def test_scaling_sets_the_number_of_workers_and_nothing_else(server: ApiServer, backend: ClusterBackend) -> None:
+    before = put_job(server, bounds=(1, 4), replicas=2)
+    backend.scale("digits", 3)
+    after = server.objects[DIGITS]["spec"]
+    assert after["pytorchReplicaSpecs"]["Worker"].pop("replicas") == 3
+    before["spec"]["pytorchReplicaSpecs"]["Worker"].pop("replicas")
+    assert after == before["spec"]
+
+
+@pytest.mark.parametrize(("bounds", "nodes", "text"), [
+    ((1, 4), 5, r"cannot have 5 nodes: it was submitted for between 1 and 4 nodes"),
+    ((2, 4), 1, r"between 2 and 4"),
+    ((2, 2), 3, r"exactly 2 nodes\. Submit it again with other --nnodes"),
+])  # fmt: skip
+def test_a_job_is_not_scaled_past_what_its_launchers_were_told(
+    server: ApiServer, backend: ClusterBackend, bounds: tuple[int, int], nodes: int, text: str
+) -> None:
+    put_job(server, bounds=bounds)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=text):
+            backend.scale("digits", nodes, dry_run=dry_run)
+    assert not server.asked("PATCH")
+
+
+def test_a_dry_run_of_scaling_asks_for_nothing(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server, bounds=(1, 4))
+    backend.scale("digits", 3, dry_run=True)
+    assert not server.asked("PATCH")
+
+
+@pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOB])
+def test_replicas_that_kueue_keeps_together_are_not_scaled_apart(
+    server: ApiServer, backend: ClusterBackend, engine: Engine
+) -> None:
+    together = {
+        "nnodes": Nodes(2, 4),
+        "nproc": 1,
+        "parallel": LayoutRange.parse("replicate=1:2,shard=2"),
+        "topology": (Topology.parse("replica=rack"),),
+    }
+    root = job_kinds.root_of(render(a_job(engine=engine, queue="lab", gang=Gang.KUEUE, **together), "run1"))
+    kind = job_kinds.ROOTS[str(engine)]
+    server.put(f"/apis/{kind.api_version}/namespaces/team/{kind.plural}/digits", root)
+    for nodes in (2, 3):
+        with pytest.raises(UsageError, match="is in a queue of Kueue's, which stops a job that is scaled"):
+            backend.scale("digits", nodes)
+    assert not server.asked("PATCH")
+
+
+def test_a_job_is_suspended_and_resumed(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    for suspended in (True, False):
+        backend.suspend("digits", suspended=suspended)
+        assert server.objects[DIGITS]["spec"]["runPolicy"] == {"cleanPodPolicy": "Running", "suspend": suspended}
+
+
+def test_a_job_that_is_over_is_not_changed(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    server.put(DIGITS, server.objects[DIGITS] | {"status": {"conditions": [kube_objects.condition("Succeeded")]}})
+    with pytest.raises(UsageError, match="is over"):
+        backend.scale("digits", 2)
+    with pytest.raises(UsageError, match="is over"):
+        backend.suspend("digits", suspended=False)
+
+
+def test_a_pods_metrics_come_through_the_api_servers_proxy(server: ApiServer, backend: ClusterBackend) -> None:
+    pod = put_pod(server)
+    path = f"{PODS}/digits-worker-0:9464/proxy/metrics"
+    server.next(f"GET {path}", Answer(200, "ddp_step 3\n"), Answer(200, "ddp_step 4\n"))
+    assert backend.metrics(pod) == "ddp_step 3\n"
+    assert backend.metrics(pod, ["ddp_step"]) == "ddp_step 4\n"
+    assert [request.query for request in server.requests[-2:]] == [{}, {"name[]": "ddp_step"}]
+
+
+@pytest.mark.parametrize("answer", [
+    Answer(503, status(503, "ServiceUnavailable", "error trying to reach service: dial tcp: connection refused")),
+    Answer(500, "a sad trainer"),
+    Answer(404, "not found"),
+    Answer(200, "ddp_st", cut=True),
+], ids=lambda answer: str(answer.status))  # fmt: skip
+def test_a_pod_that_does_not_tell_its_metrics_is_unreachable(
+    server: ApiServer, backend: ClusterBackend, answer: Answer
+) -> None:
+    pod = put_pod(server)
+    server.next(f"GET {PODS}/digits-worker-0:9464/proxy/metrics", *[answer] * 9)
+    with pytest.raises(Unreachable, match="Pod 'digits-worker-0' does not answer with its metrics"):
+        backend.metrics(pod)
+
+
+def test_the_right_to_read_metrics_may_be_missing(server: ApiServer, backend: ClusterBackend) -> None:
+    pod = put_pod(server)
+    refusal = Answer(403, status(403, "Forbidden", "cannot get resource pods/proxy"))
+    server.next(f"GET {PODS}/digits-worker-0:9464/proxy/metrics", refusal)
+    with pytest.raises(Forbidden, match=r"get pods/proxy 'digits-worker-0' in namespace 'team'"):
+        backend.metrics(pod)
+
+
+PACKED = f"{HISTORY_MARK}1/1 {base64.b64encode(zlib.compress(b'{}')).decode()}"
+
+
+def test_what_a_running_pod_has_kept_comes_through_the_proxy(server: ApiServer, backend: ClusterBackend) -> None:
+    pod = put_pod(server)
+    server.next(f"GET {PODS}/digits-worker-0:9464/proxy/history", Answer(200, '{"version": 1}'))
+    assert backend.metrics_history(pod) == '{"version": 1}'
+
+
+@pytest.mark.parametrize("log", ["", f"2026-01-02T03:04:06Z {PACKED}\n"], ids=["nothing", "a history"])
+def test_a_pod_that_serves_none_is_asked_for_what_stands_at_the_end_of_its_log(
+    server: ApiServer, backend: ClusterBackend, log: str
+) -> None:
+    pod = put_pod(server)
+    server.next(f"GET {PODS}/digits-worker-0:9464/proxy/history", *[Answer(404, "not found")] * 9)
+    server.next(f"GET {WORKER}/log", Answer(200, log))
+    assert backend.metrics_history(pod) == ("{}" if log else None)
+    [query] = [request.query for request in server.requests if request.path == f"{WORKER}/log"]
+    assert query["tailLines"] == "64"
+
+
+def test_nobody_is_shown_the_lines_that_hold_a_history(server: ApiServer, backend: ClusterBackend) -> None:
+    pod = put_pod(server)
+    answer = Answer(200, f"2026-01-02T03:04:05Z step 1\n2026-01-02T03:04:06Z {PACKED}\n")
+    server.next(f"GET {WORKER}/log", answer, answer)
+    assert list(backend.logs(pod)) == ["step 1"]
+    assert list(backend.logs(pod, timestamps=True)) == ["2026-01-02T03:04:05Z step 1"]
+
+
+class Watcher:
+    """A watch in a thread of its own; what it yields is read with a limit of time."""
+
+    def __init__(self, backend: ClusterBackend) -> None:
+        self.seen: queue.Queue[Snapshot | BaseException | None] = queue.Queue()
+        self._snapshots = backend.watch("digits")
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            for snapshot in self._snapshots:
+                self.seen.put(snapshot)
+            self.seen.put(None)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.seen.put(error)
+
+    def until(self, wanted: Any) -> Snapshot:
+        while True:
+            found = self.seen.get(timeout=20)
+            assert isinstance(found, Snapshot), f"the watch ended with {found!r}"
+            if wanted(found):
+                return found
+
+    def end(self) -> BaseException | None:
+        while isinstance(found := self.seen.get(timeout=20), Snapshot):
+            pass
+        return found
+
+
+def test_a_watch_shows_the_job_now_then_every_change_and_ends_with_the_job(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    job = put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda one: not one.pods)
+    pod = put_pod(server)
+    watcher.until(lambda one: names(one) == ["digits-worker-0"])
+    put_event(server, "e", pod, "2026-01-02T00:00:02Z")
+    watcher.until(lambda one: len(one.events) == 1)
+    server.drop(WORKER)
+    watcher.until(lambda one: not one.pods)
+    server.put(DIGITS, job | {"status": {"conditions": [kube_objects.condition("Succeeded")]}})
+    watcher.until(lambda one: one.job["status"]["conditions"][0]["type"] == "Succeeded")
+    server.drop(DIGITS)
+    assert watcher.end() is None
+
+
+def test_a_watch_goes_on_where_it_stood_when_its_connection_is_cut(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda one: not one.pods)
+    for index in range(3):
+        server.cut_watches()
+        put_pod(server, index)
+        watcher.until(lambda one, count=index + 1: len(one.pods) == count)
+    lists = [one for one in server.requests if one.path == PODS and "watch" not in one.query]
+    assert len(lists) == 1, "by the watch; every later connection resumed"
+
+
+def test_a_watch_reads_the_list_again_when_the_server_forgot(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    put_pod(server, 0)
+    watcher = Watcher(backend)
+    watcher.until(lambda one: len(one.pods) == 1)
+    gone = Answer(410, status(410, "Expired", "too old resource version"))
+    server.next(f"GET {PODS}", gone)
+    server.cut_watches()
+    server.drop(WORKER)
+    put_pod(server, 1)
+    watcher.until(lambda one: names(one) == ["digits-worker-1"])
+
+
+def test_a_watch_also_reads_the_list_again_when_the_server_says_so_within_the_stream(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    job = put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    server.put(DIGITS, job | {"status": {"conditions": []}})
+    watcher.until(lambda one: not one.job["status"]["conditions"])
+    for _ in range(3):
+        put_pod(server)
+    server.forget()
+    server.cut_watches()
+    server.put(DIGITS, job)
+    watcher.until(lambda one: bool(one.job["status"]["conditions"]) and len(one.pods) == 1)
+
+
+def test_a_watch_ends_when_the_job_was_deleted_and_made_anew_while_nobody_looked(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    server.next(f"GET {JOBS}", Answer(410, status(410, "Expired", "too old resource version")))
+    server.cut_watches()
+    server.drop(DIGITS)
+    put_job(server, run_id="run2")
+    assert watcher.end() is None
+
+
+def test_a_watch_outlives_failures_that_lie_far_apart(
+    server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "PATIENCE_SECONDS", 0.0)
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    for index in range(2):
+        server.next(f"GET {PODS}", Answer(500, status(500, "InternalError", "etcd has no leader")))
+        server.cut_watches()
+        server.wait_until_answered(f"GET {PODS}")
+        put_pod(server, index)
+        watcher.until(lambda one, count=index + 1: len(one.pods) == count)
+
+
+def test_a_watch_gives_up_a_server_that_stays_away(
+    server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "PATIENCE_SECONDS", 0.0)
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    server.next(f"GET {PODS}", *[Answer(500, status(500, "InternalError", "etcd has no leader"))] * 9)
+    server.cut_watches()
+    assert "etcd has no leader" in str(watcher.end())
+
+
+def test_a_watch_that_is_no_longer_allowed_ends_with_the_reason(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    server.next(f"GET {PODS}", Answer(403, status(403, "Forbidden", "your role was taken away")))
+    server.cut_watches()
+    error = watcher.end()
+    assert isinstance(error, Forbidden)
+    assert "watch pods in namespace 'team': your role was taken away" in str(error)
+
+
+def test_a_watch_that_is_left_leaves_no_thread_behind(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    before = set(threading.enumerate())
+    snapshots = backend.watch("digits")
+    next(snapshots)
+    watching = [thread for thread in set(threading.enumerate()) - before if thread.name == "watch digits"]
+    assert len(watching) == 3
+    snapshots.close()  # type: ignore[attr-defined]  # it is a generator
+    for thread in watching:
+        thread.join(timeout=20)
+        assert not thread.is_alive()

@@ -1,0 +1,196 @@
+"""A failed job gets a new run, and is never gone: the command dies after any call, and the next one finishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ddp_trainer.common.constants import Label
+from kubectl_ddp.backends.cluster.http import api
+from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.render import Code, render
+from kubectl_ddp.values.program import Script
+from tests import kube_objects
+from tests.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
+from tests.jobs import a_job
+
+JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
+CONFIG_MAPS: Final = "/api/v1/namespaces/team/configmaps/"
+RECORD: Final = f"{CONFIG_MAPS}digits-restart"
+CODE: Final = Code("train.py", "print('the 7th layer')\n")
+MOST_CHANGES: Final = 40
+
+
+class Mortal(ApiServer):
+    """Makes so many changes, and is then not there any more; of every second such time the last answer is lost.
+
+    What an object owned goes when the object goes.
+    """
+
+    left: int | None = None
+    """Changes that are still made; any number when ``None``."""
+    loses_answer = False
+
+    def answer(self, request: Request) -> Answer:
+        if self.left is not None and self.left <= 0:
+            return Answer(200, cut=True)
+        found = super().answer(request)
+        if request.method == "DELETE":
+            self._collect_garbage()
+        if self.left is None or request.method == "GET":
+            return found
+        self.left -= 1
+        return Answer(200, cut=True) if self.left == 0 and self.loses_answer else found
+
+    def _collect_garbage(self) -> None:
+        uids = {item["metadata"]["uid"] for item in self.objects.values()}
+        for path, item in list(self.objects.items()):
+            owners = item["metadata"].get("ownerReferences") or ()
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                self.drop(path)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mortal]:
+    groups = {**GROUPS, "/apis/discovery.k8s.io/v1": {"EndpointSlice": "endpointslices"}}
+    with serving(Mortal(groups)) as mortal:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, mortal.url)))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield mortal
+
+
+def furnish(server: Mortal) -> None:
+    """A job with its script that has failed, and nothing else."""
+    server.objects.clear()
+    made = render(a_job(program=Script("train.py")), "run1", code=CODE)
+    root = job_kinds.root_of(made)
+    root["status"] = {"conditions": [kube_objects.condition("Failed")]}
+    root["metadata"]["creationTimestamp"] = kube_objects.CREATED
+    owner = {"kind": root["kind"], "name": "digits", "uid": server.put(JOB, root)["metadata"]["uid"]}
+    [code] = [item for item in made if item["kind"] == "ConfigMap"]
+    code["metadata"]["ownerReferences"] = [owner]
+    server.put(f"{CONFIG_MAPS}{code['metadata']['name']}", code)
+
+
+def restart(server: Mortal, left: int | None = None) -> int:
+    server.left = left
+    try:
+        return run(["restart", "digits", "--yes", "--quiet"])
+    finally:
+        server.left = None
+
+
+def what_it_needs_is_kept(server: Mortal) -> bool:
+    """Whether the words and the code are there: with the old run, or in the record."""
+    codes = [item for path, item in server.objects.items() if path.startswith(CONFIG_MAPS)]
+    return (JOB in server.objects or RECORD in server.objects) and any(
+        (item.get("data") or {}).get("train.py") == CODE.text for item in codes
+    )
+
+
+def is_one_new_job(server: Mortal) -> None:
+    job = server.objects[JOB]
+    assert job["metadata"]["labels"][Label.RUN_ID] != "run1"
+    assert INCOMPLETE not in job["metadata"]["annotations"]
+    assert not job_kinds.is_suspend_requested(job)
+    mine = [each for each in server.objects.values() if _is_of(each, job)]
+    assert {each["kind"] for each in mine} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
+    assert RECORD not in server.objects
+
+
+def _is_of(item: Json, job: Json) -> bool:
+    labels = item["metadata"].get("labels") or {}
+    return bool(labels.get(Label.RUN_ID) == job["metadata"]["labels"][Label.RUN_ID])
+
+
+def test_a_failed_job_gets_a_new_run_and_what_was_written_down_for_it_goes(server: Mortal) -> None:
+    furnish(server)
+    assert restart(server) == 0
+    is_one_new_job(server)
+
+
+def test_a_job_that_fails_while_it_is_told_to_stop_gets_a_new_run_too(
+    server: Mortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(server)
+    server.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Running")]}
+    answered = server.answer
+
+    def answer(request: Request) -> Answer:
+        found = answered(request)
+        if request.method == "PATCH" and request.path == JOB and not is_new(server.objects[JOB]):
+            server.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Failed")]}
+        return found
+
+    monkeypatch.setattr(server, "answer", answer)
+    assert restart(server) == 0
+    is_one_new_job(server)
+
+
+def test_the_client_that_dies_after_any_change_of_restart_and_is_run_again_makes_exactly_one_job(
+    server: Mortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "PAUSE_SECONDS", 0.0)
+    changes, is_through = 0, False
+    while not is_through:
+        changes += 1
+        assert changes < MOST_CHANGES
+        furnish(server)
+        server.loses_answer = changes % 2 == 0
+        restart(server, changes)
+        assert what_it_needs_is_kept(server), f"after change {changes}"
+        is_through = is_new(server.objects.get(JOB)) and RECORD not in server.objects
+        if not is_new(server.objects.get(JOB)):
+            assert restart(server) == 0, f"after change {changes}"
+        else:
+            assert run(["delete", "digits", "--yes", "--quiet"]) == 0, "what is left of the record goes with the job"
+            furnish(server)
+            assert restart(server) == 0
+        is_one_new_job(server)
+    assert changes > 8, "record, old run, new run and its companions, and the record again"
+
+
+def is_new(job: Json | None) -> bool:
+    """Whether there is a new run, and it is whole."""
+    return (
+        job is not None
+        and job["metadata"]["labels"][Label.RUN_ID] != "run1"
+        and INCOMPLETE not in job["metadata"]["annotations"]
+    )
+
+
+def test_a_submission_that_is_refused_says_that_nothing_is_lost(
+    server: Mortal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    furnish(server)
+    denied = {"kind": "Status", "message": "denied by policy", "reason": "Forbidden"}
+    server.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, denied))
+    assert restart(server) == 5
+    assert "What the job is made of is kept: 'kubectl-ddp restart digits' tries again." in capsys.readouterr().err
+    assert RECORD in server.objects
+    assert restart(server) == 0
+    is_one_new_job(server)
+
+
+def test_what_a_restart_has_left_goes_when_the_job_is_deleted(server: Mortal) -> None:
+    furnish(server)
+    server.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, {"kind": "Status"}))
+    assert restart(server) == 5
+    assert run(["delete", "digits", "--yes"]) == 0
+    assert RECORD not in server.objects
+    assert run(["restart", "digits", "--yes"]) == 3
+
+
+def test_a_config_map_of_somebody_elses_is_left_alone_and_the_old_run_with_it(
+    server: Mortal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    furnish(server)
+    server.put(RECORD, {"metadata": {}, "data": {"a": "b"}})
+    assert restart(server) == 1
+    assert "There is another ConfigMap 'digits-restart'" in capsys.readouterr().err
+    assert server.objects[JOB]["metadata"]["labels"][Label.RUN_ID] == "run1"

@@ -1,0 +1,96 @@
+"""Each kind of root object is read with its own words; the statuses are those of real runs (Kubernetes 1.36,
+training operator 1.9.4, Trainer 2.3, JobSet 0.12)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.render import render
+from kubectl_ddp.status.job_state import State, job_state
+from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.quantity import Nodes
+from tests import kube_objects
+from tests.jobs import a_job
+
+STATUSES = json.loads((Path(__file__).parent / "root_statuses.json").read_text(encoding="utf-8"))
+ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
+STATES = {
+    "suspended": State.SUSPENDED,
+    "running": State.RUNNING,
+    "failed": State.FAILED,
+    "succeeded": State.SUCCEEDED,
+}
+
+
+def root(engine: Engine, status: str, **changes: Any) -> Object:
+    rendered = render(a_job(engine=engine, **changes), "run1", suspended=status == "suspended")
+    found = job_kinds.root_of(rendered)
+    found["metadata"] |= {"uid": "u-1", "creationTimestamp": kube_objects.CREATED}
+    return found | {"status": STATUSES[engine][status]}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("status", STATES)
+def test_the_state_of_a_job_is_the_same_whichever_engine_tells_it(engine: Engine, status: str) -> None:
+    pods = (kube_objects.pod(0), kube_objects.pod(1)) if status == "running" else ()
+    state = job_state(Snapshot(root(engine, status, nnodes=Nodes(1, 3)), pods), {})
+    assert state.state is STATES[status]
+    assert (state.nodes.minimum, state.nodes.desired, state.nodes.maximum) == (1, 3, 3)
+    assert state.processes_per_node == 2
+    assert (state.finished is not None) == (status in {"failed", "succeeded"})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_failure_comes_with_the_engines_reason(engine: Engine) -> None:
+    reason = job_state(Snapshot(root(engine, "failed"), ()), {}).reason
+    assert reason, "what the engine says"
+    assert len(reason.splitlines()) == 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_that_nobody_has_looked_at_is_pending(engine: Engine) -> None:
+    found = root(engine, "running")
+    assert job_state(Snapshot({**found, "status": {}}, ()), {}).state is State.PENDING
+
+
+def test_a_store_is_no_job_and_neither_is_what_somebody_else_made() -> None:
+    objects = render(a_job(engine=Engine.JOB), "run1")
+    assert [job_kinds.kind_of(item) for item in objects] == [job_kinds.JOB, *[None] * 6]
+    assert job_kinds.kind_of({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}) is None
+
+
+def test_paths_make_their_way_and_find_nothing_where_nothing_is() -> None:
+    item: Object = {}
+    job_kinds.put(item, ("spec", "runPolicy", "suspend"), value=True)
+    assert item == {"spec": {"runPolicy": {"suspend": True}}}
+    assert job_kinds.at(item, ("spec", "replicatedJobs", 0, "template")) is None
+    assert job_kinds.at({"a": [1, 2]}, ("a", 1)) == 2
+    assert job_kinds.at({"a": [1, 2]}, ("a", 2)) is None
+
+
+def test_a_specification_that_cannot_be_read_says_nothing() -> None:
+    for text in ("", "{", "[]"):
+        found = root(Engine.JOB, "running")
+        found["metadata"]["annotations"]["ddp.dev/spec"] = text
+        assert job_kinds.submitted_spec(found) == {}
+        assert job_kinds.bounds(found) == (2, 2)
+        assert job_kinds.processes_per_node(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "resource"),
+    [
+        (Engine.PYTORCHJOB, "pytorchjob.kubeflow.org"),
+        (Engine.TRAINJOB, "trainjob.trainer.kubeflow.org"),
+        (Engine.JOBSET, "jobset.jobset.x-k8s.io"),
+        (Engine.JOB, "job.batch"),
+    ],
+)
+def test_a_resource_is_named_as_kubectl_names_it(engine: Engine, resource: str) -> None:
+    assert job_kinds.ROOTS[engine].resource == resource

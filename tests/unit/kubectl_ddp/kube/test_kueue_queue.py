@@ -1,0 +1,223 @@
+"""Where a job stands in a queue of Kueue's, and what it costs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.common.constants import Label
+from kubectl_ddp.backends.access import Access
+from kubectl_ddp.backends.base import Object, Queued
+from kubectl_ddp.backends.cluster import ClusterBackend
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.write.kueue_workloads import JOB_UID, set_active
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, estimate_positions, positions_from_api, queued
+from kubectl_ddp.status.describe import queue_place
+from kubectl_ddp.status.job_state import State, job_state
+from kubectl_ddp.status.job_tables import Style, job_table
+from tests import kube_objects
+from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/lab/pendingworkloads"
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
+
+
+def a_job(name: str = "digits", *, queue: str = "lab", waits: bool = True, over: str = "") -> Object:
+    labels = {Label.JOB: name, Label.RUN_ID: "run1"} | ({KUEUE_QUEUE: queue} if queue else {})
+    made = kube_objects.job("Suspended" if waits else over or "Running", run_policy={"suspend": waits})
+    return made | {"metadata": {"name": name, "labels": labels, "creationTimestamp": kube_objects.CREATED}}
+
+
+def a_workload(
+    uid: str, *, priority: int = 0, second: int = 0, holds: str = "", queue: str = "lab", **spec: Any
+) -> Object:
+    return {
+        "metadata": {"creationTimestamp": f"2026-01-01T00:00:0{second}Z", "ownerReferences": [{"uid": uid}]},
+        "spec": {"queueName": queue, "priority": priority, **spec},
+        "status": {"conditions": [{"type": holds, "status": "True"}] if holds else []},
+    }
+
+
+def test_a_job_without_a_queue_is_in_none() -> None:
+    assert queued(a_job(queue="")) is None
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (a_job(), Queued("lab", is_admitted=False, position=2)),
+        (a_job(waits=False), Queued("lab", is_admitted=True)),
+        (a_job(waits=False, over="Succeeded"), Queued("lab", is_admitted=True)),
+    ],
+)
+def test_a_job_waits_for_as_long_as_kueue_holds_it_back(job: Object, expected: Queued) -> None:
+    job["metadata"]["uid"] = "u1"
+    assert queued(job, {"u1": 2, "u2": 1}) == expected
+
+
+def test_a_job_that_waits_in_a_queue_is_queued_and_not_suspended() -> None:
+    job = a_job()
+    found = kube_objects.snapshot(job)
+    assert job_state(found, {}).state is State.SUSPENDED, "without a word about the queue"
+    state = job_state(type(found)(job, (), queued=queued(job)), {})
+    assert (state.state, state.reason, state.is_terminal) == (State.QUEUED, "It waits for quota.", False)
+
+
+def test_places_are_those_of_the_quota_and_count_from_one() -> None:
+    items = [
+        {"metadata": {"ownerReferences": [{"uid": "u1"}]}, "positionInClusterQueue": 4, "positionInLocalQueue": 0},
+        {"metadata": {}, "positionInClusterQueue": 5},
+    ]
+    assert positions_from_api({"items": items}) == {"u1": 5}
+
+
+def test_without_the_api_that_tells_it_the_order_is_by_priority_and_age() -> None:
+    workloads = [
+        a_workload("late", second=3),
+        a_workload("early", second=1),
+        a_workload("urgent", priority=5, second=9),
+        a_workload("runs", holds="QuotaReserved"),
+        a_workload("over", holds="Finished"),
+        a_workload("stopped", active=False),
+        a_workload("elsewhere", queue="other"),
+    ]
+    assert estimate_positions(workloads, "lab") == {"urgent": 1, "early": 2, "late": 3}
+
+
+def test_a_list_has_a_column_for_queues_only_where_one_is_used() -> None:
+    job = a_job()
+    job["metadata"]["uid"] = "u1"
+    plain = job_state(kube_objects.snapshot(a_job(queue="")), {})
+    waits = job_state(type(kube_objects.snapshot(job))(job, (), queued=queued(job, {"u1": 3})), {})
+    assert "QUEUE" not in job_table([plain], 0).render(Style())
+    head, first, second = job_table([plain, waits], 0).render(Style()).splitlines()
+    assert head.split()[:4] == ["NAME", "STATE", "QUEUE", "NODES"]
+    assert (first.split()[2], second.split()[2:4]) == ("-", ["lab", "#3"])
+
+
+@pytest.mark.parametrize(
+    ("queue", "words"),
+    [
+        (Queued("lab", is_admitted=True), "lab, admitted"),
+        (Queued("lab", is_admitted=False), "lab, waits to be admitted"),
+        (Queued("lab", is_admitted=False, is_held=True), "lab, held back until it is resumed"),
+        (Queued("lab", is_admitted=False, position=1), "lab, waits to be admitted as number 1, the next"),
+        (Queued("lab", is_admitted=False, position=3), "lab, waits to be admitted as number 3, with 2 before it"),
+    ],
+)
+def test_status_says_how_many_are_before_it(queue: Queued, words: str) -> None:
+    assert queue_place(queue) == words
+
+
+@pytest.mark.parametrize("jobs", [[a_job(queue="")], [a_job(waits=False)]])
+def test_nothing_more_is_asked_where_no_job_waits_in_a_queue(jobs: list[Object], tmp_path: Path) -> None:
+    with serving(ApiServer()) as server:
+        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+        for job in jobs:
+            server.put(f"{JOBS}/{job['metadata']['name']}", job)
+        [found] = backend.jobs()
+        assert backend.job("digits", events=False).queued == found.queued
+        assert not [path for path in server.asked("GET") if "kueue" in path]
+
+
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_one_request_per_queue_tells_the_places_of_all_its_jobs(tmp_path: Path, *, may_ask: bool) -> None:
+    with serving(ApiServer({**GROUPS, "/apis/kueue.x-k8s.io/v1beta2": {"Workload": "workloads"}})) as server:
+        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+        uids = [server.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("one", "two")]
+        items = [
+            {"metadata": {"ownerReferences": [{"uid": uid}]}, "positionInClusterQueue": at}
+            for at, uid in enumerate(reversed(uids))
+        ]
+        answer = Answer(200, {"items": items}) if may_ask else Answer(403, status(403, "Forbidden", "no"))
+        server.next(f"GET {VISIBLE}", answer)
+        for at, uid in enumerate(reversed(uids)):
+            server.put(f"{WORKLOADS}/w{at}", a_workload(uid, second=at))
+        found = {one.job["metadata"]["name"]: one.queued for one in backend.jobs()}
+        assert found == {
+            "two": Queued("lab", is_admitted=False, position=1),
+            "one": Queued("lab", is_admitted=False, position=2),
+        }
+        asked = [path.partition("?")[0] for path in server.asked("GET") if "kueue" in path]
+        assert asked == ([VISIBLE] if may_ask else [VISIBLE, WORKLOADS])
+
+
+def put_workload(server: ApiServer, uid: str, **spec: Any) -> None:
+    made = a_workload(uid, **spec)
+    server.put(f"{WORKLOADS}/of-{uid}", made | {"metadata": made["metadata"] | {"labels": {JOB_UID: uid}}})
+
+
+@pytest.fixture
+def kueue() -> Iterator[ApiServer]:
+    with serving(ApiServer({**GROUPS, "/apis/kueue.x-k8s.io/v1beta2": {"Workload": "workloads"}})) as server:
+        yield server
+
+
+def test_a_job_in_a_queue_is_held_back_and_let_go_by_its_workload_and_is_not_touched_itself(
+    kueue: ApiServer, tmp_path: Path
+) -> None:
+    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    uid = kueue.put(f"{JOBS}/digits", a_job(waits=False))["metadata"]["uid"]
+    put_workload(kueue, uid)
+    put_workload(kueue, "another")
+    backend.suspend("digits", suspended=True)
+    assert [kueue.objects[f"{WORKLOADS}/of-{of}"]["spec"].get("active") for of in (uid, "another")] == [False, None]
+    assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False, "Kueue does that"
+    backend.suspend("digits", suspended=False)
+    assert kueue.objects[f"{WORKLOADS}/of-{uid}"]["spec"]["active"] is True
+
+
+def test_a_job_that_kueue_holds_back_is_suspended_and_one_that_waits_for_quota_is_queued(
+    kueue: ApiServer, tmp_path: Path
+) -> None:
+    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    uids = {name: kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("held", "unseen", "waits")}
+    put_workload(kueue, uids["held"], active=False)
+    put_workload(kueue, uids["unseen"])
+    item = {"metadata": {"ownerReferences": [{"uid": uids["waits"]}]}, "positionInClusterQueue": 0}
+    kueue.next(f"GET {VISIBLE}", Answer(200, {"items": [item]}), Answer(200, {"items": [item]}))
+    states = {each.job["metadata"]["name"]: job_state(each, {}) for each in backend.jobs()}
+    assert {name: state.state for name, state in states.items()} == {
+        "held": State.SUSPENDED,
+        "unseen": State.QUEUED,
+        "waits": State.QUEUED,
+    }
+    asked = [path for path in kueue.asked("GET") if WORKLOADS in path]
+    assert len(asked) == 1, "one request for all that wait and have no place"
+    watched = backend.watch("held")
+    assert job_state(next(watched), {}).state is State.SUSPENDED
+    watched.close()  # type: ignore[attr-defined]  # it is a generator
+
+
+def test_a_job_that_kueue_does_not_manage_is_suspended_itself(kueue: ApiServer, tmp_path: Path) -> None:
+    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    kueue.put(f"{JOBS}/digits", a_job(waits=False))
+    backend.suspend("digits", suspended=True)
+    assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is True, "it runs without a Workload"
+
+
+def test_a_job_of_which_kueue_has_not_heard_yet_is_waited_for_and_then_told_of(
+    kueue: ApiServer, tmp_path: Path
+) -> None:
+    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+    job = kueue.put(f"{JOBS}/digits", a_job())
+    with pytest.raises(DdpError, match="Kueue has not taken notice of job 'digits' yet"):
+        set_active(api, job, active=False, sleep=lambda _: None)
+    assert set_active(api, job, active=False, sleep=lambda _: put_workload(kueue, job["metadata"]["uid"])), (
+        "it comes while we wait"
+    )
+    assert kueue.objects[f"{WORKLOADS}/of-{job['metadata']['uid']}"]["spec"]["active"] is False
+
+
+def test_without_kueue_a_queue_means_nothing(tmp_path: Path) -> None:
+    with serving(ApiServer()) as server:
+        backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+        server.put(f"{JOBS}/digits", a_job())
+        backend.suspend("digits", suspended=False)
+        assert server.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False

@@ -1,0 +1,159 @@
+"""Choosing and following lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.backends.base import Object
+from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.observe.log_stream import Line, follow_logs, rank_filter, read
+from kubectl_ddp.status.job_state import job_state
+from tests.kube_objects import job, pod, running, snapshot, terminated
+from tests.scripted_backend import ScriptedBackend
+
+TRACE = [
+    "[rank3] Traceback (most recent call last):",
+    '[rank3]   File "train.py", line 3, in <module>',
+    "[rank3]     raise ValueError(1)",
+    "[rank3] ValueError: 1",
+]
+
+
+def chosen(text: str | None, *lines: str) -> list[str]:
+    wanted = rank_filter(text, None)
+    ranks = {f"[rank{rank}]": rank for rank in range(10)}
+    return [line for line in lines if wanted.matches(Line("", "p", ranks.get(line.split()[0]), line))]
+
+
+def test_rank_0_and_the_errors_of_any_are_shown_by_default() -> None:
+    lines = [
+        "[rank0] loss 1",
+        "[rank3] loss 1",
+        *TRACE,
+        "[rank3] bye",
+        "ddp-launch: generation 1",
+        "[rank2] ERROR disk",
+    ]
+    assert chosen(None, *lines) == ["[rank0] loss 1", *TRACE, "ddp-launch: generation 1", "[rank2] ERROR disk"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", "0"), ("1-2", "12"), ("0,3", "03"), ("0-1,3", "013"), ("all", "0123")],
+)
+def test_ranks_are_chosen_by_number_and_range(text: str, expected: str) -> None:
+    assert chosen(text, *(f"[rank{rank}] x" for rank in range(4))) == [f"[rank{rank}] x" for rank in expected]
+
+
+@pytest.mark.parametrize("text", ["", "x", "3-1", "-1", "0-", "1,,2", "0x1"])
+def test_what_names_no_ranks_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="names no ranks"):
+        rank_filter(text, None)
+
+
+def test_a_rank_that_the_job_can_never_have_is_not_found() -> None:
+    state = job_state(snapshot(job("Created", "Running", bounds=(1, 4))), {})
+    assert rank_filter("7", state).ranks == {7}
+    assert rank_filter("4-99", state).ranks is not None
+    with pytest.raises(NotFound, match=r"Job 'digits' has no rank 8\. It can have ranks 0 to 7\."):
+        rank_filter("8", state)
+
+
+def test_the_failed_ranks_are_all_that_pods_tell_of_and_not_the_first_alone() -> None:
+    def ended(rank: int | None, second: float, code: int = 1) -> dict[str, Any]:
+        return terminated(code, {"rank": rank, "message": "ValueError: 1", "timestamp": second})
+
+    pods = (pod(0, ended(5, 2.0)), pod(1, ended(2, 1.0)), pod(2, ended(None, 3.0)), pod(3, ended(7, 4.0, code=0)))
+    state = job_state(snapshot(job("Created", "Failed"), *pods), {})
+    assert state.first_error is not None
+    assert state.first_error.rank == 2
+    assert rank_filter("failed", state).ranks == {2, 5}, "a pod that succeeded tells of nothing that stopped the run"
+    with pytest.raises(NotFound, match="No rank of job 'digits' is known to have failed"):
+        rank_filter("failed", job_state(snapshot(job("Created")), {}))
+
+
+def stamped(*texts: str, second: int = 0, first: int = 0) -> list[str]:
+    return [f"2026-01-02T03:04:{second:02}.{first + at:09}Z {text}" for at, text in enumerate(texts)]
+
+
+def test_lines_of_many_pods_come_by_time() -> None:
+    logs = {
+        "pod-worker-0/0": stamped("[rank0] a", second=1) + stamped("[rank0] c", second=3),
+        "pod-worker-1/0": stamped("[rank1] b", second=2),
+    }
+    backend = ScriptedBackend([snapshot(job("Created"), pod(0), pod(1))], logs=logs)
+    assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None))] == ["a", "b", "c"]
+    assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None), tail=1)] == ["c"]
+
+
+class Leaving(ScriptedBackend):
+    """Its pods go away between the look at the job and the look at their lines."""
+
+    left: frozenset[str] = frozenset()
+
+    def logs(self, pod: Object, **wanted: Any) -> Iterator[str]:
+        if pod["metadata"]["name"] in self.left:
+            raise NotFound(f"{pod['metadata']['name']} is gone")
+        yield from super().logs(pod, **wanted)
+
+
+def test_a_pod_that_goes_away_meanwhile_leaves_the_lines_of_the_others_and_all_are_missed() -> None:
+    pods = [pod(0), pod(1)]
+    backend = Leaving([snapshot(job("Succeeded"), *pods)], logs={"pod-worker-1/0": stamped("[rank1] b", second=2)})
+    backend.left = frozenset({pods[0]["metadata"]["name"]})
+    assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None))] == ["b"]
+    backend.left = frozenset(each["metadata"]["name"] for each in pods)
+    with pytest.raises(NotFound, match="is gone"):
+        list(read(backend, "digits", rank_filter("all", None)))
+
+
+def test_following_reads_each_container_once_and_drops_what_comes_again() -> None:
+    # The kubelet forgets the first container's lines; a new pod of the same name begins within the same second.
+    logs = {
+        "pod-worker-0/0": stamped("one", "two"),
+        "pod-worker-0/1": stamped("three", first=5) + stamped("four", second=1),
+        "new/0": stamped("five", second=1, first=1),
+    }
+    first = pod(0)
+    restarted = pod(0, restarts=1)
+    anew = pod(0, uid="new")
+    over = snapshot(job("Created", "Succeeded"), pod(0, terminated(0), uid="new"))
+    moments = [
+        snapshot(job("Created", "Running"), first),
+        snapshot(job("Created", "Running"), first),
+        snapshot(job("Created", "Running"), restarted),
+        snapshot(job("Created", "Running"), anew),
+        over,
+    ]
+    for upto in range(len(moments), 2, -1):  # a slow watcher may miss moments, and must not read anything twice
+        backend = ScriptedBackend([*moments[: upto - 1], over], logs=logs)
+        texts = [line.text for line in follow_logs(backend, "digits", ranks=rank_filter("all", None))]
+        assert texts[:2] == ["one", "two"]
+        assert texts[-1] == "five"
+        assert len(texts) == len(set(texts))
+
+
+def test_following_ends_when_the_job_is_deleted() -> None:
+    backend = ScriptedBackend(
+        [snapshot(job("Created", "Running"), pod(0, running()))],
+        logs={"pod-worker-0/0": stamped("one")},
+        is_deleted_at_the_end=True,
+    )
+    assert [line.text for line in follow_logs(backend, "digits", ranks=rank_filter("all", None))] == ["one"]
+
+
+def test_following_a_job_that_is_not_there_says_so() -> None:
+    with pytest.raises(NotFound):
+        list(follow_logs(ScriptedBackend([]), "digits", ranks=rank_filter(None, None)))
+
+
+def test_a_line_knows_its_rank_and_keeps_its_text() -> None:
+    backend = ScriptedBackend(
+        [snapshot(job("Created"), pod(0))],
+        logs={"pod-worker-0/0": stamped("[rank12] x", "no rank", "[rank] odd")},
+    )
+    lines = list(read(backend, "digits", rank_filter("all", None)))
+    assert [(line.rank, str(line)) for line in lines] == [(12, "[rank12] x"), (None, "no rank"), (None, "[rank] odd")]

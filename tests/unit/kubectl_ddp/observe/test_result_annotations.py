@@ -1,0 +1,116 @@
+"""The first error outlives the pods that told it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ddp_trainer.common.constants import Annotation
+from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.status.job_state import failure, job_state
+from kubectl_ddp.status.termination_message import (
+    KEPT_CHARACTERS,
+    FirstError,
+    load_first_error,
+    resolve_first_error,
+    to_keep,
+)
+from tests.kube_objects import job, pod, terminated
+from tests.scripted_backend import ScriptedBackend
+
+TOLD = {"rank": 1, "pod": "digits-worker-0", "message": "ValueError: no", "reason": "python_exception", "generation": 2}
+
+
+def failed(*pods: Object, annotation: str | None = None) -> Snapshot:
+    annotations = {} if annotation is None else {Annotation.FIRST_ERROR: annotation}
+    return Snapshot(job("Created", "Failed", metadata={"annotations": annotations}), pods)
+
+
+def keep(snapshot: Snapshot) -> dict[str, str]:
+    backend = ScriptedBackend([snapshot])
+    persist_result(backend, snapshot.job, job_state(snapshot, {}))
+    return backend.annotations
+
+
+def test_an_error_that_is_kept_is_told_when_the_pods_are_gone() -> None:
+    written = keep(failed(pod(0, terminated(1, TOLD | {"stack": "line 7", "timestamp": 5.5}))))
+    state = job_state(failed(annotation=written[Annotation.FIRST_ERROR]), {})
+    assert state.first_error == FirstError(
+        pod="digits-worker-0",
+        message="ValueError: no",
+        rank=1,
+        pod_exit_code=1,
+        reason="python_exception",
+        stack="line 7",
+        timestamp=5.5,
+        generation=2,
+    )
+    assert failure(state).exit_code == 10
+
+
+def test_what_is_kept_already_is_not_written_again() -> None:
+    written = keep(failed(pod(0, terminated(1, TOLD))))
+    assert keep(failed(pod(0, terminated(1, TOLD)), annotation=written[Annotation.FIRST_ERROR])) == {}
+    assert keep(failed(annotation=written[Annotation.FIRST_ERROR])) == {}
+
+
+def test_a_long_stack_is_cut_once_and_for_all() -> None:
+    [written] = keep(failed(pod(0, terminated(1, TOLD | {"stack": "x" * 50_000, "message": "y" * 9_000})))).values()
+    assert len(written) < 2 * KEPT_CHARACTERS + 500
+    assert keep(failed(annotation=written)) == {}
+
+
+def test_a_rank_of_a_later_worker_group_goes_before_what_was_kept_and_a_pod_that_knows_less_does_not() -> None:
+    older = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
+    newer = to_keep(FirstError(pod="p", message="newer", rank=0, generation=9))
+    pods = [pod(0, terminated(1, TOLD))]
+
+    def told(annotation: str, pods: list[Object]) -> Any:
+        snapshot = failed(annotation=annotation)
+        error = resolve_first_error(snapshot.job, pods)
+        return error.message if error else None
+
+    assert told(older, pods) == "ValueError: no"
+    assert told(newer, pods) == "newer"
+    assert told(older, [pod(0, terminated(170))]) == "older"
+
+
+def test_an_annotation_that_is_not_ours_to_read_is_none() -> None:
+    for text in ("", "no json", "[]", json.dumps({"rank": 1})):
+        assert load_first_error(failed(annotation=text).job) is None
+
+
+def test_a_command_does_not_fail_where_the_error_may_not_be_kept() -> None:
+    class ReadOnly(ScriptedBackend):
+        def annotate(self, job: Object, annotations: object) -> None:
+            raise Forbidden("You may not patch pytorchjobs.")
+
+    snapshot = failed(pod(0, terminated(1, TOLD)))
+    persist_result(ReadOnly([snapshot]), snapshot.job, job_state(snapshot, {}))
+
+
+def test_a_job_that_succeeded_tells_no_error_that_it_recovered_from() -> None:
+    kept_before = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
+    root = job("Created", "Succeeded", metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
+    assert job_state(Snapshot(root, ()), {}).first_error is None
+
+
+def test_a_job_that_runs_again_does_not_tell_what_it_recovered_from() -> None:
+    kept_before = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
+    root = job("Created", "Running", metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
+    assert job_state(Snapshot(root, (pod(0), pod(1))), {}).first_error is None
+
+
+def test_a_secret_that_an_error_quotes_is_neither_shown_nor_kept() -> None:
+    planted = "hf_" + "a1B2" * 8
+    for message in (TOLD | {"message": f"HTTPError: {planted} is expired", "stack": f"get({planted!r})"}, None):
+        shown = terminated(1, message) if message else terminated(1, {"no": "message"})
+        if message is None:  # a program's own last words
+            shown["terminated"]["message"] = f"login\nno entry with {planted}"
+        snapshot = failed(pod(0, shown))
+        state = job_state(snapshot, {})
+        assert state.first_error is not None
+        assert planted not in f"{state.first_error} {keep(snapshot)}"
+        assert "(redacted)" in state.first_error.message

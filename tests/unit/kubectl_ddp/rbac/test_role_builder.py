@@ -1,0 +1,94 @@
+"""The Roles to ask for: complete where they stand, no more than the commands need, and nobody else's."""
+
+from __future__ import annotations
+
+import yaml
+
+from kubectl_ddp.rbac.model import EVERYWHERE, Right
+from kubectl_ddp.rbac.role_builder import NAME, build_roles, required_roles, rules, subject, text
+from kubectl_ddp.rbac.table import KINDS, needs
+
+MISSING = Right.of("create", "jobs.batch")
+NODES = Right.of("list", "nodes", EVERYWHERE)
+SLICES = Right.of("get", "endpointslices.discovery.k8s.io", "default", ("kubernetes",))
+
+
+def granted(rules_: list[dict[str, list[str]]]) -> set[tuple[str, str, str]]:
+    return {
+        (verb, group, resource)
+        for rule in rules_
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_a_role_grants_all_that_commands_need_in_the_namespace_so_that_it_takes_none_away_from_an_earlier_one() -> None:
+    made = required_roles([MISSING], KINDS, namespace="team", user="ada")
+    assert [(each["kind"], each["metadata"]) for each in made] == [
+        ("Role", {"name": NAME, "namespace": "team"}),
+        ("RoleBinding", {"name": f"{NAME}:ada", "namespace": "team"}),
+    ]
+    has = granted(made[0]["rules"])
+    assert has == granted(
+        required_roles([Right.of("get", "pods/log")], KINDS, namespace="team", user="bob")[0]["rules"]
+    )
+    assert {("create", "batch", "jobs"), ("get", "", "pods/proxy"), ("list", "", "resourcequotas")} <= has
+
+
+def test_a_role_opens_no_pod_and_shows_no_secret_of_the_namespace() -> None:
+    [role, _] = required_roles([MISSING], KINDS, namespace="team", user="ada")
+    has = granted(role["rules"])
+    pods = {(verb, resource) for verb, group, resource in has if not group and resource.startswith("pods")}
+    assert pods == {("get", "pods"), ("list", "pods"), ("watch", "pods"), ("get", "pods/log"), ("get", "pods/proxy")}
+    assert {verb for verb, _, resource in has if resource == "secrets"} == {"create"}
+
+
+def test_each_place_where_something_is_missing_has_a_role_of_its_own() -> None:
+    made = required_roles([MISSING, NODES, SLICES], KINDS, namespace="team", user="ada")
+    places = [(each["kind"], each["metadata"].get("namespace")) for each in made]
+    assert sorted(places, key=str) == [
+        *(("ClusterRole", None), ("ClusterRoleBinding", None), ("Role", "default"), ("Role", "team")),
+        *(("RoleBinding", "default"), ("RoleBinding", "team")),
+    ]
+    assert required_roles([], KINDS, namespace="team", user="ada") == []
+
+
+def test_what_all_jobs_read_in_a_namespace_does_not_take_the_place_of_the_role_for_jobs_there() -> None:
+    made = required_roles([MISSING, SLICES], KINDS, namespace="default", user="ada")
+    assert len({(each["kind"], each["metadata"]["name"]) for each in made}) == len(made) == 4
+
+
+def test_what_the_cluster_does_not_serve_is_not_asked_for() -> None:
+    [role, _] = required_roles([MISSING], {("batch", "jobs"), ("", "pods")}, namespace="team", user="ada")
+    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {"", "batch"}
+
+
+def test_resources_with_the_same_verbs_share_a_rule_and_named_objects_have_their_own() -> None:
+    config = Right.of("get", "configmaps", "kube-system", ("status",))
+    wanted = [Right.of(verb, kind) for kind in ("pods", "services") for verb in ("list", "get")]
+    assert rules([*wanted, config]) == [
+        {"apiGroups": [""], "resources": ["pods", "services"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["status"], "verbs": ["get"]},
+    ]
+
+
+def test_a_binding_names_the_person_and_is_nobody_elses() -> None:
+    assert subject("ada") == {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "ada"}
+    account = "system:serviceaccount:ci:runner"
+    assert subject(account) == {"kind": "ServiceAccount", "namespace": "ci", "name": "runner"}
+    [_, mine] = build_roles([MISSING], namespace="team", user=account)
+    assert mine["metadata"]["name"] == "kubectl-ddp:system:serviceaccount:ci:runner"
+    [_, odd] = build_roles([MISSING], namespace="team", user="https://id.example.com/ada%20l")
+    assert odd["metadata"]["name"] == "kubectl-ddp:https:--id.example.com-ada-20l"
+    [_, nobody] = build_roles([MISSING], namespace="team", user="")
+    assert nobody["subjects"][0]["name"] == "YOU"
+
+
+def test_the_text_is_the_same_objects_with_a_line_for_each_rule() -> None:
+    made = build_roles([right for _, right in needs()], namespace="team", user="ada")
+    shown = text(made)
+    assert list(yaml.safe_load_all(shown)) == made
+    assert sum(line.startswith("- ") for line in shown.splitlines()) == sum(
+        len(each.get("rules") or each.get("subjects")) for each in made
+    )

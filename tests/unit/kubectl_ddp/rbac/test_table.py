@@ -1,0 +1,270 @@
+"""The table of rights against what the commands ask of an API server, each one run and written down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ddp_trainer.common.constants import Label
+from kubectl_ddp.backends.cluster.http.api_errors import call
+from kubectl_ddp.backends.cluster.write.kueue_workloads import JOB_UID
+from kubectl_ddp.backends.job_recovery import RUN
+from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
+from kubectl_ddp.rbac.reference import lines
+from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
+from kubectl_ddp.render import render
+from tests import kube_objects
+from tests.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
+from tests.jobs import a_job
+
+ROOT: Final = Path(__file__).parents[4]
+VERSIONS: Final = {
+    **{root.group: root.api_version.partition("/")[2] for root in ROOTS.values()},
+    "kueue.x-k8s.io": "v1beta2",
+    "visibility.kueue.x-k8s.io": "v1beta2",
+    "scheduling.x-k8s.io": "v1alpha1",
+    "scheduling.volcano.sh": "v1beta1",
+    "resource.nvidia.com": "v1beta1",
+}
+KIND_NAMES: Final = {plural: kind for kinds in GROUPS.values() for kind, plural in kinds.items()} | {
+    "trainingruntimes": "TrainingRuntime",
+    "podgroups": "PodGroup",
+    **{r.plural: r.kind for r in ROOTS.values()},
+}
+ANYBODY_MAY: Final = re.compile(r"/version|/api(/v1)?|/apis(/[^/]+){0,2}|/apis/auth(entic|oriz)ation\.k8s\.io/.*")
+"""Discovery, and questions about oneself."""
+
+JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
+IMAGE: Final = ("--image", "example.com/train:1", "--command", "true")
+LARGE: Final = (
+    *("--name", "new", *IMAGE, "--nnodes", "2", "--nproc", "1", "--cpu", "1", "--memory", "1Gi"),
+    *("--mount", "pvc=data:/data", "--secret-env", "TOKEN=hub:token", "--env-from", "configmap/settings"),
+    *("--priority", "high", "--queue", "team", "--queue-priority", "urgent"),
+)
+CUT_OFF: Final = "a submission that was cut off cannot be finished"
+BY_KUBECTL: Final = frozenset({"exec", "profile", "port-forward"})
+Asked = Mapping[str, frozenset[Right]]
+
+WAITS, RUNS, FAILED = "waits", "Running", "Failed"
+STATES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("list", "status", "why", "bundle"), (WAITS, RUNS, FAILED)),
+    "logs": (FAILED,),
+    **dict.fromkeys(("wait", "events", "prune"), (FAILED,)),
+    "report": (RUNS, FAILED),
+    **dict.fromkeys(("suspend", "resume"), (WAITS, RUNS)),
+    "restart": (WAITS, FAILED),
+}
+"""What the job of a command is doing; it runs, where nothing else is said."""
+
+WAITING: Final = ("--wait", "--timeout", "3s")
+ASKS_MUCH: Final = LARGE[LARGE.index("--mount") :]
+TAKEN: Final = "taken"
+"""A name whose Service is somebody else's already."""
+ALSO: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    *((WAITS, (command, "digits")) for command in ("logs", "events", "top", "dashboard", "hang", "profile")),
+    (WAITS, ("exec", "digits", "--rank", "0", "--", "true")),
+    (WAITS, ("port-forward", "digits", "9000")),
+    (WAITS, ("report", "digits", "-o", "{folder}/digits.html")),
+    (WAITS, ("wait", "--for=running", "--timeout", "1s")),
+    (WAITS, ("scale", "digits", "--nnodes", "1", "--no-wait")),
+    (WAITS, ("clone", "digits", "--name", "again", "--preflight=off")),
+    (RUNS, ("logs", "digits", "--rank", "0")),
+    (RUNS, ("wait", "digits", "--for=running", "--timeout", "30s")),
+    *((RUNS, (command, "digits", *WAITING)) for command in ("suspend", "resume")),
+    (RUNS, ("scale", "digits", "--nnodes", "1", *WAITING)),
+    (RUNS, ("submit", *LARGE, "--preflight=off", *WAITING)),
+    (RUNS, ("submit", "--name", TAKEN, *IMAGE, "--engine", "pytorchjob", "--preflight=off")),
+    (RUNS, ("clone", "digits", "--name", "again", "--preflight=off", *WAITING)),
+    (RUNS, ("clone", "digits", "--name", "again", "--engine", "trainjob", "--preflight=off")),
+    (RUNS, ("clone", "digits", "--name", "again", *ASKS_MUCH, "--preflight=warn")),
+    (RUNS, ("clone", "digits", "--name", TAKEN, "--preflight=off")),
+    (FAILED, ("restart", "digits", "--yes", *WAITING)),
+)
+"""What else a command is asked to do, and while the job is doing what."""
+
+CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "list": (("list",), ("list", "-A")),
+    "status": (("status",), ("status", "digits", "--ranks")),
+    "why": (("why", "digits"),),
+    "hang": (("hang", "digits", "--timeout", "0"),),
+    "bundle": (("bundle", "digits", "--file", "{folder}/digits.tar.gz"),),
+    "logs": (("logs", "digits"), ("logs", "digits", "--rank", "0"), ("logs", "digits", "--first-error")),
+    "events": (("events", "digits"), ("events", "digits", "--follow")),
+    "top": (("top", "digits", "-o", "json"),),
+    "report": (("report", "digits", "-o", "{folder}/digits.html"),),
+    "wait": (("wait", "digits", "--for=running", "--timeout", "10s"),),
+    "exec": (("exec", "digits", "--rank", "0", "--", "true"),),
+    "profile": (("profile", "digits"),),
+    "port-forward": (("port-forward", "digits", "9000"),),
+    "dashboard": (("dashboard", "digits", "--print"),),
+    "submit": (
+        ("submit", *LARGE, "--preflight=warn"),
+        *(("submit", "--name", "new", *IMAGE, "--engine", each, "--preflight=off") for each in ROOTS),
+    ),
+    "preflight": (("preflight", *LARGE),),
+    "clone": (("clone", "digits", "--name", "again", "--preflight=warn"),),
+    "capacity": (("capacity",),),
+    "render": (("render", "--name", "new", *IMAGE, "--preset", "a100"),),
+    "presets": (("presets",),),
+    "lint": (("lint", "--name", "new", *IMAGE, "--preset", "a100"),),
+    "scale": (("scale", "digits", "--nnodes", "1"),),
+    "suspend": (("suspend", "digits"),),
+    "resume": (("resume", "digits"),),
+    "restart": (("restart", "digits", "--yes", "--timeout", "1s"),),
+    "delete": (("delete", "digits", "--yes"), ("delete", "--all", "--yes"), ("delete", "nothing", "--yes")),
+    "prune": (("prune", "--yes"), ("prune", "-A", "--yes")),
+    "doctor": (("doctor",),),
+}
+
+
+NOT_PLAYED: Final = {
+    # A pod that comes while a command follows or waits, which this server has none of.
+    *(("logs", "watch", resource) for resource in ("pods", "events")),
+    *((command, "get", "pods/log") for command in ("submit", "clone")),
+    ("restart", "get", "pods/proxy"),
+    # kubectl asks for it, where a rank hangs.
+    *(("hang", verb, "pods/exec") for verb in ("create", "get")),
+    # Of a TrainJob that has failed; that of submit and clone is.
+    ("restart", "patch", "trainingruntimes.trainer.kubeflow.org"),
+}
+"""Command, verb and the last resource of a row of the table."""
+
+
+class Recorder(ApiServer):
+    """Serves all kinds of the table, and lets everybody do everything."""
+
+    def answer(self, request: Request) -> Answer:
+        if request.path == "/apis":
+            return Answer(200, {"kind": "APIGroupDiscoveryList", "items": list(_discovery())})
+        if request.path.startswith("/apis/authorization"):
+            rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+            return Answer(201, {"status": {"allowed": True, "resourceRules": rules}})
+        return super().answer(request)
+
+
+def _groups() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for group, plural in KINDS:
+        path = f"/apis/{group}/{VERSIONS.get(group, 'v1')}" if group else "/api/v1"
+        found.setdefault(path, {})[KIND_NAMES.get(plural, plural)] = plural
+    return found
+
+
+def _discovery() -> Iterator[Json]:
+    for path, kinds in _groups().items():
+        if path != "/api/v1":
+            group, version = path.split("/")[2:]
+            resources = [{"resource": name, "responseKind": {"kind": kind}} for kind, name in kinds.items()]
+            told = {"version": version, "freshness": "Current", "resources": resources}
+            yield {"metadata": {"name": group}, "versions": [told]}
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """Command → what it asked an API server for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
+        patch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")
+        yield {name: _asked(name, calls, tmp_path_factory.mktemp(name), patch) for name, calls in CALLS.items()}
+
+
+def _asked(name: str, calls: tuple[tuple[str, ...], ...], folder: Path, patch: pytest.MonkeyPatch) -> frozenset[Right]:
+    found: set[Right] = set()
+    patch.setenv("HOME", str(folder))
+    done = [(state, words) for words in calls for state in STATES.get(name, (RUNS,))]
+    for state, words in (*done, *(each for each in ALSO if each[1][0] == name)):
+        with serving(Recorder(_groups())) as server:
+            _furnish(server, state)
+            patch.setenv("KUBECONFIG", str(kubeconfig(folder, server.url)))
+            run([word.format(folder=folder) for word in words])
+        found |= {right for request in server.requests if (right := _right(request)) is not None}
+    return frozenset(found)
+
+
+def _furnish(server: ApiServer, state: str) -> None:
+    """A job of ours that waits in a queue, runs, or has failed; its pod cannot be placed, runs, or has failed."""
+    job = next(item for item in render(a_job(), "run1") if item["kind"] == "PyTorchJob")
+    job["metadata"]["creationTimestamp"] = kube_objects.CREATED
+    job["status"] = {"conditions": [kube_objects.condition(state)] if state != WAITS else []}
+    if state == WAITS:
+        job["spec"]["runPolicy"]["suspend"] = True
+        job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team"
+    uid = server.put(JOB, job)["metadata"]["uid"]
+    about = {"labels": {JOB_UID: uid}, "ownerReferences": [{"uid": uid}], "creationTimestamp": kube_objects.CREATED}
+    server.put("/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/digits", {"metadata": about, "spec": {}})
+    labels = {label: job["metadata"]["labels"][label] for label in (Label.JOB, Label.RUN_ID)} | {Label.ROLE: "worker"}
+    error = {"message": {"message": "RuntimeError: no", "extraInfo": {"rank": 0}}}
+    shown = {FAILED: kube_objects.terminated(1, error), WAITS: kube_objects.waiting()}
+    pod = kube_objects.pod(0, shown.get(state), labels=labels)
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False" if state == WAITS else "True"}]
+    server.put("/api/v1/namespaces/team/pods/digits-worker-0", pod)
+    server.put("/api/v1/namespaces/team/configmaps/digits-restart", {"metadata": {"annotations": {RUN: "run0"}}})
+    server.put(f"/api/v1/namespaces/team/services/{TAKEN}-store", {"metadata": {"labels": {}}})
+    left = {"metadata": {"labels": {Label.JOB: "nothing"}}}
+    server.put("/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainingruntimes/nothing", left)
+
+
+def _right(request: Request) -> Right | None:
+    """What a request takes; ``None`` for what every user may do."""
+    if ANYBODY_MAY.fullmatch(request.path):
+        return None
+    done = call(request.method, request.path, server="", context="", watches="watch" in request.query)
+    if done.resource == "namespaces":
+        return Right.of(done.verb, "namespaces")
+    where = {"team": OWN, "": EVERYWHERE}.get(done.namespace, done.namespace)
+    return Right.of(
+        done.verb, done.resource, where, (done.name,) if where not in {OWN, EVERYWHERE} and done.name else ()
+    )
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_command_asks_for_nothing_that_the_table_does_not_tell(command: str, asked: Asked) -> None:
+    told = {right for _, right in needs(commands=(command,))}
+    assert sorted(map(str, asked[command] - told)) == []
+    assert asked[command]
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, asked: Asked) -> None:
+    unused = set()
+    for need in NEEDS:
+        if command not in need.commands or need.without == CUT_OFF or set(need.commands) <= BY_KUBECTL:
+            continue  # what tests of submissions that die show, and what kubectl does itself
+        seen = {right.verb for right in need.permissions() if right in asked[command]}
+        unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in seen}
+    assert unused == {each for each in NOT_PLAYED if each[0] == command}
+
+
+def test_every_command_that_asks_a_cluster_is_in_the_table_and_in_a_section() -> None:
+    told = {command for need in NEEDS for command in need.commands}
+    assert told == set(CALLS) == {command for commands in SECTIONS.values() for command in commands}
+    assert told == COMMANDS.keys() - {"config", "completion", "version", "plan"}
+
+
+def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() -> None:
+    made = [("batch", "jobs"), ("", "services"), ("kubeflow.org", "pytorchjobs")]
+    jobs = [f"{verb} pytorchjobs.kubeflow.org" for verb in ("create", "delete", "get", "patch")]
+    store = ["create jobs.batch", "patch jobs.batch", "create services", "create secrets"]
+    assert sorted(map(str, to_submit("pytorchjob", made))) == sorted([*jobs, *store, "list pods"])
+    assert "delete jobs.batch" in map(str, to_submit("job", made[:2]))
+
+
+def test_the_page_of_the_documentation_is_what_the_table_tells() -> None:
+    assert (ROOT / "docs/rights.md").read_text() == "\n".join(lines()) + "\n", "run: make docs"
+
+
+def test_a_checkup_asks_about_what_commands_fail_without_and_never_about_reading_secrets() -> None:
+    asked = permissions_to_check(KINDS)
+    assert len(set(asked)) == len(asked)
+    said = set(map(str, asked))
+    assert {"create pods/exec", "list resourcequotas", "get serviceaccounts"} <= said
+    assert "get endpointslices.discovery.k8s.io in namespace 'default'" in said
+    assert not {"get secrets", "create pods"} & said
+    assert {right.group for right in permissions_to_check({("", "pods"), ("batch", "jobs")})} == {"", "batch"}

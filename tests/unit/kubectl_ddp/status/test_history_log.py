@@ -1,0 +1,57 @@
+"""Histories in logs, those that are none among them."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+
+import pytest
+
+from ddp_trainer.common.constants import HISTORY_MARK
+from kubectl_ddp.status.history_log import MOST_BYTES, is_part, unpacked, without
+
+
+def packed(text: bytes) -> str:
+    return base64.b64encode(zlib.compress(text)).decode()
+
+
+def test_parts_are_put_together_and_the_last_whole_one_counts() -> None:
+    first, second = packed(b"first"), packed(b"second")
+    lines = [
+        f"{HISTORY_MARK}1/1 {first}",
+        f"{HISTORY_MARK}1/2 {second[:5]}",
+        "a word between",
+        f"{HISTORY_MARK}2/2 {second[5:]}",
+        f"{HISTORY_MARK}1/3 {first}",
+    ]
+    assert unpacked(lines) == "second"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        HISTORY_MARK,
+        f"{HISTORY_MARK}1/1 ====",
+        f"{HISTORY_MARK}1/1 {packed(b'cut')[:-6]}",
+        f"{HISTORY_MARK}2/2 {packed(b'no beginning')}",
+        f"{HISTORY_MARK}1/1 {base64.b64encode(zlib.compress(bytes([0xFF]))).decode()}",
+    ],
+)
+def test_what_is_no_history_is_none(line: str) -> None:
+    assert unpacked([line]) is None
+
+
+def test_what_would_fill_the_memory_is_not_unpacked() -> None:
+    assert unpacked([f"{HISTORY_MARK}1/1 {packed(bytes(MOST_BYTES + 1))}"]) is None
+
+
+def test_people_are_shown_all_other_lines() -> None:
+    part = f"{HISTORY_MARK}1/1 {packed(b'x')}"
+    said = [
+        "2026-01-01T00:00:00Z step 1",
+        f"2026-01-01T00:00:01Z {part}",
+        f"2026-01-01T00:00:02Z {HISTORY_MARK}of mine",
+    ]
+    assert list(without(said)) == [said[0], said[2]]
+    assert is_part(part)

@@ -1,0 +1,318 @@
+"""JobState from hand-made snapshots of both engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
+from kubectl_ddp.status.job_state import State, failure, job_state
+from kubectl_ddp.status.metrics_parser import Samples, parse
+from kubectl_ddp.status.rank_status import RankActivity
+from tests.kube_objects import (
+    CREATED_EPOCH,
+    condition,
+    job,
+    job_metrics,
+    pod,
+    pod_metrics,
+    rank_metrics,
+    snapshot,
+    terminated,
+    waiting,
+)
+
+EXCEPTION = {
+    "rank": 3,
+    "pod": "digits-worker-1",
+    "exit_code": 1,
+    "reason": "python_exception",
+    "message": "ValueError: no such thing",
+    "stack": "Traceback ...\nValueError: no such thing",
+    "timestamp": 12.5,
+    "result": "failed",
+    "restarts": {"failure": 2},
+}
+
+
+def metrics(**pods: str) -> dict[str, Samples]:
+    return {f"digits-worker-{name[1:]}": parse(text) for name, text in pods.items()}
+
+
+@pytest.mark.parametrize(
+    ("shown", "told", "expected"),
+    [
+        pytest.param(snapshot(job()), {}, State.PENDING, id="just created"),
+        pytest.param(snapshot(job("Created"), pod(0, waiting())), {}, State.PENDING, id="pods are made"),
+        pytest.param(snapshot(job("Created"), pod(0)), {}, State.STARTING, id="operator has not said Running"),
+        pytest.param(snapshot(job("Created", "Running"), pod(0)), {}, State.RUNNING, id="pods do not tell"),
+        pytest.param(
+            snapshot(job("Created", "Running"), pod(0)),
+            metrics(w0=pod_metrics(state="rendezvous")),
+            State.STARTING,
+            id="first rendezvous",
+        ),
+        pytest.param(
+            snapshot(job("Created", "Running"), pod(0)),
+            metrics(w0=pod_metrics(state="rendezvous", restarts=1)),
+            State.RESTARTING,
+            id="rendezvous after a failure",
+        ),
+        pytest.param(
+            snapshot(job("Created", "Running"), pod(0, restarts=1)),
+            metrics(w0=pod_metrics(state="starting")),
+            State.RESTARTING,
+            id="container was restarted",
+        ),
+        pytest.param(
+            snapshot(job("Created", "Running"), pod(0), pod(1)),
+            metrics(w0=pod_metrics(), w1=pod_metrics(state="rendezvous", restarts=1)),
+            State.RUNNING,
+            id="one pod trains while another waits to join",
+        ),
+        pytest.param(snapshot(job("Created", "Restarting"), pod(0, waiting())), {}, State.RESTARTING, id="operator"),
+        pytest.param(
+            snapshot(job("Created", "Suspended", run_policy={"suspend": True})), {}, State.SUSPENDED, id="suspended"
+        ),
+        pytest.param(
+            snapshot(job("Created", "Suspended", run_policy={"suspend": False})), {}, State.PENDING, id="resumed"
+        ),
+        pytest.param(snapshot(job("Created", "Succeeded"), pod(0, terminated(0))), {}, State.SUCCEEDED, id="succeeded"),
+        pytest.param(snapshot(job("Created", "Failed"), pod(0, terminated(1))), {}, State.FAILED, id="failed"),
+        pytest.param(
+            snapshot(job("Created", condition("Failed", reason="EngineLost"))), {}, State.LOST, id="local engine died"
+        ),
+        pytest.param(
+            snapshot(job("Created", "Running", metadata={"deletionTimestamp": "2026-01-02T03:04:05Z"}), pod(0)),
+            {},
+            State.DELETING,
+            id="being deleted",
+        ),
+        pytest.param(
+            snapshot(job("Created", condition("Running", "False"), "Failed")), {}, State.FAILED, id="Running is False"
+        ),
+    ],
+)
+def test_the_first_row_of_the_table_that_holds_is_the_state(
+    shown: Snapshot, told: dict[str, Samples], expected: State
+) -> None:
+    assert job_state(shown, told).state is expected
+
+
+def test_progress_comes_from_the_ranks_and_throughput_is_their_sum() -> None:
+    told = metrics(
+        w0=pod_metrics(world=4, generation=3)
+        + job_metrics(planned=100)
+        + rank_metrics(0)
+        + rank_metrics(1, local_rank=1),
+        w1=pod_metrics(world=4, generation=3) + rank_metrics(2, step=11) + rank_metrics(3, local_rank=1),
+    )
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    assert (state.step, state.steps_planned, state.progress) == (11, 100, 0.11)
+    assert state.throughput == pytest.approx(4 * 320 / 2.0)
+    assert state.eta_seconds == pytest.approx((100 - 11) * (3 * 0.2 + 2 / 11) / 4)
+    assert (state.world_size, state.generation, state.epoch, state.loss) == (4, 3, 1, 0.5)
+    assert state.where == "local"
+    assert state.created == CREATED_EPOCH
+
+
+def test_rates_are_over_the_time_between_two_scrapes() -> None:
+    shown = snapshot(job("Created", "Running"), pod(0))
+    before = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=10, samples=320, seconds=2.0))
+    after = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=20, samples=960, seconds=3.0))
+    assert job_state(shown, after, before=before).throughput == pytest.approx(640.0)
+
+
+def test_a_counter_that_fell_was_begun_anew() -> None:
+    shown = snapshot(job("Created", "Running"), pod(0))
+    before = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=90, samples=3000, seconds=30.0))
+    after = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=10, samples=320, seconds=2.0))
+    assert job_state(shown, after, before=before).throughput == pytest.approx(160.0)
+
+
+def test_ranks_that_were_not_asked_are_taken_to_be_as_fast_as_the_others() -> None:
+    told = metrics(w0=pod_metrics(world=8) + rank_metrics(0) + rank_metrics(1, local_rank=1))
+    assert job_state(snapshot(job("Created", "Running"), pod(0)), told).throughput == pytest.approx(8 * 160.0)
+
+
+def test_ranks_are_where_they_say_they_are_and_not_where_the_pod_index_would_put_them() -> None:
+    told = metrics(w0=rank_metrics(1), w1=rank_metrics(0))
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    assert [(rank.rank, rank.pod, rank.node) for rank in state.ranks] == [
+        (0, "digits-worker-1", "node-1"),
+        (1, "digits-worker-0", "node-0"),
+    ]
+
+
+def test_a_rank_that_moved_is_shown_once_where_it_lives() -> None:
+    told = metrics(w0=rank_metrics(0, up=0, step=99, last_step=2000.0), w1=rank_metrics(0, step=7, last_step=1500.0))
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    assert [(rank.pod, rank.state, rank.step) for rank in state.ranks] == [("digits-worker-1", RankActivity.UP, 7)]
+
+
+def test_a_rank_that_does_not_run_is_told_from_one_that_is_gone() -> None:
+    stopped = rank_metrics(0) + 'ddp_rank_stopped{ddp_job="digits",rank="0"} 1\n'
+    told = metrics(w0=stopped + rank_metrics(1, up=0))
+    state = job_state(snapshot(job("Created", "Running"), pod(0)), told)
+    assert [rank.state for rank in state.ranks] == [RankActivity.STOPPED, RankActivity.DOWN]
+
+
+def test_shares_of_phases_add_up_to_one() -> None:
+    state = job_state(snapshot(job("Created", "Running"), pod(0)), metrics(w0=rank_metrics(0)))
+    assert state.ranks[0].phases == {"forward": 0.5, "backward": 0.5}
+
+
+def test_running_pods_that_tell_nothing_are_named() -> None:
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1), pod(2, waiting())), metrics(w0=""))
+    assert state.silent == ("digits-worker-1",)
+
+
+def test_the_store_is_no_node() -> None:
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(0, role="store")), {})
+    assert (state.nodes.ready, state.nodes.desired, state.nodes.minimum, state.nodes.maximum) == (1, 2, 1, 4)
+
+
+def test_a_job_that_is_not_elastic_has_the_nodes_it_asked_for() -> None:
+    nodes = job_state(snapshot(job("Created", replicas=3, bounds=None)), {}).nodes
+    assert (nodes.desired, nodes.minimum, nodes.maximum) == (3, 3, 3)
+
+
+def test_restarts_are_counted_for_the_run_and_not_added_up_over_pods() -> None:
+    told = metrics(w0=pod_metrics(restarts=2), w1=pod_metrics(restarts=3))
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    assert state.restarts == {"failure": 3}
+
+
+def test_after_the_end_the_summary_tells() -> None:
+    done = {
+        "result": "succeeded",
+        "steps": 690,
+        "samples_lost": 0,
+        "restarts": {"failure": 1},
+        "loss": 0.1,
+        "world_size": 4,
+    }
+    less = {"result": "succeeded", "restarts": {"failure": 1}}
+    pods = [pod(0, terminated(0, less)), pod(1, terminated(0, done))]
+    state = job_state(snapshot(job("Created", "Succeeded", completionTime="2026-01-02T03:06:05Z"), *pods), {})
+    assert state.summary == done
+    assert (state.step, state.progress, state.loss, state.restarts) == (690, 1.0, 0.1, {"failure": 1})
+    assert state.finished == CREATED_EPOCH + 120
+    assert state.first_error is None
+
+
+def test_the_fullest_summary_counts_even_if_its_pod_was_stopped_on_its_way_out() -> None:
+    less, more = {"result": "succeeded", "restarts": {}}, {"result": "succeeded", "restarts": {}, "steps": 690}
+    pods = [pod(0, terminated(0, less)), pod(1, terminated(143, more))]
+    assert job_state(snapshot(job("Created", "Succeeded"), *pods), {}).summary == more
+
+
+def test_a_pod_that_was_told_to_stop_is_no_error() -> None:
+    stopped = snapshot(job("Created", "Failed"), pod(0, terminated(143, "epoch 3\nepoch 4")))
+    assert job_state(stopped, {}).first_error is None
+
+
+def test_what_a_program_wrote_last_is_not_why_a_signal_ended_it() -> None:
+    killed = snapshot(job("Created", "Failed"), pod(0, terminated(137, "epoch 3\nepoch 4")))
+    error = job_state(killed, {}).first_error
+    assert error is not None
+    assert (error.message, error.stack) == ("killed by SIGKILL", "epoch 3\nepoch 4")
+
+
+def test_the_first_error_is_the_earliest_that_names_a_rank() -> None:
+    later = {**EXCEPTION, "rank": 0, "timestamp": 13.0, "message": "lost rank 3"}
+    bystander = {"result": "failed", "message": "the run failed elsewhere", "timestamp": 1.0}
+    pods = [pod(0, terminated(1, later)), pod(1, terminated(1, EXCEPTION)), pod(2, terminated(1, bystander))]
+    error = job_state(snapshot(job("Created", "Failed"), *pods), {}).first_error
+    assert error is not None
+    assert (error.rank, error.pod, error.message) == (3, "digits-worker-1", "ValueError: no such thing")
+
+
+def test_an_error_of_the_container_before_this_one_is_an_error_too() -> None:
+    shown = snapshot(job("Created", "Running"), pod(0, restarts=1, last=terminated(137)))
+    error = job_state(shown, {}).first_error
+    assert error is not None
+    assert error.message == "killed by SIGKILL"
+
+
+def test_a_message_that_is_no_json_is_taken_as_it_is() -> None:
+    text = "Traceback (most recent call last):\n  File x\nKeyError: 'a'\n"
+    error = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, text))), {}).first_error
+    assert error is not None
+    assert error.message == "KeyError: 'a'"
+    assert "File x" in error.stack
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "expected"),
+    [
+        pytest.param(1, EXCEPTION, JobFailed, id="exception"),
+        pytest.param(93, EXCEPTION, JobFailed, id="restarts used up by an exception"),
+        pytest.param(
+            93, {**EXCEPTION, "reason": "sigkill", "exit_code": 137}, InfrastructureFailed, id="used up by kills"
+        ),
+        pytest.param(93, "", InfrastructureFailed, id="used up, and nobody says by what"),
+        pytest.param(1, {**EXCEPTION, "reason": "gpu_oom"}, JobFailed, id="the model does not fit the GPU"),
+        pytest.param(7, "", JobFailed, id="the user's own code"),
+        pytest.param(7, {**EXCEPTION, "reason": "other"}, JobFailed, id="the user's own code, told by the launcher"),
+        pytest.param(1, {**EXCEPTION, "reason": "collective_timeout"}, InfrastructureFailed, id="network"),
+        pytest.param(137, "", InfrastructureFailed, id="killed"),
+        pytest.param(170, "", InfrastructureFailed, id="rendezvous lost"),
+        pytest.param(171, "", InfrastructureFailed, id="hang"),
+    ],
+)
+def test_a_failure_is_the_codes_or_the_machines(code: int, message: Any, expected: type[DdpError]) -> None:
+    state = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(code, message))), {})
+    assert type(failure(state)) is expected
+
+
+def test_a_failure_that_nobody_saw_is_not_the_codes() -> None:
+    lost = condition("Failed", reason="EngineLost", message="The local engine ended without a word.")
+    error = failure(job_state(snapshot(job("Created", lost)), {}))
+    assert isinstance(error, InfrastructureFailed)
+    assert str(error) == (
+        "Job 'digits' failed: The local engine ended without a word. "
+        "'kubectl-ddp resume digits' goes on from its last checkpoint."
+    )
+
+
+def test_a_failure_says_which_rank_where_and_what() -> None:
+    error = failure(job_state(snapshot(job("Created", "Failed"), pod(1, terminated(1, EXCEPTION))), {}))
+    assert error.message == "Job 'digits' failed: rank 3 on digits-worker-1: ValueError: no such thing."
+    assert error.hint == "'kubectl-ddp logs digits --first-error' shows more."
+
+
+@pytest.mark.parametrize(
+    ("held_up", "reason"),
+    [
+        pytest.param(
+            pod(1, waiting("ImagePullBackOff", "Back-off pulling image")),
+            "digits-worker-1: ImagePullBackOff: Back-off pulling image.",
+            id="image",
+        ),
+        pytest.param(
+            {
+                **pod(1, waiting()),
+                "status": {
+                    "conditions": [
+                        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available."},
+                    ]
+                },
+            },
+            "digits-worker-1: 0/3 nodes are available.",
+            id="scheduler",
+        ),
+        pytest.param(
+            pod(
+                0, waiting("CrashLoopBackOff", "back-off 10s"), role="store", last=terminated(1, "Port 7 is in use.\n")
+            ),
+            "digits-store-0: Port 7 is in use.",
+            id="its store crashes",
+        ),
+        pytest.param(pod(1, waiting()), "Its pods are not running yet.", id="nothing special"),
+    ],
+)
+def test_a_job_that_does_not_run_says_why(held_up: Object, reason: str) -> None:
+    assert job_state(snapshot(job("Created"), held_up), {}).reason == reason

@@ -1,0 +1,203 @@
+"""Tables and words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import yaml
+
+from kubectl_ddp.render.text import to_yaml
+from kubectl_ddp.status.describe import header
+from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.job_tables import Cell, Style, Table, job_table, rank_table
+from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
+from kubectl_ddp.status.metrics_parser import parse
+from tests.kube_objects import CREATED_EPOCH, job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated
+
+NOW = CREATED_EPOCH + 90
+
+
+def a_state() -> JobState:
+    told = {
+        "digits-worker-0": parse(
+            pod_metrics(restarts=1)
+            + job_metrics()
+            + rank_metrics(0, last_step=NOW - 3)
+            + rank_metrics(1, last_step=NOW - 3)
+        )
+    }
+    return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+
+
+def test_ranks_of_a_layout_have_their_places_in_it() -> None:
+    told = {"digits-worker-0": parse(pod_metrics() + rank_metrics(0, place='replicate="0",pp="",shard="1",tp=""'))}
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    header, of_rank, silent = (line.split() for line in rank_table(state, NOW).render(Style()).splitlines())
+    assert header[:4] == ["RANK", "MESH", "POD", "NODE"]
+    assert of_rank[:5] == ["0", "r0", "s1", "digits-worker-0", "node-0"]
+    assert silent[:5] == ["-", "-", "digits-worker-1", "-", "silent"]
+    assert "MESH" not in rank_table(a_state(), NOW).render(Style())
+
+
+def test_a_job_is_one_row() -> None:
+    lines = job_table([a_state()], NOW).render(Style()).splitlines()
+    assert lines[0].split() == [
+        "NAME",
+        "STATE",
+        "NODES",
+        "STEP",
+        "PROGRESS",
+        "ETA",
+        "THROUGHPUT",
+        "RESTARTS",
+        "DURATION",
+        "AGE",
+        "WHERE",
+    ]
+    assert lines[1].split() == [
+        "digits",
+        "Running",
+        "2/2",
+        "(1-4)",
+        "10",
+        "10%",
+        "18s",
+        "320/s",
+        "1",
+        "-",
+        "90s",
+        "local",
+    ]
+
+
+def test_what_nobody_told_is_a_dash() -> None:
+    row = job_table([job_state(snapshot(job()), {})], NOW).render(Style()).splitlines()[1]
+    assert row.split() == ["digits", "Pending", "0/2", "(1-4)", "-", "-", "-", "-", "0", "-", "90s"]
+
+
+def test_ranks_and_silent_pods_are_rows() -> None:
+    rows = [line.split() for line in rank_table(a_state(), NOW).render(Style()).splitlines()[1:]]
+    assert rows[0] == [
+        "0",
+        "digits-worker-0",
+        "node-0",
+        "up",
+        "10",
+        "160",
+        "forward",
+        "50%",
+        "backward",
+        "50%",
+        "3s",
+        "ago",
+    ]
+    assert rows[2] == ["-", "digits-worker-1", "-", "silent", "-", "-", "-", "-"]
+
+
+def test_a_pipe_gets_every_letter_and_a_narrow_terminal_does_not() -> None:
+    table = Table(("NAME", "WHY"), [[Cell("a" * 50), Cell("b" * 60)]])
+    assert "b" * 60 in table.render(Style())
+    narrow = table.render(Style(width=60)).splitlines()
+    assert max(map(len, narrow)) == 60
+    assert "…" in narrow[1]
+
+
+def test_a_terminal_too_narrow_for_the_headers_still_shows_them() -> None:
+    assert Table(("NAME", "WHY"), [[Cell("a" * 50), Cell("b")]]).render(Style(width=5)).startswith("NAME")
+
+
+def test_color_is_added_and_never_the_only_signal() -> None:
+    table = job_table([a_state()], NOW)
+    colored = table.render(Style(color=True))
+    assert "\033[32mRunning\033[0m" in colored
+    plain = colored
+    for code in ("\033[32m", "\033[1m", "\033[0m"):
+        plain = plain.replace(code, "")
+    assert plain == table.render(Style())
+
+
+def test_status_shows_the_first_error_and_restarts_by_cause() -> None:
+    error = {"rank": 2, "pod": "digits-worker-1", "message": "ValueError: no", "restarts": {"failure": 3, "hang": 1}}
+    text = header(job_state(snapshot(job("Created", "Failed"), pod(1, terminated(1, error))), {}), NOW, Style())
+    assert "First error: rank 2 on digits-worker-1: ValueError: no" in text
+    assert "Restarts:    4 (failure 3, hang 1)" in text
+
+
+def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> None:
+    spent = {
+        "goodput": 0.61,
+        "largest_badput": "checkpoint_load",
+        "lost_steps": 7,
+        "lost_seconds": 3.0,
+        "seconds": 90.0,
+    }
+    ending = {"rank": 1, "message": "ValueError: no", "result": "failed", "restarts": {"failure": 2}, **spent}
+    failed = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, ending))), {})
+    assert failed.summary == {"result": "failed", "restarts": {"failure": 2}, **spent}
+    text = header(failed, NOW, Style())
+    line = "2 restarts, 7 steps done again, goodput 61%, most of the rest checkpoint load, 90s in all"
+    assert f"Summary:     {line}" in text
+    assert "First error: rank 1 on digits-worker-0: ValueError: no" in text
+
+
+@pytest.mark.parametrize(
+    ("summary", "line"),
+    [
+        (
+            {
+                "result": "succeeded",
+                "accuracy": 0.975,
+                "steps": 690,
+                "samples_lost": 0,
+                "samples_repeated": 0,
+                "restarts": {"failure": 1, "membership": 2},
+                "goodput": 0.8123,
+                "seconds": 12.6,
+                "loss": 0.1,
+            },
+            "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 3 restarts, goodput 81%, 12s in all",
+        ),
+        ({"result": "succeeded", "restarts": {}, "seconds": 1.0}, "0 restarts, 1s in all"),
+        ({"accuracy": "high", "restarts": [1], "goodput": None, "steps": 3}, "3 steps"),
+    ],
+    ids=["the trainer's", "the launcher's", "somebody's"],
+)
+def test_status_shows_what_matters_of_the_summary(summary: dict[str, object], line: str) -> None:
+    succeeded = snapshot(job("Created", "Succeeded"), pod(0, terminated(0, summary)))
+    assert header(job_state(succeeded, {}), NOW, Style()).splitlines()[-1] == f"Summary:    {line}"
+
+
+def test_the_document_of_a_job_holds_plain_values_only() -> None:
+    document = job_to_dict(a_state())
+    assert yaml.safe_load(to_yaml([document])) == json.loads(json.dumps(document))
+
+
+def test_json_has_a_version_and_all_fields() -> None:
+    document = json.loads(json.dumps(job_list_to_dict([a_state()])))
+    assert (document["apiVersion"], document["kind"]) == ("cli.ddp/v1", "JobStateList")
+    item = document["items"][0]
+    assert (item["kind"], item["state"], item["step"], item["progress"]) == ("JobState", "Running", 10, 0.1)
+    assert item["ranks"][0]["pod"] == "digits-worker-0"
+
+
+def test_jobs_of_all_namespaces_are_told_apart_by_theirs_which_comes_first() -> None:
+    for wide in (False, True):
+        header, row = job_table([a_state()], NOW, wide=wide, namespaced=True).render(Style()).splitlines()
+        assert header.split()[:2] == ["NAMESPACE", "NAME"]
+        assert (header.split().count("NAMESPACE"), row.split()[1]) == (1, "digits")
+
+
+def test_the_wide_table_says_what_share_of_the_time_trained() -> None:
+    states = [replace(a_state(), goodput=0.934), a_state()]
+    header, well, unknown = job_table(states, NOW, wide=True).render(Style()).splitlines()
+    column = header.index("GOODPUT")
+    assert (well[column:].split()[0], unknown[column:].split()[0]) == ("93%", "-")
+
+
+def test_a_rank_in_a_document_has_every_field_and_words_for_enumerations() -> None:
+    state = a_state()
+    told = job_to_dict(state)["ranks"]
+    assert told == [asdict(rank) for rank in state.ranks] != []
+    assert {type(rank["state"]) for rank in told} == {str}

@@ -1,0 +1,67 @@
+"""Reading the text format."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Gauge
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+import kubectl_ddp
+from ddp_trainer.common.metric_names import Metric
+from kubectl_ddp.status.metrics_parser import LIVE, RANK_STOPPED, parse
+
+
+@given(st.text(), st.floats())
+def test_what_the_client_library_writes_is_read_back(rank: str, value: float) -> None:
+    registry = CollectorRegistry()
+    Gauge("ddp_step", 'A "help" text.', ["rank"], registry=registry).labels(rank).set(value)
+    read = parse(generate_latest(registry).decode())
+    assert read.by("rank", "ddp_step")[rank] == pytest.approx(value, nan_ok=True)
+
+
+@given(st.text())
+def test_no_text_makes_it_fail(text: str) -> None:
+    parse("ddp_step" + text)
+
+
+def test_families_of_others_are_left_out() -> None:
+    assert parse('python_info{version="3"} 1\nddp_unheard_of 2\nddp_loss 3').families.keys() == {"ddp_loss"}
+
+
+def test_sums_are_over_the_samples_that_match() -> None:
+    read = parse('ddp_steps_total{rank="0"} 1\nddp_steps_total{rank="1"} 2\n')
+    assert (read.total("ddp_steps_total"), read.total("ddp_steps_total", rank="1"), read.value("ddp_loss")) == (
+        3,
+        2,
+        None,
+    )
+
+
+def test_what_was_said_of_each_rank_is_told_apart() -> None:
+    read = parse('ddp_loss 3\nddp_step{rank="0"} 1\nddp_step{rank="1"} 2\nddp_rank_up{rank="1"} 0\n')
+    split = read.split("rank")
+    assert {rank: (part.value("ddp_step"), part.value("ddp_rank_up")) for rank, part in split.items()} == {
+        "0": (1, None),
+        "1": (2, 0),
+    }
+    assert parse("ddp_loss 3").split("rank") == {}
+
+
+def test_the_families_that_pods_are_asked_for_are_those_that_commands_read() -> None:
+    """A report reads its own: a pod's history, or a Prometheus."""
+    package = Path(kubectl_ddp.__file__).parent
+    read = {
+        Metric[node.attr]
+        for path in package.rglob("*.py")
+        if not path.is_relative_to(package / "report")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Metric"
+        if path.name != "exposition.py"
+    }
+    assert read | {RANK_STOPPED} == set(LIVE)

@@ -1,0 +1,90 @@
+"""Amounts are read as people write them, and written back as what they are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubectl_ddp.values.quantity import BadValue, Cpu, Memory, Nodes, parse_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes", "written"),
+    [
+        ("4Gi", 4 * 2**30, "4Gi"),
+        ("1024Mi", 2**30, "1Gi"),
+        ("1.5Gi", 3 * 2**29, "1536Mi"),
+        ("2G", 2 * 10**9, "1953125Ki"),
+        ("3k", 3000, "3k"),
+        ("1.001k", 1001, "1.001k"),
+        ("0.5k", 500, "0.5k"),
+    ],
+)
+def test_memory_is_read_in_every_unit_and_written_in_the_shortest(text: str, size_bytes: int, written: str) -> None:
+    assert Memory.parse(text) == Memory(size_bytes)
+    assert str(Memory(size_bytes)) == written
+
+
+@pytest.mark.parametrize(
+    "text", ["", "16", "1.5", "-1Gi", "0", "0Gi", "4gi", "4GB", "1e3", "lots", " 4Gi", "9" * 16 + "Ei", "16Ei", "²Gi"]
+)
+def test_what_is_no_memory_is_refused(text: str) -> None:
+    with pytest.raises(BadValue):
+        Memory.parse(text)
+
+
+def test_memory_of_a_manifest_may_be_a_number_of_bytes() -> None:
+    assert Memory.parse_quantity("1000") == Memory(1000)
+
+
+@pytest.mark.parametrize(("text", "millis"), [("4", 4000), ("1.5", 1500), ("500m", 500), ("0.001", 1)])
+def test_cores_are_read_whole_in_parts_and_in_thousandths(text: str, millis: int) -> None:
+    assert Cpu.parse(text) == Cpu(millis)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "0.0001", "1.5m", "many", "1e3"])
+def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
+    with pytest.raises(BadValue):
+        Cpu.parse(text)
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("4", Nodes(4, 4)), ("2:8", Nodes(2, 8)), ("3:3", Nodes(3, 3))])
+def test_nodes_are_read_as_torchrun_writes_them(text: str, nodes: Nodes) -> None:
+    assert Nodes.parse(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["", "0", "0:2", "1:", ":2", "a", "1:2:3", "-1", "1-2", "999999"])
+def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
+    with pytest.raises(BadValue):
+        Nodes.parse(text)
+
+
+def test_nodes_the_wrong_way_round_are_refused_with_the_right_way() -> None:
+    with pytest.raises(BadValue) as caught:
+        Nodes.parse("8:2")
+    assert caught.value.message == "'8:2' asks for at least 8 nodes and at most 2"
+    assert "'2:8'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("2m", 120), ("1h", 3600), ("7d", 604800), ("0", 0)]
+)
+def test_durations_have_units(text: str, seconds: int) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1s", "1.5h", "soon", "1w", "99999999d"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(BadValue):
+        parse_seconds(text)
+
+
+@given(st.integers(1, 2**62))
+def test_memory_survives_being_written_and_read(size_bytes: int) -> None:
+    assert Memory.parse(str(Memory(size_bytes))) == Memory(size_bytes)
+
+
+@given(st.integers(1, 10**9))
+def test_cores_survive_being_written_and_read(millis: int) -> None:
+    assert Cpu.parse(str(Cpu(millis))) == Cpu(millis)
