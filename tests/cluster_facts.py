@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Facts, Subject
 from kubectl_ddp.preflight.subject import subject_of
 from kubectl_ddp.render import render

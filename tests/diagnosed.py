@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.metrics_parser import parse

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, longest_suffix
+from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, checked, longest_suffix
 from kubectl_ddp.values.dns import DnsServer
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.metrics_ingress import Reader
@@ -32,7 +32,7 @@ def a_job(**changes: Any) -> JobSpec:
         "shm": Memory(2**29),
         "image": "ddp-trainer:1",
     }
-    return JobSpec(**plain | changes)
+    return checked(JobSpec(**plain | changes))
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
@@ -105,40 +105,42 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     name = draw(st.from_regex(r"[a-z]([-a-z0-9]{0,60}[a-z0-9])?", fullmatch=True))
     room = 63 - longest_suffix(nodes.maximum)
     seconds = st.integers(1, 10**6)
-    return JobSpec(
-        name=name[:room].rstrip("-"),
-        code=draw(st.none() | LABEL),
-        program=draw(programs().filter(lambda program: program != Module("ddp_trainer"))),
-        args=tuple(draw(st.lists(TEXT, max_size=5))),
-        nnodes=nodes,
-        nproc=nproc,
-        gpus=gpus,
-        cpu=Cpu(draw(st.integers(1, 10**6))),
-        memory=Memory(memory),
-        shm=Memory(draw(st.integers(1, memory - 1))),
-        image=draw(st.from_regex(r"[a-z0-9][a-z0-9./-]{0,30}(:[a-z0-9.]{1,10})?", fullmatch=True)),
-        env={key: draw(TEXT) for key in plain},
-        secret_env={key: SecretKey(draw(LABEL), draw(LABEL)) for key in secret},
-        env_from=tuple(
-            EnvSource(kind, draw(LABEL))
-            for kind in draw(st.lists(st.sampled_from(["secret", "configmap"]), max_size=2))
-        ),
-        max_restarts=draw(st.integers(0, 1000)),
-        grace_seconds=draw(st.integers(5, 3600)),
-        checkpoint_claim=draw(st.none() | LABEL),
-        deadline_seconds=draw(st.none() | seconds),
-        ttl_seconds=draw(st.none() | seconds),
-        namespace=draw(st.none() | LABEL),
-        priority=draw(st.none() | LABEL),
-        node_selector=draw(st.dictionaries(LABEL, LABEL, max_size=3)),
-        tolerations=tuple(
-            Toleration(draw(LABEL), draw(st.just("") | LABEL), draw(st.none() | st.sampled_from(Effect)))
-            for _ in range(draw(st.integers(0, 2)))
-        ),
-        gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI])),
-        engine=draw(st.sampled_from(Engine)),
-        egress=draw(st.sampled_from(Egress)),
-        dns=tuple(draw(st.lists(DNS_SERVERS, max_size=2))),
-        metrics_from=tuple(draw(st.lists(READERS, min_size=1, max_size=2))),
-        **(draw(extras(gpus, nproc)) if draw(st.booleans()) else {}),
+    return checked(
+        JobSpec(
+            name=name[:room].rstrip("-"),
+            code=draw(st.none() | LABEL),
+            program=draw(programs().filter(lambda program: program != Module("ddp_trainer"))),
+            args=tuple(draw(st.lists(TEXT, max_size=5))),
+            nnodes=nodes,
+            nproc=nproc,
+            gpus=gpus,
+            cpu=Cpu(draw(st.integers(1, 10**6))),
+            memory=Memory(memory),
+            shm=Memory(draw(st.integers(1, memory - 1))),
+            image=draw(st.from_regex(r"[a-z0-9][a-z0-9./-]{0,30}(:[a-z0-9.]{1,10})?", fullmatch=True)),
+            env={key: draw(TEXT) for key in plain},
+            secret_env={key: SecretKey(draw(LABEL), draw(LABEL)) for key in secret},
+            env_from=tuple(
+                EnvSource(kind, draw(LABEL))
+                for kind in draw(st.lists(st.sampled_from(["secret", "configmap"]), max_size=2))
+            ),
+            max_restarts=draw(st.integers(0, 1000)),
+            grace_seconds=draw(st.integers(5, 3600)),
+            checkpoint_claim=draw(st.none() | LABEL),
+            deadline_seconds=draw(st.none() | seconds),
+            ttl_seconds=draw(st.none() | seconds),
+            namespace=draw(st.none() | LABEL),
+            priority=draw(st.none() | LABEL),
+            node_selector=draw(st.dictionaries(LABEL, LABEL, max_size=3)),
+            tolerations=tuple(
+                Toleration(draw(LABEL), draw(st.just("") | LABEL), draw(st.none() | st.sampled_from(Effect)))
+                for _ in range(draw(st.integers(0, 2)))
+            ),
+            gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI])),
+            engine=draw(st.sampled_from(Engine)),
+            egress=draw(st.sampled_from(Egress)),
+            dns=tuple(draw(st.lists(DNS_SERVERS, max_size=2))),
+            metrics_from=tuple(draw(st.lists(READERS, min_size=1, max_size=2))),
+            **(draw(extras(gpus, nproc)) if draw(st.booleans()) else {}),
+        )
     )

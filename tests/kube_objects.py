@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot
 
 CREATED = "2026-01-02T03:04:05Z"
 CREATED_EPOCH = 1767323045.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec

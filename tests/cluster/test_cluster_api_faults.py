@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Snapshot
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import reflector
 from kubectl_ddp.kube.job_kinds import PYTORCHJOB
+from kubectl_ddp.kube.objects import Snapshot
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import Namespace, Result, namespace, until
 from tests.cluster.test_cluster_engines import need

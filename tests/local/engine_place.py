@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.backends.local.backend import LocalBackend
 from kubectl_ddp.backends.local.conditions import is_true
 from kubectl_ddp.backends.local.directory import JobDirectory
 from kubectl_ddp.backends.local.liveness import engine_of, wait_until_gone
 from kubectl_ddp.backends.local.process import marked
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import literal
 from tests.kube_objects import a_template, job
 

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from ddp_trainer.common.constants import FIELD_MANAGER, SECRET_KEY, Annotation, Label
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.chart.constants import RENDERED
 from kubectl_ddp.chart.keys import CHARTS_OWN, keys
 from kubectl_ddp.errors import DdpError, PreflightFailed
@@ -20,6 +19,7 @@ from kubectl_ddp.examples import JOB_FILE, targets
 from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.choose import Facts, resolve_auto
 from kubectl_ddp.render.objects import placeholder_run_id

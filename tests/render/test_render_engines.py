@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.common.constants import Annotation, Exit, Label, Role
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, engine_of, render
 from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.render.secret import PLACEHOLDER

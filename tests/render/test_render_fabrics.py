@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Exit
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.render.text import to_yaml

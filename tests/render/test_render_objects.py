@@ -20,8 +20,8 @@ from ddp_trainer.common.constants import (
     PortName,
     Role,
 )
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube.job_kinds import root_of
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER

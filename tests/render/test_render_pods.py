@@ -15,7 +15,7 @@ from ddp_trainer.common.constants import (
     Path,
 )
 from ddp_trainer.launch import flags
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration

@@ -9,9 +9,9 @@ import pytest
 
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.layout_range import LayoutRange
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Rdma, Topology

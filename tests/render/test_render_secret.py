@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label, Path
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.pod import USER
 from kubectl_ddp.render.secret import new_secret, secret_name

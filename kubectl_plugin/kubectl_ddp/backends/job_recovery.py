@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from ddp_trainer.common.constants import GROUP
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.code.archive import Code, read_back
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.serialization import spec_from_dict
 from kubectl_ddp.values.program import Script

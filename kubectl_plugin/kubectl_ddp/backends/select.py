@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.backends.access import FLAGS, NOT_WHERE, Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -132,22 +133,6 @@ def has_cluster(environ: Mapping[str, str] = os.environ) -> bool:
         return True
     check_kubeconfig(environ)
     return False
-
-
-def local_jobs_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory with one subdirectory per local job (XDG base directory specification)."""
-    state = environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if state.startswith("/") else Path(environ.get("HOME", "~")).expanduser() / ".local" / "state"
-    return home / "kubectl-ddp" / "jobs"
-
-
-def local_job_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the sorted names of this machine's jobs; empty if the directory is missing or unreadable."""
-    try:
-        with os.scandir(local_jobs_directory(environ)) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:
-        return []
 
 
 def has_kubeconfig(environ: Mapping[str, str] = os.environ) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.preflight.nodes import Machine
 from kubectl_ddp.render.pod import GPU

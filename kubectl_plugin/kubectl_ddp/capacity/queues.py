@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.capacity.model import Inventory, Queue, Share
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.kueue import cohort_of, groups_of, inactive_reason
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.preflight.quantities import PODS, Amounts, milli_values

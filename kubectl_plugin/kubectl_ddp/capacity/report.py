@@ -10,8 +10,8 @@ from kubectl_ddp.capacity.largest_job import largest
 from kubectl_ddp.capacity.model import GPU, Gang, Queue
 from kubectl_ddp.capacity.node_capacity import NodeCapacity
 from kubectl_ddp.preflight.quantities import number
-from kubectl_ddp.status.job_tables import NOTHING, Cell, Table
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.text_table import NOTHING, Cell, Table
 
 CPU, MEMORY = "cpu", "memory"
 AMOUNTS: Final[Mapping[str, tuple[str, type]]] = {

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 ARCHIVE: Final = "code.tar.gz"
 """Entry of the ConfigMap for a directory; it is unpacked before the pod's program starts."""

@@ -8,9 +8,9 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kubectl_ddp.code import ignore
+from kubectl_ddp.code.archive import Code
 from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
 from kubectl_ddp.errors import NotFound, UsageError
-from kubectl_ddp.render import Code
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.nearest import suggest_file
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.doctor.model import CheckResult, Verdict
 from kubectl_ddp.doctor.permissions import check_permissions as judge_rights
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.controllers import KUEUE, OPERATORS, Operator
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.rbac.table import KINDS, Kind
 

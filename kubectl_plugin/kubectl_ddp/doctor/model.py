@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from kubectl_ddp.status.job_tables import Cell, Table
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.text_table import Cell, Table
 
 
 class Verdict(StrEnum):

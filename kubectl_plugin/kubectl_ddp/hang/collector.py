@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from ddp_trainer.common.hanging.rank_status import RankStatus, parse_rank_status
 from ddp_trainer.common.safe_text import redact_object
-from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import is_running, workers
 from kubectl_ddp.util.concurrency import each
 

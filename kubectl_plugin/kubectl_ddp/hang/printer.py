@@ -8,8 +8,9 @@ from typing import Any, Final
 from ddp_trainer.common.hanging.ras_report import lagging_ranks
 from kubectl_ddp.hang.collector import RankReport
 from kubectl_ddp.hang.report import HangReport
-from kubectl_ddp.status.job_tables import NOTHING, Cell, Style, Table, duration, state_cell
+from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.text_table import NOTHING, Cell, Style, Table, duration
 
 _MOST_ROWS: Final = 32
 """Maximum number of rows; in large jobs most ranks are in the same place."""

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from kubectl_ddp.backends.base import Backend, Entry, Object, Snapshot
+from kubectl_ddp.backends.base import Backend, Entry
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.util.concurrency import each
 
 MOST_PODS: Final = 4

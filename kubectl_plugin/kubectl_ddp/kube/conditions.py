@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 
 def condition_of(item: Object, kind: str) -> Mapping[str, Any]:

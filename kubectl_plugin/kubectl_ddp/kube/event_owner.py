@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 
 _PART: Final = r"-(?:worker|store|trainer|workers|node)(?:-\d+){0,3}"

@@ -8,8 +8,8 @@ from typing import Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from ddp_trainer.common.metric_names import Dashboard
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube.objects import Object
 
 VARIABLE: Final = "KUBECTL_DDP_GRAFANA"
 LABEL: Final = "app.kubernetes.io/name=grafana"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import location_flags, program
 
 NAME: Final = "meta.helm.sh/release-name"

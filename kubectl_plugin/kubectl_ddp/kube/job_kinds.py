@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 Condition = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -107,6 +107,8 @@ JOB: Final = Root(
 
 ROOTS: Final = {root.engine: root for root in (PYTORCHJOB, TRAINJOB, JOBSET, JOB)}
 """Engine → its kind, in the order of preference."""
+BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntimes")}
+"""Kinds that must exist before the root object, with API version and plural."""
 
 
 def kind_of(item: Object) -> Root | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from kubectl_ddp.backends.base import Object, Queued
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
+from kubectl_ddp.kube.objects import Object, Queued
 
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label with the name of a job's LocalQueue. Kueue manages only objects that have it."""

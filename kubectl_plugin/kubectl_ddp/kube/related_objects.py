@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 
 class RelatedKind(StrEnum):

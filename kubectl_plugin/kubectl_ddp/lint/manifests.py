@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import yaml
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, number
 from kubectl_ddp.lint.model import Pods, Workload
 from kubectl_ddp.spec.serialization import API_VERSION, KIND

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ddp_trainer.common.lint.model import Finding, Found, RuleMetadata
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, string_mapping
 from kubectl_ddp.lint.container import Container
 

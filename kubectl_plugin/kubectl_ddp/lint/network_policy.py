@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, number, scalar_list, string_mapping
 
 _MANY: Final = 1000

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.observe.log_stream import PREFIX, Line
+from kubectl_ddp.observe.log_stream import Line
+from kubectl_ddp.util.terminal import PREFIX
 
 WINDOW_SECONDS: Final = 1.0
 """Maximum distance of equal lines that are folded, in seconds."""

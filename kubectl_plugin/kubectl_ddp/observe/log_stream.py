@@ -17,13 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
-
-PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")
-"""Prefix that the launcher adds to a rank's line (``contract.LOG_PREFIX``)."""
+from kubectl_ddp.util.terminal import PREFIX
 
 _ERROR: Final = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|Segmentation fault)\b"

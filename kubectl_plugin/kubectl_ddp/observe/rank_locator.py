@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import NotFound
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.describe import why_no_ranks
 from kubectl_ddp.status.job_state import JobState, job_state

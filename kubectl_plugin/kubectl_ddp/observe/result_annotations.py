@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Iterator
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.status.run_summary import text_to_keep
 from kubectl_ddp.status.termination_message import load_first_error, to_keep

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import LIVE, Samples, parse
 from kubectl_ddp.status.termination_message import is_running, workers

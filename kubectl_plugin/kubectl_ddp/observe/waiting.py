@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backends.base import Backend, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
+from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state

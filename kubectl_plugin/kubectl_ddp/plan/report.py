@@ -10,8 +10,8 @@ from kubectl_ddp.plan.formatting import count, format_bytes, percent, seconds
 from kubectl_ddp.plan.ranking import Estimate, Plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.work import Work
-from kubectl_ddp.status.job_tables import NOTHING, Cell, Table
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.text_table import NOTHING, Cell, Table
 
 SHOWN: Final = 8
 """Number of rows per kind of layout in tables that are not complete."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.spec.model import JobSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight import subject as of
 from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, Unknown, read
 from kubectl_ddp.preflight.nodes import parse_nodes

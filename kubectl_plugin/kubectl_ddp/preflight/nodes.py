@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.quantities import Amounts, milli_values, requests_of
 
 OVER: Final = frozenset({"Succeeded", "Failed"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.gang import is_all_or_nothing
 from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, read
 from kubectl_ddp.preflight.quantities import added, format_quantity, milli_value, milli_values, requests_of, times

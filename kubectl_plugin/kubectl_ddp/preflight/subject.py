@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.spec.model import JobSpec
 

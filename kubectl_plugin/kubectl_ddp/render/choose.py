@@ -10,6 +10,7 @@ from typing import Final
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import checked
 from kubectl_ddp.values.engine import Engine, Gang
 
 Kind = tuple[str, str]
@@ -48,8 +49,10 @@ def resolve_auto(spec: JobSpec, facts: Facts) -> JobSpec:
 
     Raises:
         PreflightFailed: If no engine or gang scheduler fits.
+        UsageError: If the job's values contradict the chosen ones.
     """
-    return dataclasses.replace(spec, engine=choose_engine(spec.engine, facts), gang=choose_gang(spec, facts))
+    chosen = dataclasses.replace(spec, engine=choose_engine(spec.engine, facts), gang=choose_gang(spec, facts))
+    return checked(chosen)
 
 
 def choose_engine(asked: Engine, facts: Facts) -> Engine:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jinja2
 import yaml
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.common import constants
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.code.archive import Code, name_of
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
 from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.spec.model import JobSpec

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})

@@ -9,8 +9,8 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.safe_text import clean_text, redact_object
 from ddp_trainer.common.time_classes import JobTime
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.report.series import Series
 from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, summarize_series
 from kubectl_ddp.status.job_state import FirstError, JobState

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.report.series import Series, read
 from kubectl_ddp.status.termination_message import workers
 from kubectl_ddp.util.concurrency import each

@@ -12,7 +12,7 @@ from kubectl_ddp.report import draw, heatmap_png
 from kubectl_ddp.report.scale import Tick, duration, format_number, scale_of, ticks
 from kubectl_ddp.report.time_series import LOST, JobTimeSeries, RankHistory
 from kubectl_ddp.report.timeline import Values, total
-from kubectl_ddp.status.job_tables import pluralize
+from kubectl_ddp.util.text_table import pluralize
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, build_timeline, elementwise_ratio, growth, merge_growth
-from kubectl_ddp.status.job_tables import pluralize
+from kubectl_ddp.util.text_table import pluralize
 
 LOST = "lost_progress"
 """State beyond those of ``constants.JobTime``: productive time whose steps had to be repeated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.fabrics.choose import choose
@@ -11,14 +11,12 @@ from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
 from kubectl_ddp.fabrics.model import Entry, Need, Profile, Target
 from kubectl_ddp.fabrics.registry import AUTO, NONE, profiles, suggest_name
 from kubectl_ddp.fabrics.version import nccl_of
+from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.values.node_requirements import Rdma
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue, Nodes
-
-if TYPE_CHECKING:
-    from kubectl_ddp.spec.model import JobSpec
-    from kubectl_ddp.values.node_requirements import Rdma
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
 """Node label with the cloud's machine type."""

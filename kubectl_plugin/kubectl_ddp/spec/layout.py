@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.reference_model import last_flag_value, reference_model, runs_the_trainer
 from kubectl_ddp.plan.trainer_options import option_value, option_violations
+from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.values.engine import Gang
 from kubectl_ddp.values.node_requirements import Placement, Topology, is_lower_level
 from kubectl_ddp.values.quantity import BadValue, Nodes
-
-if TYPE_CHECKING:
-    from kubectl_ddp.spec.model import JobSpec
 
 MOST_LOOKED_AT: Final = 64
 """Maximum number of node counts to check between maximum and minimum, starting at the maximum."""

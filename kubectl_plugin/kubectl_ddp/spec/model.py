@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.fabrics.registry import NONE
-from kubectl_ddp.spec import rules
 from kubectl_ddp.values.dns import DnsServer
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
@@ -20,7 +19,7 @@ from kubectl_ddp.values.volumes import Mount, SecretFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """Complete and consistent job; inconsistent values raise UsageError at construction."""
+    """Complete job. :func:`kubectl_ddp.spec.rules.checked` tells if its values are consistent."""
 
     name: str
     """Name of the job, and prefix of all derived names."""
@@ -102,9 +101,6 @@ class JobSpec:
     """Allowed egress of the pods."""
     dns: tuple[DnsServer, ...] = ()
     """DNS servers for closed egress; empty for :data:`kubectl_ddp.values.dns.DEFAULT`."""
-
-    def __post_init__(self) -> None:
-        rules.check(self)
 
     @property
     def largest_world(self) -> int:

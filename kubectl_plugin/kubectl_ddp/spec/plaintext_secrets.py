@@ -9,14 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ddp_trainer.common.constants import CREDENTIALS
+from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.values.program import Command
-
-if TYPE_CHECKING:
-    from kubectl_ddp.spec.model import JobSpec
 
 VARIABLE: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE

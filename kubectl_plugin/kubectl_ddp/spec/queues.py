@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.engine import Gang
-
-if TYPE_CHECKING:
-    from kubectl_ddp.spec.model import JobSpec
 
 OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE})
 """Gangs with which a queue is one of Kueue's; Volcano and KAI have their own queues."""

@@ -15,7 +15,7 @@ from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.layout import AUTO as PLANNED
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS, Preset
-from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.rules import checked, warnings
 from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
 from kubectl_ddp.spec.spec_warning import SpecWarning
@@ -54,7 +54,7 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
             values[rule.key], origins[rule.key] = made
     _add_fabric(values, origins)
     notes = _resolve_layout(values, origins, surroundings)
-    spec = JobSpec(**_attributes(values))
+    spec = checked(JobSpec(**_attributes(values)))
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
 
 

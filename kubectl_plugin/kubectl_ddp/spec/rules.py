@@ -6,20 +6,18 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ddp_trainer.common.constants import NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.reference_model import last_flag_value, runs_the_trainer
 from kubectl_ddp.plan.trainer_options import invalid_options
-from kubectl_ddp.spec import fabric, layout, queues
+from kubectl_ddp.spec import fabric, layout, node_rules, queues
+from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.spec_warning import SpecWarning
-from kubectl_ddp.values import node_requirements, volumes
+from kubectl_ddp.values import volumes
 from kubectl_ddp.values.program import Command, Module
-
-if TYPE_CHECKING:
-    from kubectl_ddp.spec.model import JobSpec
 
 LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "torch.distributed.run", "torch.distributed.launch"})
 """Programs and modules that start ranks."""
@@ -41,10 +39,11 @@ TORCHRUN_NAMES: Final = frozenset(
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
 
 
-def check(spec: JobSpec) -> None:
-    """Raise UsageError for the first rule that ``spec`` violates."""
+def checked(spec: JobSpec) -> JobSpec:
+    """Return ``spec``. Raises UsageError for the first rule that it violates."""
     for rule in RULES:
         rule(spec)
+    return spec
 
 
 def warnings(spec: JobSpec) -> list[SpecWarning]:
@@ -171,12 +170,32 @@ def _program_starts_no_ranks(spec: JobSpec) -> None:
         )
 
 
+def _mount_paths_are_free(spec: JobSpec) -> None:
+    """Check that no two volumes share a path, and that none uses our paths."""
+    seen: dict[str, str] = {}
+    for said, path in _mount_paths(spec):
+        for taken in volumes.OURS:
+            if path == taken or path.startswith(f"{taken}/"):
+                raise UsageError(
+                    f"The mount '{said}' is in the way of {taken}, which every job has.", hint="Choose another path."
+                )
+        if path in seen:
+            raise UsageError(f"The mounts '{seen[path]}' and '{said}' have the same path.", hint="Keep one of them.")
+        seen[path] = said
+
+
+def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    mounted: Sequence[volumes.Mount | volumes.SecretFiles] = (*spec.mounts, *spec.secrets)
+    for volume in mounted:
+        yield str(volume), volume.path
+
+
 RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _module_is_no_file,
     _program_starts_no_ranks,
     _name_fits,
     _shared_memory_fits,
-    node_requirements.one_process_has_one_slice,
+    node_rules.one_process_has_one_slice,
     _processes_have_a_gpu_each,
     _variables_are_free,
     _validate_trainer_args,
@@ -189,9 +208,9 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     layout.the_model_fits_the_layout,
     layout.the_options_fit_the_layout,
     _time_is_enough,
-    node_requirements.gpu_type_is_of_a_gpu,
-    node_requirements.validate_unique_topology,
-    volumes.paths_are_free,
+    node_rules.gpu_type_is_of_a_gpu,
+    node_rules.validate_unique_topology,
+    _mount_paths_are_free,
     queues.the_gang_has_a_queue,
     queues.the_priority_has_a_queue,
     fabric.fits_the_nodes,
@@ -220,7 +239,7 @@ DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[SpecWarning]]]] = (
     in_clear,
     _idle_gpus,
     _floating_image,
-    node_requirements.slices_of_one_gpu,
+    node_rules.slices_of_one_gpu,
     layout.replicas_over_pods,
     layout.ranks_to_spare,
     fabric.override_warnings,

@@ -11,6 +11,7 @@ from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import checked
 from kubectl_ddp.values.parsers import Raw
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import BadValue
@@ -52,7 +53,7 @@ def spec_from_dict(document: Mapping[str, Raw]) -> JobSpec:
         except BadValue as error:
             raise UsageError(f"{key}: {error.message}.", hint=error.hint) from None
         attributes[FIELDS[key].attribute] = make_program(key, value) if key in PROGRAM_KEYS else value
-    return JobSpec(**attributes)
+    return checked(JobSpec(**attributes))
 
 
 def digest(spec: JobSpec, code: str = "") -> str:

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Queued
+from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
-from kubectl_ddp.status.job_tables import Style, bounds, duration, number, percent, pluralize, state_cell
+from kubectl_ddp.status.job_tables import bounds, state_cell
+from kubectl_ddp.util.text_table import Style, duration, number, percent, pluralize
 
 _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "accuracy": lambda value: f"accuracy {number(value)}",

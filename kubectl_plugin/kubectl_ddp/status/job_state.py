@@ -10,9 +10,9 @@ from typing import Any, Final
 from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text
-from kubectl_ddp.backends.base import Object, Queued, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import run_summary, termination_message
 from kubectl_ddp.status.goodput import goodput

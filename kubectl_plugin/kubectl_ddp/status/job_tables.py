@@ -1,34 +1,15 @@
-"""Text formatting of tables, colors and durations. Pure functions that return text; nothing is printed here."""
+"""Tables of jobs and of ranks. Pure functions that return text; nothing is printed here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.common.safe_text.control_chars import escape_control_chars
-from kubectl_ddp.backends.base import Queued
+from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState, Nodes, State
 from kubectl_ddp.status.rank_status import RankActivity, RankState
+from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, number, percent
 
-NOTHING: Final = "-"
-"""Placeholder for an unknown value."""
-
-_GAP: Final = 3
-_NARROWEST: Final = 12
-"""Minimum width to which a column is truncated."""
-
-_COLORS: Final[Mapping[str, str]] = {"green": "32", "yellow": "33", "red": "31", "dim": "2", "bold": "1"} | {
-    "on red": "30;41",
-    "on green": "30;42",
-    "on yellow": "30;43",
-    "on blue": "37;44",
-    "on magenta": "30;45",
-    "on cyan": "30;46",
-    "on white": "30;47",
-}
-COLOR_CODES: Final = frozenset(_COLORS.values())
-"""Codes that :meth:`Style.apply_color` may write between ``ESC [`` and ``m``."""
 _STATE_COLORS: Final[Mapping[State, str]] = {
     State.RUNNING: "green",
     State.SUCCEEDED: "green",
@@ -47,126 +28,6 @@ RANK_COLORS: Final[Mapping[RankActivity, str]] = {
     RankActivity.AWAITED: "red",
     RankActivity.DOWN: "red",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """Display capabilities of the output."""
-
-    color: bool = False
-    width: int | None = None
-    """Columns of the terminal; None for a pipe, where nothing is truncated."""
-    unicode: bool = True
-    """True if the output supports characters beyond ASCII, such as blocks and the ellipsis."""
-
-    def apply_color(self, text: str, color: str) -> str:
-        """Return the text in a color if colors are enabled. The text must be unambiguous without its color."""
-        text = escape_control_chars(text)
-        return f"\033[{_COLORS[color]}m{text}\033[0m" if self.color and text and color in _COLORS else text
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One field of a table."""
-
-    text: str
-    color: str = ""
-    spans: tuple[Cell, ...] = ()
-    """Pieces of the text, each with its own color."""
-
-    def __post_init__(self) -> None:
-        """Escape control characters, which would reach the terminal and break the column widths."""
-        object.__setattr__(self, "text", escape_control_chars(self.text))
-
-    def styled(self, style: Style, width: int) -> str:
-        """Return the text in its colors, truncated to ``width`` columns."""
-        if len(self.text) > width:
-            return style.apply_color(self.text[: width - 1] + ("…" if style.unicode else "~"), self.color)
-        return "".join(style.apply_color(span.text, span.color) for span in self.spans or (self,))
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows under a header, as kubectl prints them."""
-
-    header: Sequence[str]
-    rows: list[Sequence[Cell]] = field(default_factory=list)
-
-    def render(self, style: Style) -> str:
-        """Return the lines of the table. If it exceeds the width of the terminal, the widest columns are truncated."""
-        columns = range(len(self.header))
-        widths = [max([len(self.header[at]), *(len(row[at].text) for row in self.rows)]) for at in columns]
-        if style.width is not None:
-            widths = _fit_widths(widths, self.header, style.width)
-        lines = [_line([Cell(word, "bold") for word in self.header], widths, style)]
-        lines += [_line(row, widths, style) for row in self.rows]
-        return "\n".join(lines)
-
-
-def _fit_widths(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
-    widths = list(widths)
-    least = [max(len(word), min(_NARROWEST, width)) for word, width in zip(header, widths, strict=True)]
-    while sum(widths) + _GAP * (len(widths) - 1) > limit:
-        at = max(range(len(widths)), key=lambda index: widths[index] - least[index])
-        if widths[at] <= least[at]:
-            break
-        widths[at] -= 1
-    return widths
-
-
-def _line(cells: Sequence[Cell], widths: Sequence[int], style: Style) -> str:
-    parts = []
-    for cell, width in zip(cells, widths, strict=True):
-        parts.append(cell.styled(style, width) + " " * max(0, width - len(cell.text)))
-    return (" " * _GAP).join(parts).rstrip()
-
-
-def duration(seconds: float | None) -> str:
-    """Format a duration as kubectl does.
-
-    >>> [duration(each) for each in (None, 0.4, 7, 119, 600, 7300, 90_000, 1_000_000)]
-    ['-', '0s', '7s', '119s', '10m', '121m', '25h', '11d']
-    """
-    if seconds is None:
-        return NOTHING
-    for limit, size, unit in ((120, 1, "s"), (7_380, 60, "m"), (172_800, 3_600, "h")):
-        if seconds < limit:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds // 86_400)}d"
-
-
-def number(value: float | None, *, digits: int = 4) -> str:
-    """Format a number with ``digits`` significant digits; large numbers keep all digits before the decimal point.
-
-    >>> [number(each) for each in (None, 0.012345, 3.0, 1234.5678, 98765.4)]
-    ['-', '0.01235', '3', '1235', '98765']
-    """
-    if value is None:
-        return NOTHING
-    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
-
-
-def count(value: int | None) -> str:
-    """Format an integer."""
-    return NOTHING if value is None else str(value)
-
-
-def pluralize(number: int, noun: str, plural: str = "") -> str:
-    """Format a number with its noun.
-
-    >>> pluralize(1, "rank"), pluralize(2, "rank"), pluralize(2, "process", "processes")
-    ('1 rank', '2 ranks', '2 processes')
-    """
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
-def percent(share: float | None) -> str:
-    """Format a fraction of 1 as a percentage.
-
-    >>> percent(0.4567), percent(None)
-    ('45%', '-')
-    """
-    return NOTHING if share is None else f"{int(share * 100)}%"
 
 
 def bounds(nodes: Nodes) -> str:

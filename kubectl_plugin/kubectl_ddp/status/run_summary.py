@@ -8,7 +8,7 @@ from typing import Any
 
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.safe_text import redact_object
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.status import termination_message
 
 Summary = dict[str, Any]

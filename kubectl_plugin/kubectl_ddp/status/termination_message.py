@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation, Exit, FailureReason, Label, Role
 from ddp_trainer.common.safe_text import clean_text
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 """Exit codes below 128 that the launcher itself sets."""

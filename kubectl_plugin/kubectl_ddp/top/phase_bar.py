@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ddp_trainer.common.time_classes import Phase
-from kubectl_ddp.status.job_tables import Cell
+from kubectl_ddp.util.text_table import Cell
 
 LETTERS: Final[Mapping[str, tuple[str, str]]] = {
     Phase.DATA_WAIT: ("d", "on yellow"),

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from kubectl_ddp.backends.base import Snapshot
+from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import Samples
 from kubectl_ddp.status.rank_status import RankState, rank_states

@@ -8,12 +8,13 @@ from typing import Final
 
 from kubectl_ddp.status.describe import no_progress_text, progress_text, restarts_text
 from kubectl_ddp.status.job_state import JobState
-from kubectl_ddp.status.job_tables import Style, number, percent, state_cell
+from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.stragglers import stragglers
 from kubectl_ddp.top.ansi_truncate import cut
 from kubectl_ddp.top.phase_bar import LEGEND
 from kubectl_ddp.top.rate_window import step_seconds
 from kubectl_ddp.top.rows import rows_of, table
+from kubectl_ddp.util.text_table import Style, number, percent
 
 SPARK_WIDTH: Final = 16
 _NAMED: Final = 8

@@ -14,11 +14,11 @@ from typing import Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.observe.scrape import scrape
-from kubectl_ddp.status.job_tables import Style, duration
 from kubectl_ddp.top.rate_window import RateWindow
 from kubectl_ddp.top.sparkline import sparkline
 from kubectl_ddp.top.terminal import Terminal
 from kubectl_ddp.top.top_view import SPARK_WIDTH, TopView
+from kubectl_ddp.util.text_table import Style, duration
 
 FRAME_SECONDS: Final = 1.0
 SHARE: Final = 0.25

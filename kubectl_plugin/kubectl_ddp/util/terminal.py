@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
 from ddp_trainer.common.safe_text.control_chars import escape_control_chars, escape_log_line
-from kubectl_ddp.observe.log_stream import PREFIX
-from kubectl_ddp.status.job_tables import COLOR_CODES
+from kubectl_ddp.util.text_table import COLOR_CODES
 
+PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")
+"""Prefix that the launcher adds to a rank's line (``contract.LOG_PREFIX``)."""
 _OWN_COLOR: Final = re.compile(rf"(\x1b\[(?:0|{'|'.join(sorted(COLOR_CODES))})m)")
 
 

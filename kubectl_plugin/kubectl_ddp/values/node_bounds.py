@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.status.job_tables import pluralize
+from kubectl_ddp.util.text_table import pluralize
 
 
 def validate_node_count(bounds: tuple[int, int], name: str, nodes: int) -> None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from ddp_trainer.common.constants import Path
-from kubectl_ddp.errors import UsageError
 from kubectl_ddp.values.parsers import SUBDOMAIN
 from kubectl_ddp.values.quantity import BadValue, Memory
-
-if TYPE_CHECKING:
-    from kubectl_ddp.spec.model import JobSpec
 
 
 class Source(StrEnum):
@@ -111,23 +106,3 @@ def _named(source: Source, name: str) -> str:
     if not re.fullmatch(rf"(?=.{{1,253}}$){SUBDOMAIN}", name):
         raise BadValue(f"'{name}' is no name of an object", hint="Use lower case letters, digits, '-' and '.'.")
     return name
-
-
-def paths_are_free(spec: JobSpec) -> None:
-    """Check that no two volumes share a path, and that none uses our paths."""
-    seen: dict[str, str] = {}
-    for said, path in _mount_paths(spec):
-        for taken in OURS:
-            if path == taken or path.startswith(f"{taken}/"):
-                raise UsageError(
-                    f"The mount '{said}' is in the way of {taken}, which every job has.", hint="Choose another path."
-                )
-        if path in seen:
-            raise UsageError(f"The mounts '{seen[path]}' and '{said}' have the same path.", hint="Keep one of them.")
-        seen[path] = said
-
-
-def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    volumes: Sequence[Mount | SecretFiles] = (*spec.mounts, *spec.secrets)
-    for volume in volumes:
-        yield str(volume), volume.path

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.controllers import OPERATORS
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts, format_event, has_label, line_of, message_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.why.facts import Container, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding
 

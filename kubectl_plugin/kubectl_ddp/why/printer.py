@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.status.job_tables import Style, duration, state_cell
+from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.text_table import Style, duration
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Finding
 

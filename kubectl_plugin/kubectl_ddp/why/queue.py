@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube.conditions import condition_of, holds
 from kubectl_ddp.kube.controllers import KUEUE
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, in_line, owner_of
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight.kueue import inactive_reason
-from kubectl_ddp.status.job_tables import pluralize
 from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of
 from kubectl_ddp.why.model import Cause, Finding

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.event_owner import event_timestamp
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.status.job_tables import duration
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.failing import disruption, disruption_reason, pods_of_events
 from kubectl_ddp.why.model import Cause, Finding

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight.nodes import parse_nodes, scheduled_pods, used
 from kubectl_ddp.preflight.pod_requirements import pod_requirements

@@ -9,17 +9,17 @@ from typing import Final
 from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.hanging.rank_status import RankStatus
 from ddp_trainer.common.time_classes import Section
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.describe import no_progress_text, progress_text
 from kubectl_ddp.status.job_state import State, group_state
-from kubectl_ddp.status.job_tables import duration
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.status.stalled_group import is_reported
 from kubectl_ddp.status.termination_message import stores
 from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import Facts, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, Finding
 

@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp.backends.access import Access
-from kubectl_ddp.backends.base import Entry, ExecCommand, Object, Snapshot
+from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import Connection, connection_to
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, pod_path
 from kubectl_ddp.backends.cluster.kubectl import Kubectl
 from kubectl_ddp.backends.cluster.read.job_objects import code_of, events_of, recent_events
 from kubectl_ddp.backends.cluster.read.jobs import Jobs, kind_of
+from kubectl_ddp.backends.cluster.read.kueue_workloads import queue_state_lookup
 from kubectl_ddp.backends.cluster.read.pod_metrics import served
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
-from kubectl_ddp.backends.cluster.write.kueue_workloads import queue_state_lookup, set_active
+from kubectl_ddp.backends.cluster.write.suspension import set_active
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.concurrency import run_concurrently

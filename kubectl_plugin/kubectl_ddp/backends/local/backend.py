@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label, Port, PortName
-from kubectl_ddp.backends.base import Entry, ExecCommand, Object, Snapshot
+from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.backends.local.conditions import is_finished
 from kubectl_ddp.backends.local.directory import JobDirectory, no_such_job, root_of, unreadable
 from kubectl_ddp.backends.local.environment import elastic_bounds
 from kubectl_ddp.backends.local.liveness import engine_of, remove, remove_orphans, snapshot, wait_until_gone
+from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.backends.local.signals import defer_interrupt
-from kubectl_ddp.backends.select import local_jobs_directory
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.status.metrics_parser import metrics_path

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.local import pods as pod_states
+from kubectl_ddp.kube.objects import Object
 
 DEFAULT_BACKOFF_LIMIT: Final = 6
 

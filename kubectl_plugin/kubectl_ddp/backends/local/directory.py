@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, PreflightFailed
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import program
 
 ROOT_KIND: Final = "PyTorchJob"

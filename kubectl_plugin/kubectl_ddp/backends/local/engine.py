@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.local import batch, liveness, operator, volumes
 from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local.addresses import Network
@@ -31,6 +30,7 @@ from kubectl_ddp.backends.local.kubelet import JOB_UID, Backoff, Node, PodRunner
 from kubectl_ddp.backends.local.prctl import set_child_subreaper
 from kubectl_ddp.backends.local.process import descendants, kill
 from kubectl_ddp.errors import DdpError, NotFound
+from kubectl_ddp.kube.objects import Object
 
 _EVENTS: Final = 200
 """Maximum number of events kept."""

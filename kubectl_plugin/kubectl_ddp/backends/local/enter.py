@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kubectl_ddp.backends.base import Entry, ExecCommand, Object
+from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.backends.local.pods import container_status
 from kubectl_ddp.backends.local.process import leader
 from kubectl_ddp.errors import NotFound
+from kubectl_ddp.kube.objects import Object
 
 
 def build_exec_command(pod: Object, entry: Entry) -> ExecCommand:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.constants import CONTAINER, Port, PortName
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.kube.objects import Object
 
 Variable = dict[str, Any]
 """One entry of a container's ``env``."""

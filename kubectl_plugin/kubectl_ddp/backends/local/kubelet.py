@@ -14,7 +14,6 @@ from typing import Final
 
 from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, File
 from ddp_trainer.common.constants import Path as ContractPath
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local import volumes
 from kubectl_ddp.backends.local.container import NOT_STARTED, Command, Container, StartError, exit_of
@@ -23,6 +22,7 @@ from kubectl_ddp.backends.local.environment import Variable, expand, of_shell, r
 from kubectl_ddp.backends.local.log_file import LogReader, LogWriter
 from kubectl_ddp.backends.local.translate import translation
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Object
 
 FALLBACK_LINES: Final = 80
 FALLBACK_BYTES: Final = 2048

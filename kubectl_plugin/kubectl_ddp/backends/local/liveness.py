@@ -10,10 +10,10 @@ import shutil
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.backends.local.conditions import is_finished, set_condition
 from kubectl_ddp.backends.local.directory import TEMPORARY, JobDirectory, read_json, root_of, write_json
 from kubectl_ddp.backends.local.process import Identity, kill, marked
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import ENGINE_LOST
 
 _LOST_EXIT_CODE: Final = 137

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local.conditions import is_finished, is_true, set_condition
 from kubectl_ddp.backends.local.environment import worker_replicas
+from kubectl_ddp.kube.objects import Object
 
 Status = dict[str, Any]
 

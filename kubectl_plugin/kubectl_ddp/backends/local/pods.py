@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Label, Role
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
 RETRYABLE: Final = 128

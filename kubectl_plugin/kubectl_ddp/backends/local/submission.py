@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.local import pods, volumes
 from kubectl_ddp.backends.local.addresses import WORKERS
 from kubectl_ddp.backends.local.directory import ROOT_KIND, JobDirectory, not_writable_error, read_json, write_json
@@ -23,6 +22,7 @@ from kubectl_ddp.backends.local.environment import elastic_bounds, of_operator, 
 from kubectl_ddp.backends.local.liveness import claim, remove
 from kubectl_ddp.backends.local.volumes import CLAIMS
 from kubectl_ddp.errors import AlreadyExists, DdpError, PreflightFailed, UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import program
 
 _NEEDS: Final = ("torch", "ddp_trainer")

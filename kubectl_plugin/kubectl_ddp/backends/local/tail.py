@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.local.directory import JobDirectory
 from kubectl_ddp.backends.local.inotify import Watch
 from kubectl_ddp.backends.local.liveness import engine_of, snapshot
 from kubectl_ddp.backends.local.log_file import LogReader
 from kubectl_ddp.errors import NotFound
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.status.history_log import is_part
 
 

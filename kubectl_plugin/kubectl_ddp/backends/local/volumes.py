@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Path as ContractPath
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.kube.objects import Object
 
 _PREFIX: Final = "ddp-"
 

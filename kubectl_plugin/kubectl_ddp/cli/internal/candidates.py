@@ -15,7 +15,8 @@ import click
 
 from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backends.access import kubeconfig_files
-from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig, local_job_names
+from kubectl_ddp.backends.local.paths import local_job_names
+from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
 from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE

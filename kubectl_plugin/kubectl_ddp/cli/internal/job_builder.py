@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, check_place_of_new_job, is_local
 from kubectl_ddp.cli.internal.job_options import IMAGE_VARIABLE, JobRequest, read_job
 from kubectl_ddp.cli.internal.options import Options
@@ -17,6 +17,7 @@ from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.code.script import check_is_python, check_script, read_script
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.registry import NONE
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import resolve_auto
 from kubectl_ddp.render.objects import placeholder_run_id
@@ -27,7 +28,7 @@ from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.resolve import Resolved
 from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.spec.value_source import Kind, Layer, Origin
-from kubectl_ddp.status.job_tables import pluralize
+from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.program import Script
 from kubectl_ddp.version import default_image

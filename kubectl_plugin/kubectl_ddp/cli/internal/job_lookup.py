@@ -11,15 +11,16 @@ from typing import Any, Final
 
 import click
 
-from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, backend_to_change, has_cluster, has_kubeconfig
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.status.job_tables import Style
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.nearest import suggest_close_match
+from kubectl_ddp.util.text_table import Style
 
 _KINDS: Final = frozenset(
     word

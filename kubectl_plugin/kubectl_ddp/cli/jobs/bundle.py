@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from kubectl_ddp.cli.internal.job_lookup import target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.util.terminal import raw
 
@@ -32,7 +33,7 @@ def bundle(options: Options, job: str | None, *, path: str | None) -> None:
     Objects, events, lines and metrics of its pods, what stands around it, and the findings of why. Values of variables
     that look like secrets are taken out, and Secrets are never read; look through it all the same before you share it.
     """
-    from kubectl_ddp.observe.bundle import files, write  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.why.support_bundle import files, write  # noqa: PLC0415 - not needed for help and completion
 
     if path == "-" and sys.stdout.isatty():
         raise UsageError("An archive is nothing for a terminal.", hint="Name a --file, or send it somewhere with '>'.")

@@ -12,12 +12,13 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.status.job_state import job_state
-from kubectl_ddp.status.job_tables import Cell, Style, Table, duration
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.status.timeline import WARNING, TimelineEvent, history
+from kubectl_ddp.util.text_table import Cell, Style, Table, duration
 
 
 @click.command()

@@ -16,7 +16,8 @@ from kubectl_ddp.cli.internal.job_lookup import (
     style,
     target_backends,
 )
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.observe.scrape import ScrapeLimit, observe_all
 from kubectl_ddp.status.job_tables import job_table

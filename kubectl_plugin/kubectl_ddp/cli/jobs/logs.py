@@ -11,15 +11,16 @@ from dataclasses import asdict
 import click
 
 from kubectl_ddp.cli.internal.job_lookup import print_output, seconds_of, target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.observe.log_folding import Folded, fold, iter_with_timeout
-from kubectl_ddp.observe.log_stream import PREFIX, follow_logs, rank_filter, read
+from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import location_flags, program
-from kubectl_ddp.util.terminal import write_log_line
+from kubectl_ddp.util.terminal import PREFIX, write_log_line
 
 
 @click.command()

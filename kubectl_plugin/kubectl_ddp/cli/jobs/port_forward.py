@@ -8,12 +8,13 @@ from typing import Final
 import click
 
 from ddp_trainer.common.constants import PortName
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.cli.internal.exec_process import replace_process
 from kubectl_ddp.cli.internal.job_lookup import print_output, target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.cli.jobs.exec import where
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.rank_locator import Place
 from kubectl_ddp.status.json_output import API_VERSION
 

@@ -13,11 +13,12 @@ import click
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import backend_for
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, place_of, print_output, seconds_of, target_backends
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, UsageError
 from kubectl_ddp.status.job_state import TERMINAL, JobState, State, job_state
-from kubectl_ddp.status.job_tables import duration
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.text_table import duration
 
 STATES: Final = {str(state).lower(): state for state in State if state in TERMINAL}
 

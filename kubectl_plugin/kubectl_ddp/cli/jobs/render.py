@@ -10,7 +10,8 @@ import click
 
 from ddp_trainer.common.constants import Env
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, warn
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 if TYPE_CHECKING:
     from kubectl_ddp.cli.internal.job_builder import Prepared

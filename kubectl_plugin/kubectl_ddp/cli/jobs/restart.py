@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Backend, Object, Snapshot
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.cli.jobs.suspend import keeps_checkpoints_in_pods, wait_after
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.kube.helm_release import reject_helm_managed
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.invocation import location_flags, program

@@ -9,16 +9,18 @@ import click
 
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.layout import spare_ranks
 from kubectl_ddp.status.job_state import JobState, State
-from kubectl_ddp.status.job_tables import pluralize
+from kubectl_ddp.util.text_table import pluralize
 
 _PATIENCE_SECONDS: Final = 120.0
 """Seconds to wait for ranks that trained before (default of --timeout)."""

@@ -7,7 +7,8 @@ import time
 import click
 
 from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.describe import header, why_no_ranks

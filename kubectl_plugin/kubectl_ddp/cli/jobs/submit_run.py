@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
 from kubectl_ddp.cli.internal.attach import attach_to_job
 from kubectl_ddp.cli.internal.job_builder import Prepared, check_devices, check_local, prepare
@@ -18,11 +18,12 @@ from kubectl_ddp.cli.internal.job_options import JobRequest, warn
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.setup.preflight_run import check_before_submit, level_of
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.serialization import digest
-from kubectl_ddp.status.job_tables import pluralize
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.text_table import pluralize
 
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' alphabet for random suffixes. It has no vowels, so that no words result."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import click
 
 from ddp_trainer.common.constants import CheckpointScope, Env
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.util.invocation import location_flags, program
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 if TYPE_CHECKING:
     from kubectl_ddp.cli.setup.capacity_run import CapacityOptions

@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 from typing import Final
 
 from ddp_trainer.common.constants import Path
-from kubectl_ddp.backends.select import local_jobs_directory
+from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.doctor.model import CheckResult, Verdict
 
 KUBECTL_SECONDS: Final = 10.0

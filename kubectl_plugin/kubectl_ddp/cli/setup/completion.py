@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 SCRIPTS: Final = Path(__file__).parent / "shells"
 SHELLS: Final = ("bash", "zsh", "fish")

@@ -10,13 +10,14 @@ import click
 
 from kubectl_ddp.backends.access import check_kubeconfig
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, PreflightFailed
 
 if TYPE_CHECKING:
-    from kubectl_ddp.backends.base import Object
     from kubectl_ddp.doctor.cluster import ClusterFacts
     from kubectl_ddp.doctor.model import CheckResult
+    from kubectl_ddp.kube.objects import Object
 
 
 @click.command()

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from ddp_trainer.common.enums import OptimizerName
-from kubectl_ddp.cli.internal.options import Options, shared_options
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 
 @click.command()

@@ -9,20 +9,21 @@ from typing import Any, Final
 
 import click
 
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import backend_for
 from kubectl_ddp.cli.internal.job_builder import Prepared, prepare
 from kubectl_ddp.cli.internal.job_lookup import print_output, style
 from kubectl_ddp.cli.internal.job_options import JobRequest
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, PreflightFailed, UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, OF_THE_JOB, run_checks
 from kubectl_ddp.preflight.model import Finding, Status, most_severe
 from kubectl_ddp.preflight.server import RIGHTS
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.status.job_tables import Style
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.text_table import Style
 
 VARIABLE: Final = "KUBECTL_DDP_PREFLIGHT"
 OFF, WARN, STRICT = "off", "warn", "strict"

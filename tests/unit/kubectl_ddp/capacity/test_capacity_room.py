@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.capacity.model import Gang, Inventory, Share
 from kubectl_ddp.capacity.queues import nodes_within_quota, queues_of
 from kubectl_ddp.capacity.report import Capacity, best, capacity_to_dict, largest_job_message, tables
 from kubectl_ddp.cli.setup.capacity_run import CapacityOptions, count
 from kubectl_ddp.errors import Forbidden, NotFound
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
-from kubectl_ddp.status.job_tables import Style
+from kubectl_ddp.util.text_table import Style
 from tests.cluster_facts import GPU, a_node, a_pod
 from tests.scripted_backend import ScriptedBackend
 

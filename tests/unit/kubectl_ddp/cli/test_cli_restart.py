@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.jobs.restart import restart_job
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine
 from tests.jobs import a_job

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
 from kubectl_ddp.status.job_state import State, job_state
 from kubectl_ddp.values.engine import Engine

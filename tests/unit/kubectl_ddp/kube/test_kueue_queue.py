@@ -10,16 +10,18 @@ import pytest
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.access import Access
-from kubectl_ddp.backends.base import Object, Queued
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.write.kueue_workloads import JOB_UID, set_active
+from kubectl_ddp.backends.cluster.read.kueue_workloads import JOB_UID
+from kubectl_ddp.backends.cluster.write.suspension import set_active
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, estimate_positions, positions_from_api, queued
+from kubectl_ddp.kube.objects import Object, Queued
 from kubectl_ddp.status.describe import queue_place
 from kubectl_ddp.status.job_state import State, job_state
-from kubectl_ddp.status.job_tables import Style, job_table
+from kubectl_ddp.status.job_tables import job_table
+from kubectl_ddp.util.text_table import Style
 from tests import kube_objects
 from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.log_stream import Line, follow_logs, rank_filter, read
 from kubectl_ddp.status.job_state import job_state
 from tests.kube_objects import job, pod, running, snapshot, terminated

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.job_state import failure, job_state
 from kubectl_ddp.status.termination_message import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.backends.base import Snapshot
 from kubectl_ddp.errors import Cancelled, DdpError, InfrastructureFailed, JobFailed, NotFound, TimedOut, UsageError
+from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.status.job_state import JobState, State
 from tests.kube_objects import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.gang import fits_empty_cluster, fits_now
 from kubectl_ddp.preflight.model import Finding, Status
 from kubectl_ddp.values.engine import Engine

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.kueue import (
     check_engine_integration,
     check_local_queue,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, run_checks
 from kubectl_ddp.preflight.model import Check, Facts, Status, Unknown, most_severe
 from kubectl_ddp.preflight.needs import (

@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api_errors import call
-from kubectl_ddp.backends.cluster.write.kueue_workloads import JOB_UID
+from kubectl_ddp.backends.cluster.read.kueue_workloads import JOB_UID
 from kubectl_ddp.backends.job_recovery import RUN
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run

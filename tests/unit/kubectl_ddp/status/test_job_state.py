@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object, Snapshot
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import State, failure, job_state
 from kubectl_ddp.status.metrics_parser import Samples, parse
 from kubectl_ddp.status.rank_status import RankActivity

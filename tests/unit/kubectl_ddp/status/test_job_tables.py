@@ -11,9 +11,10 @@ import yaml
 from kubectl_ddp.render.text import to_yaml
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.job_tables import Cell, Style, Table, job_table, rank_table
+from kubectl_ddp.status.job_tables import job_table, rank_table
 from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
 from kubectl_ddp.status.metrics_parser import parse
+from kubectl_ddp.util.text_table import Cell, Style, Table
 from tests.kube_objects import CREATED_EPOCH, job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated
 
 NOW = CREATED_EPOCH + 90

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.job_tables import Style, job_table
+from kubectl_ddp.status.job_tables import job_table
+from kubectl_ddp.util.text_table import Style
 from tests.kube_objects import CREATED_EPOCH, job, pod, terminated
 from tests.scripted_backend import ScriptedBackend
 

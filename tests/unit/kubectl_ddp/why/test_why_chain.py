@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.why.chain import CHECKS, run_checks

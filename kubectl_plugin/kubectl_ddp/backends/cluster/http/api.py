@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from ddp_trainer.common.constants import FIELD_MANAGER
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api_errors import Call, Expired, api_error, call
 from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.backends.cluster.http.credentials import merge_headers
@@ -30,6 +29,7 @@ from kubectl_ddp.backends.cluster.http.http1_client import (
 )
 from kubectl_ddp.backends.cluster.http.pagination import decode_json, iter_pages
 from kubectl_ddp.errors import Unreachable
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.version import version
 
 if TYPE_CHECKING:

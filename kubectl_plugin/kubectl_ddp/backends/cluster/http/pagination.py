@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
-from kubectl_ddp.backends.cluster.read.managed_fields import without_records
-from kubectl_ddp.backends.cluster.read.pod_list import POD_LIST, pod_list
+from kubectl_ddp.backends.cluster.http.managed_fields import without_records
+from kubectl_ddp.backends.cluster.http.pod_list import POD_LIST, pod_list
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.future import Future
 from kubectl_ddp.util.gc_tuning import at_rest
 

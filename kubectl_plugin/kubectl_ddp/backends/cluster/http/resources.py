@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ddp_trainer.common.constants import CONTAINER
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.errors import Forbidden, Unreachable
 from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.kube.objects import Object
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "PyTorchJob": "Install Kubeflow's training operator (v1.9), or choose another --engine; job needs no operator.",

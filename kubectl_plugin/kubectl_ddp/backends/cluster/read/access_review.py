@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac import role_builder
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rbac.table import KINDS, to_submit

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read import access_review
@@ -19,6 +18,7 @@ from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.controllers import KUEUE, OPERATORS
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight.nodes import parse_nodes
 from kubectl_ddp.rbac.table import KINDS, permissions_to_check

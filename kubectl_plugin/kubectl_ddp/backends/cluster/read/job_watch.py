@@ -10,17 +10,17 @@ from dataclasses import replace
 from typing import Final
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Object, Queued, Snapshot
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.job_objects import is_named_after
 from kubectl_ddp.backends.cluster.read.jobs import kind_of, path, with_type_meta
+from kubectl_ddp.backends.cluster.read.kueue_workloads import inactive_uids
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_one
 from kubectl_ddp.backends.cluster.read.watch_queue import wait, watch_into_queue
-from kubectl_ddp.backends.cluster.write.kueue_workloads import inactive_uids
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.kueue_queue import queued
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 
 JOIN_SECONDS: Final = 2.0
 """Seconds to wait for a stopped watch to end. A watch that is connecting ends later by itself."""

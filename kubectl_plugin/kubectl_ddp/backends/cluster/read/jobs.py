@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import each
 from kubectl_ddp.util.invocation import location_flags, program
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import Place, estimate_positions, positions_from_api, queues_of
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import each
 
 VISIBILITY: Final = ("visibility.kueue.x-k8s.io/v1beta2", "visibility.kueue.x-k8s.io/v1beta1")

@@ -12,11 +12,11 @@ from typing import Final
 
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import main_container
 from kubectl_ddp.backends.cluster.read.reflector import lines
 from kubectl_ddp.errors import NotFound, Unreachable
+from kubectl_ddp.kube.objects import Object
 
 SILENCE_SECONDS: Final = 240.0
 """Seconds without a line after which the connection is replaced, because it may be dead without an error."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from ddp_trainer.common.constants import Port, PortName
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import main_container, pod_path
 from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
+from kubectl_ddp.kube.objects import Object
 
 PATIENCE_SECONDS: Final = 5.0
 """Timeout for the response of a pod, in seconds."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
+from kubectl_ddp.kube.objects import Object
 
 METADATA: Final = ("name", "namespace", "uid", "labels", "annotations", "creationTimestamp", "deletionTimestamp")
 SPEC: Final = (

@@ -14,15 +14,15 @@ from typing import Any, Final
 import yaml
 
 from ddp_trainer.common.constants import Annotation, Label
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read import access_review
 from kubectl_ddp.backends.cluster.read.resource_table import list_if_single_page, objects
-from kubectl_ddp.backends.cluster.write.orphans import BEFORE_ROOT
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.job_kinds import BEFORE_ROOT
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight import subject as of
 from kubectl_ddp.preflight.model import Facts, Subject, Unknown

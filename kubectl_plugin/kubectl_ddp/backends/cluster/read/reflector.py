@@ -17,10 +17,10 @@ from typing import Any, Final
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
 from kubectl_ddp.errors import DdpError, Unreachable
+from kubectl_ddp.kube.objects import Object
 
 WATCH_SECONDS: Final = 240
 """Time limit of one watch, in seconds. Many load balancers cut connections that are silent for five minutes."""

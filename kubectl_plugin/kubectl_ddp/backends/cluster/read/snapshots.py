@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Object, Queued, Snapshot
 from kubectl_ddp.backends.cluster.read.job_objects import last_timestamp
 from kubectl_ddp.kube.kueue_queue import queued
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 
 Run = tuple[str, str, str]
 """Namespace, name and run id."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.write.recreate import delete_record
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.kube.job_kinds import TRAINJOB
-
-BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntimes")}
-"""Kinds that must exist before the root object, with API version and plural."""
+from kubectl_ddp.kube.job_kinds import BEFORE_ROOT
 
 
 def delete_remains(api: Api, name: str, namespace: str) -> bool:
@@ -20,8 +16,6 @@ def delete_remains(api: Api, name: str, namespace: str) -> bool:
 
     Objects with an owner are deleted with their owner.
     """
-    from kubectl_ddp.backends.cluster.write.recreate import delete_record  # noqa: PLC0415 - imports this module
-
     found = delete_record(api, name, namespace)
     for version, plural in BEFORE_ROOT.values():
         path = f"{collection(version, plural, namespace)}/{name}"

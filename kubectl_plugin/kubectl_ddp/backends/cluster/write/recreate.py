@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.http.resources import collection
@@ -25,6 +24,7 @@ from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE, Submission
 from kubectl_ddp.backends.job_recovery import RUN, run_of
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import location_flags, program
 
 PAUSE_SECONDS: Final = 0.2

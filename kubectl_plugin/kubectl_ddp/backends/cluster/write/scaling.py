@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.read.jobs import kind_of
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.values.node_bounds import validate_node_count
 
 

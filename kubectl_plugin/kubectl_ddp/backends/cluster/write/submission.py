@@ -21,15 +21,15 @@ from copy import deepcopy
 from typing import Final
 
 from ddp_trainer.common.constants import GROUP, Annotation, Label
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, not_served
 from kubectl_ddp.backends.cluster.read.jobs import find_conflicting_job
-from kubectl_ddp.backends.cluster.write.orphans import BEFORE_ROOT
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.job_kinds import BEFORE_ROOT
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import location_flags, program
 
 INCOMPLETE: Final = f"{GROUP}/incomplete"

@@ -10,12 +10,12 @@ import pytest
 
 from ddp_trainer.common.constants import HISTORY_MARK, Label
 from ddp_trainer.common.layout_range import LayoutRange
-from kubectl_ddp.backends.base import Snapshot
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import reflector
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Topology

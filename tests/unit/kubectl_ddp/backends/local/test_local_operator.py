@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.local import batch
 from kubectl_ddp.backends.local.operator import Plan, reconcile
+from kubectl_ddp.kube.objects import Object
 from tests.kube_objects import a_template, job, pod, running, terminated, waiting
 
 NOW = "2026-01-02T03:10:00Z"

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.base import Object
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE, Submission
 from kubectl_ddp.errors import AlreadyExists, Forbidden, NotFound, PreflightFailed, UsageError
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import secret_name
 from kubectl_ddp.values.engine import Engine

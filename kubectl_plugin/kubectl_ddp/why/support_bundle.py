@@ -17,16 +17,18 @@ from functools import partial
 from typing import Any, BinaryIO, Final
 
 from ddp_trainer.common.safe_text import clean_text, redact_object, redact_text
-from kubectl_ddp.backends.base import Backend, Object
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.event_owner import distinct
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.describe import header
-from kubectl_ddp.status.job_tables import Style, rank_table
+from kubectl_ddp.status.job_tables import rank_table
 from kubectl_ddp.status.json_output import API_VERSION, job_to_dict
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.concurrency import AT_ONCE, each
+from kubectl_ddp.util.text_table import Style
 from kubectl_ddp.version import version
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import Facts

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.base import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind
-from kubectl_ddp.observe import bundle
-from kubectl_ddp.observe.bundle import File, files, write
+from kubectl_ddp.why import support_bundle
+from kubectl_ddp.why.support_bundle import File, files, write
 from tests.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, snapshot
 from tests.scripted_backend import ScriptedBackend
 
@@ -64,7 +64,7 @@ class _Slow(ScriptedBackend):
     everybody = threading.Barrier(4)
 
     def logs(self, pod: Object, **how: Any) -> Iterator[str]:
-        if how["tail"] == bundle.LOG_LINES:
+        if how["tail"] == support_bundle.LOG_LINES:
             self.everybody.wait(timeout=20)
         return super().logs(pod, **how)
 
@@ -79,7 +79,7 @@ def test_pods_are_asked_at_the_same_time_and_told_in_order() -> None:
 
 
 def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "TOTAL_BYTES", 10)
+    monkeypatch.setattr(support_bundle, "TOTAL_BYTES", 10)
     archive = io.BytesIO()
     size = write(archive, "d", iter([File("a", "12345"), File("big", "x" * 50), File("b", "1234")]), clock=lambda: 7.0)
     assert size == 9

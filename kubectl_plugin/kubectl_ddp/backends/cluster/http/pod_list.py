@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from kubectl_ddp.backends.base import Object
-from kubectl_ddp.backends.cluster.read.managed_fields import BEGIN
+from kubectl_ddp.backends.cluster.http.managed_fields import BEGIN
+from kubectl_ddp.kube.objects import Object
 
 POD_LIST: Final = b'{"kind":"PodList",'
 """Start of a list of pods."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_ddp.backends.cluster.http.pagination import iter_pages
-from kubectl_ddp.backends.cluster.read.pod_list import pod_list
+from kubectl_ddp.backends.cluster.http.pod_list import pod_list
 
 Json = dict[str, Any]
 
