@@ -72,7 +72,7 @@ bench: $(READY) ## Run a measurement: make bench BENCH=recovery
 	@$(BIN)/python -m bench $(BENCH)
 
 gpu-report: $(READY) ## Put the report of bench gpu into docs/status.md: make gpu-report REPORT=build/gpu/report.json
-	@$(BIN)/python -m bench._gpu.report $(REPORT)
+	@$(BIN)/python -m bench.gpu_checks.report $(REPORT)
 
 docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, manifests/examples, and what charts/ddp-job takes from the plugin
 	@$(BIN)/python -m ddp_trainer.metrics.docgen docs/metrics.md

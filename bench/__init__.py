@@ -1,11 +1,14 @@
-"""Measurements of this project, one file each.
+"""Measurements of this project: one module each in ``measurements``.
 
 ::
 
     python -m bench --list              lists all measurements, with a summary each
     python -m bench NAME [--quick]      measures, and prints one line of JSON on stdout
 
-A measurement is a module in this folder with two names::
+``workloads`` holds the loops that are measured, ``drivers`` what starts, watches and harms processes and pods, and
+``peers`` the same work by other libraries.
+
+A measurement is a module with two names::
 
     '''What is measured, against what, and why it can be trusted.'''
 
@@ -31,7 +34,6 @@ The rules, which the harness keeps where it can:
 - stdout is the JSON line. While a measurement runs, file descriptor 1 leads to stderr, for its children too.
 - Progress goes through ``options.progress``; chance comes from ``options.random``; heavy imports stand inside
   ``measure``, so that ``--list`` stays quick.
-- A module whose name begins with an underscore is shared code, not a measurement.
 - A measurement that is impossible here raises :class:`bench.harness.CannotMeasure`; the message names what is missing.
 
 Exit codes: 0 all bars hold, 1 a bar does not, 2 no such measurement or it cannot be taken here, 130 interrupted.

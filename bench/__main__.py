@@ -16,14 +16,12 @@ import time
 from collections.abc import Iterator
 from typing import Protocol, cast
 
-import bench
+from bench import measurements
 from bench.harness import CannotMeasure, Options, Report, machine
-
-FRAMEWORK = frozenset({"__main__", "harness"})
 
 
 class BenchmarkModule(Protocol):
-    """Interface of a measurement module in this folder."""
+    """Interface of a module in ``bench/measurements``."""
 
     SUMMARY: str
 
@@ -33,14 +31,13 @@ class BenchmarkModule(Protocol):
 
 
 def names() -> list[str]:
-    """Every measurement in this folder; modules whose name begins with an underscore are shared parts of some."""
-    modules = {module.name for module in pkgutil.iter_modules(bench.__path__) if not module.name.startswith("_")}
-    return sorted(module.replace("_", "-") for module in modules - FRAMEWORK)
+    """Return the name of every measurement."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(measurements.__path__))
 
 
 def load(name: str) -> BenchmarkModule:
     """The measurement of this name, which must be one of :func:`names`."""
-    return cast("BenchmarkModule", importlib.import_module(f"bench.{name.replace('-', '_')}"))
+    return cast("BenchmarkModule", importlib.import_module(f"bench.measurements.{name.replace('-', '_')}"))
 
 
 @contextlib.contextmanager

@@ -15,11 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench._workload import WORKLOADS, Clock
+from bench.workloads.overhead_workload import WORKLOADS, Clock
 
 _WARMUP = {"tiny": 200, "gpt": 3}
-_MODULES = dict.fromkeys(("bare", "ours", "ours_same_optimizer"), "bench._trainer_loops") | dict.fromkeys(
-    ("bare_fsdp", "ours_fsdp", "ours_fsdp_same_optimizer"), "bench._fsdp_loops"
+_MODULES = dict.fromkeys(("bare", "ours", "ours_same_optimizer"), "bench.workloads.trainer_loops") | dict.fromkeys(
+    ("bare_fsdp", "ours_fsdp", "ours_fsdp_same_optimizer"), "bench.workloads.fsdp_loops"
 )
 """Names of our loops and of hand-written ones. All others belong to other libraries."""
 
@@ -30,7 +30,7 @@ def main() -> None:
     clock = Clock(_WARMUP[workload], int(steps))
     with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what libraries think of each other is not measured here
-        getattr(importlib.import_module(_MODULES.get(name, "bench._peer_loops")), name)(WORKLOADS[workload], clock)
+        getattr(importlib.import_module(_MODULES.get(name, "bench.peers.peer_loops")), name)(WORKLOADS[workload], clock)
     print(json.dumps(clock.result()), flush=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench._node_access import NodeAccess, node_access
+from bench.drivers.node_access import NodeAccess, node_access
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError

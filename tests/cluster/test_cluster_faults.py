@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench._node_access import NODE_COMMAND, NodeAccess, node_command, without
+from bench.drivers.node_access import NODE_COMMAND, NodeAccess, node_command, without
 from ddp_trainer.common.constants import Role
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_engines import need

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench._node_access import NodeAccess, workers
+from bench.drivers.node_access import NodeAccess, workers
 from ddp_trainer.common.constants import Exit
 from tests.cluster.live_cluster import Namespace, until
 

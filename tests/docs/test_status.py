@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench._gpu.registry import CHECKS
+from bench.gpu_checks.registry import CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
 STATUS = ROOT / "docs" / "status.md"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench._gpu.check_runner import ROOT, command_of, environment, run_check
-from bench._gpu.registry import CHECKS, check_of
+from bench.gpu_checks.check_runner import ROOT, command_of, environment, run_check
+from bench.gpu_checks.registry import CHECKS, check_of
 
 SECONDS = 900.0
 """The limit of a check: no bar, only patience with a busy machine."""
@@ -86,8 +86,8 @@ def test_a_weight_that_missed_a_gradient_is_seen(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from bench._gpu.launches import TASKS, checkpoint_weights, train_single_rank
-from bench._gpu.tasks import SUMS_FLAGS
+from bench.gpu_checks.launches import TASKS, checkpoint_weights, train_single_rank
+from bench.gpu_checks.tasks import SUMS_FLAGS
 folder = Path(sys.argv[1])
 found = []
 for steps in (20, 20, 21):
@@ -125,7 +125,7 @@ def test_a_rehearsal_by_the_one_command_is_told_as_such_and_never_becomes_a_clai
     assert "this shows nothing about GPUs" in done.stderr
     page = (ROOT / "docs" / "status.md").read_text()
     refused = subprocess.run(
-        [sys.executable, "-m", "bench._gpu.report", str(tmp_path / "report.json")],
+        [sys.executable, "-m", "bench.gpu_checks.report", str(tmp_path / "report.json")],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from bench._kill_during_save import kill_at_random_times
+from bench.drivers.kill_during_save import kill_at_random_times
 
 
 def test_twenty_kills_during_saves_leave_nothing_torn_and_nothing_older_than_was_reported(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from bench._resident_bytes import RETURNING
+from bench.drivers.resident_bytes import RETURNING
 from tests.local import train_loaded
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from bench._two_agent_job import StepLog
+from bench.drivers.two_agent_job import StepLog
 
 
 def test_steps_belong_to_the_group_that_was_told_of_last() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench._cluster_runs import active_pods
-from bench.recovery_cluster import FAULTS, PARTS
+from bench.drivers.cluster_runs import active_pods
+from bench.measurements.recovery_cluster import FAULTS, PARTS
 
 
 def pod(name: str, phase: str, **metadata: Any) -> dict[str, Any]:

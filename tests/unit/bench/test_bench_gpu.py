@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench import gpu
-from bench._gpu.check_report import Bench, CheckReport
-from bench._gpu.check_runner import ROOT, run_all, run_check
-from bench._gpu.registry import BUDGET_SECONDS, CHECKS, Check
+from bench.gpu_checks.check_report import Bench, CheckReport
+from bench.gpu_checks.check_runner import ROOT, run_all, run_check
+from bench.gpu_checks.registry import BUDGET_SECONDS, CHECKS, Check
+from bench.measurements import gpu
 
 HOLDS = {"what": "a thing", "figure": 1.0, "bar": 1.0, "holds": True, "relation": ">="}
 BREAKS = HOLDS | {"what": "another thing", "holds": False, "figure": 0.0}
@@ -142,7 +142,7 @@ def test_the_budget_and_the_limits_leave_ten_minutes() -> None:
     assert BUDGET_SECONDS < 600
     assert [check.letter for check in CHECKS] == list("ACFDHIEJKGLBM")
     assert all(check.limit_seconds <= 120 for check in CHECKS)
-    assert all((ROOT / "bench" / "_gpu" / f"{check.module}.py").is_file() for check in CHECKS)
+    assert all((ROOT / "bench" / "gpu_checks" / f"{check.module}.py").is_file() for check in CHECKS)
 
 
 def command(tmp_path: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:

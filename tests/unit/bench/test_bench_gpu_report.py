@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench._gpu import report
-from bench._gpu.registry import CHECKS
-from bench._gpu.report import BEGIN, END, InvalidReport, load_results, merge_reports, table_of, with_table
+from bench.gpu_checks import report
+from bench.gpu_checks.registry import CHECKS
+from bench.gpu_checks.report import BEGIN, END, InvalidReport, load_results, merge_reports, table_of, with_table
 
 BAR = {"what": "step | over one by hand", "figure": 1.0123456, "bar": 1.02, "holds": True, "relation": "<="}
 MACHINE = {"gpu": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "cuda": "13.0", "nccl": "2.28.9"}
@@ -128,7 +128,7 @@ def test_the_command_stores_a_report_and_refuses_one_of_a_rehearsal(
 
 
 def test_a_file_that_is_missing_is_named() -> None:
-    command = [sys.executable, "-m", "bench._gpu.report", "/nonexistent/report.json"]
+    command = [sys.executable, "-m", "bench.gpu_checks.report", "/nonexistent/report.json"]
     done = subprocess.run(command, cwd=report.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "/nonexistent/report.json" in done.stderr

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench._elastic_epoch import SAMPLES, account, committed_samples
-from bench._workload import WORKLOADS, Clock, Timed, mean_loss
+from bench.workloads.elastic_epoch import SAMPLES, account, committed_samples
+from bench.workloads.overhead_workload import WORKLOADS, Clock, Timed, mean_loss
 
 
 def test_an_account_tells_lost_from_repeated() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench._gpt_steps import Size, estimate_memory, train
-from bench._live_bytes import peak_bytes
+from bench.drivers.live_bytes import peak_bytes
+from bench.workloads.gpt_steps import Size, estimate_memory, train
 from kubectl_ddp.plan.recomputation import ALL, CHEAP, Recomputation
 
 SMALL = {"layers": 3, "width": 128, "heads": 2, "window": 64}

@@ -1,0 +1,1 @@
+"""Starting, watching and harming the processes, jobs and pods that are measured."""

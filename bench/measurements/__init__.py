@@ -1,0 +1,1 @@
+"""One measurement per module: what it takes, its bars."""

@@ -1,0 +1,1 @@
+"""Training loops and tasks that measurements run."""
