@@ -52,7 +52,7 @@ clients: $(CLIENTS:%=build/clients/%/.ready) ## Put versions of the Kubernetes c
 tools: build/tools/.ready ## Put Helm 3, Helm 4 and kubectl in build/tools, for tests of charts and manifests
 
 charts: $(READY) ## Pack the charts in dist/; the same commit makes the same bytes
-	@$(BIN)/python -m release charts
+	@$(BIN)/python -m tools.release charts
 
 lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff check .
@@ -83,13 +83,13 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m kubectl_ddp.rbac.reference > docs/rights.md
 	@$(BIN)/python -m kubectl_ddp.rbac.roles > charts/ddp-platform/files/roles.yaml
 	@$(BIN)/python -m kubectl_ddp.rbac.role_reference > docs/rbac.md
-	@$(BIN)/python -m kubectl_ddp.examples manifests/examples
+	@$(BIN)/python -m tools.examples manifests/examples
 	@$(BIN)/python -m kubectl_ddp.chart charts/ddp-job
-	@$(BIN)/python -m charts.dashboards charts/ddp-platform/files/dashboards
-	@$(BIN)/python -m charts.readme $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
+	@$(BIN)/python -m tools.dashboards charts/ddp-platform/files/dashboards
+	@$(BIN)/python -m tools.chart_readme $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed
-	@$(BIN)/python -m release manifests
+	@$(BIN)/python -m tools.release manifests
 
 image: ## Build the trainer image, target cpu: make image TORCH_INDEX=<index of torch's CPU builds>
 	@test -n "$(BUILD)" || { echo "make image: none of docker, podman and buildah is installed; install one of them." >&2; exit 1; }
@@ -97,16 +97,16 @@ image: ## Build the trainer image, target cpu: make image TORCH_INDEX=<index of 
 
 lock: $(READY) $(RELEASE)/.ready ## Pin what is installed in .venv as constraints.txt, and write locks/ with digests
 	@$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^pip==' > constraints.txt
-	@TORCH_INDEX="$(TORCH_INDEX)" $(RELEASE)/bin/python -m release lock
+	@TORCH_INDEX="$(TORCH_INDEX)" $(RELEASE)/bin/python -m tools.release lock
 
 release-check: $(RELEASE)/.ready ## Build wheel, source and charts twice, install the wheel, and say what disagrees
-	@PYTHON_IMAGE="$(PYTHON_IMAGE)" $(RELEASE)/bin/python -m release check
+	@PYTHON_IMAGE="$(PYTHON_IMAGE)" $(RELEASE)/bin/python -m tools.release check
 
 sbom: $(RELEASE)/.ready ## Write what is inside wheel and images to dist/, as CycloneDX, after `make release-check`
-	@$(RELEASE)/bin/python -m release sbom
+	@$(RELEASE)/bin/python -m tools.release sbom
 
-checkov: $(SCAN)/.ready $(READY) build/tools/.ready ## Have checkov look at every object of charts, overlays and examples; scan/skips.toml says what is left out
-	@$(BIN)/python -m scan $(SCAN)/bin/checkov
+checkov: $(SCAN)/.ready $(READY) build/tools/.ready ## Have checkov look at every object of charts, overlays and examples; tools/scan/skips.toml says what is left out
+	@$(BIN)/python -m tools.scan $(SCAN)/bin/checkov
 
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from charts.readme import resolved
 from tests.helm import Helm, Object
+from tools.chart_readme import resolved
 
 ABSENT: Final = "<nothing>"
 """Stands for an object, or a field of one, that is not there."""

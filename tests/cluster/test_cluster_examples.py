@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.examples import targets
 from kubectl_ddp.kube.job_kinds import ROOTS
 from tests.cluster.live_cluster import Namespace, until
 from tests.examples import RUN_ANYWHERE
+from tools.examples import targets
 
 
 @pytest.mark.timeout(600)

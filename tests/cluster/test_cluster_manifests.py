@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.examples import RENDERED
 from kubectl_ddp.values.engine import Engine
-from release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
 from tests.cluster.live_cluster import Namespace
 from tests.helm import HOW, program
+from tools.examples import RENDERED
+from tools.release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from charts.dashboards import promql
-from charts.dashboards.__main__ import files
 from ddp_trainer.metrics.families.family import Kind
 from ddp_trainer.metrics.families.registry import FAMILIES
 from tests.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
 from tests.helm import ROOT, Helm, Object
 from tests.render.dashboard_history import GPUS
 from tests.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
+from tools.dashboards import promql
+from tools.dashboards.__main__ import files
 
 OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS, "DCGM's exporter, where there is one")
 """Metrics that are not in our catalogue, each with its source."""

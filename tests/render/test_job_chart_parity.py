@@ -15,7 +15,6 @@ from ddp_trainer.common.constants import FIELD_MANAGER, SECRET_KEY, Annotation, 
 from kubectl_ddp.chart.constants import RENDERED
 from kubectl_ddp.chart.keys import CHARTS_OWN, keys
 from kubectl_ddp.errors import DdpError, PreflightFailed
-from kubectl_ddp.examples import JOB_FILE, targets
 from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
@@ -44,6 +43,7 @@ from tests.job_values import (
 )
 from tests.namespace_presets import SHARED, SOUND, UNREADABLE, chart_that_knows_them
 from tests.rendered import templates, without_secret
+from tools.examples import JOB_FILE, targets
 
 CHART: Final = CHARTS / "ddp-job"
 EXAMPLES: Final = ROOT / "manifests" / "examples"

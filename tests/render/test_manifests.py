@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from release import manifests
-from release.errors import CannotRelease
-from release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, difference, render_objects
 from tests.helm import HOW, Helm, program
+from tools.release import manifests
+from tools.release.errors import CannotRelease
+from tools.release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, difference, render_objects
 
 KUSTOMIZATIONS = sorted(MANIFESTS.glob("**/kustomization.yaml"))
 Objects = dict[Key, Object]

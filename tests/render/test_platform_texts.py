@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from charts.readme import resolved
 from tests.chart_values import put
 from tests.helm import CHARTS, Helm
 from tests.render.platform_values import KUEUE, WITH_QUEUES
+from tools.chart_readme import resolved
 
 PLATFORM: Final = CHARTS / "ddp-platform"
 SCHEMA: Final = json.loads((PLATFORM / "values.schema.json").read_text())

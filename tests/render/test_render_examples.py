@@ -13,7 +13,6 @@ import yaml
 
 from ddp_trainer.common.constants import SECRET_KEY, Label
 from ddp_trainer.train.cli import parse
-from kubectl_ddp.examples import JOB_FILE, RENDERED, main, render_objects, targets
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_file import read
@@ -21,6 +20,7 @@ from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.serialization import API_VERSION
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.quantity import Nodes
+from tools.examples import JOB_FILE, RENDERED, main, render_objects, targets
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "manifests" / "examples"

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 import yaml
 
-from scan.objects import EVERYTHING, SERVES
 from tests.helm import CHARTS, Helm
+from tools.scan.objects import EVERYTHING, SERVES
 
 MAKE_NOTHING: Final = {"NOTES.txt", "validate.yaml"}
 """Words for people, and a check."""
@@ -33,4 +33,4 @@ def test_every_template_of_a_chart_is_looked_at(helm: Helm, chart: Path) -> None
         for path in (chart / "templates").rglob("*")
         if path.is_file() and not path.name.startswith("_") and path.name not in MAKE_NOTHING
     }
-    assert templates - scanned(helm, chart) == set(), "give scan/objects.py values that make something of these"
+    assert templates - scanned(helm, chart) == set(), "give tools/scan/objects.py values that make something of these"

@@ -1,0 +1,36 @@
+"""What ``make checkov`` looks at, and what it leaves out."""
+
+from __future__ import annotations
+
+from tests.policy_cases import CASES, KINDS
+from tools.scan.skips import Failure, Skip, judge, read
+from tools.scan.unwrap import unwrapped
+
+POD = Failure("CKV_K8S_16", "no privileged containers", "Job/a-worker", "examples")
+
+
+def test_pods_of_custom_resources_become_jobs_that_are_looked_at() -> None:
+    [case] = [each for each in CASES if each.name == "privileged"]
+    for kind in KINDS:
+        found = list(unwrapped([kind.of(case)]))
+        seen = [item for item in found if item["kind"] in {"Pod", "Job", "CronJob"}]
+        assert len(seen) == 1, kind.plural
+        assert "'privileged': True" in str(seen)
+        assert {item["metadata"]["namespace"] for item in seen} == {"training"}
+
+
+def test_what_stands_in_no_namespace_is_put_into_none() -> None:
+    roles = [{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "a"}}]
+    assert list(unwrapped(roles)) == roles
+
+
+def test_a_failure_without_a_reason_and_a_reason_without_a_failure_are_wrong() -> None:
+    covering = Skip("CKV_K8S_16", "Job/a-.*", "so")
+    assert judge([POD], [covering]) == []
+    assert judge([POD], []) == ["CKV_K8S_16 (no privileged containers): Job/a-worker in examples"]
+    assert "meets nothing" in judge([POD], [covering, Skip("CKV_K8S_16", "Job/b", "so")])[0]
+    assert "has no reason" in judge([POD], [Skip("CKV_K8S_16", "Job/a-.*", "")])[0]
+
+
+def test_every_row_of_the_file_has_a_reason_in_a_sentence() -> None:
+    assert all(skip.reason.endswith(".") and len(skip.reason.split()) >= 4 for skip in read())

@@ -1,0 +1,1 @@
+"""Writers and checks that the Makefile calls; no package contains them."""

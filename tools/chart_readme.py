@@ -1,0 +1,163 @@
+"""``python -m tools.chart_readme CHART...``: the table of values in a chart's README, from values.yaml and its schema.
+
+A key is described by the comment above it that begins with ``# --``; what an item of a list holds is described in
+values.schema.json, which also says what a value may be. The table stands between two markers, and the rest of the
+README is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+BEGIN: Final = "<!-- Values: written by `make docs`; a test keeps them in step. -->"
+END: Final = "<!-- End of values. -->"
+LONGEST: Final = 60
+"""Characters of a default that are still read in a table."""
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One value."""
+
+    key: str
+    """Dotted; what an item of a list holds as ``namespaces[].name``, of a map as ``presets.*.summary``."""
+    default: str
+    """As JSON, where it is short; empty for what is in an item."""
+    may_be: str
+    description: str
+
+    def __str__(self) -> str:
+        default = f"`{self.default}`" if self.default else ""
+        cells = (f"`{self.key}`", default, self.may_be, self.description)
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("  ", " ")
+
+
+def main() -> None:
+    """Write the tables again."""
+    for chart in sys.argv[1:]:
+        readme = Path(chart) / "README.md"
+        readme.write_text(updated(Path(chart)), encoding="utf-8")
+
+
+def updated(chart: Path) -> str:
+    """The README with the table as it should be. Raises ValueError where it has no place for one."""
+    text = (chart / "README.md").read_text(encoding="utf-8")
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{chart}/README.md has no place for the table: write the lines {BEGIN!r} and {END!r}.")
+    lines = ["| Value | Default | May be | What it does |", "|---|---|---|---|", *map(str, rows(chart))]
+    return "\n".join([head + begin, *lines, end + tail])
+
+
+def rows(chart: Path) -> list[Row]:
+    """Every value of the chart, in the order of values.yaml."""
+    schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
+    text = (chart / "values.yaml").read_text(encoding="utf-8")
+    defaults = yaml.safe_load(text)
+    found: list[Row] = []
+    for key, description in comments(text).items():
+        node = at(schema, key)
+        default = json.dumps(_at(defaults, key), ensure_ascii=False)
+        default = default if len(default) <= LONGEST else "see values.yaml"
+        found.append(Row(key, default, _may_be(schema, node), description))
+        found += _inside(schema, key, node)
+    return found
+
+
+def comments(text: str) -> dict[str, str]:
+    """Dotted key to what the comment above it says, for every key that has one which begins with two dashes."""
+    found: dict[str, str] = {}
+    words: list[str] = []
+    path: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if begun := re.match(r"\s*# -- (.*)", line):
+            words = [begun[1]]
+        elif words and (more := re.match(r"\s*# (.*)", line)):
+            words.append(more[1])
+        elif key := re.match(r"(\s*)([A-Za-z][A-Za-z0-9]*):", line):
+            path = [*((indent, name) for indent, name in path if indent < len(key[1])), (len(key[1]), key[2])]
+            if words:
+                found[".".join(name for _, name in path)] = " ".join(words)
+            words = []
+        else:
+            words = []
+    return found
+
+
+def at(schema: Schema, key: str) -> Schema:
+    """What the schema says of a dotted key. Raises KeyError where it does not know it."""
+    node: Schema = schema
+    for name in key.split("."):
+        node = resolved(schema, resolved(schema, node)["properties"][name])
+    return node
+
+
+def resolved(schema: Schema, node: Schema) -> Schema:
+    """The node that a reference leads to; what is said beside the reference wins."""
+    if "$ref" in node:
+        return resolved(schema, schema["definitions"][node["$ref"].rpartition("/")[2]])
+    if "allOf" in node and len(node["allOf"]) == 1:
+        return {**resolved(schema, node["allOf"][0]), **{name: node[name] for name in node if name != "allOf"}}
+    return node
+
+
+def _at(values: Any, key: str) -> Any:
+    for name in key.split("."):
+        values = values[name]
+    return values
+
+
+def _inside(schema: Schema, key: str, node: Schema) -> Iterator[Row]:
+    """What an item of a list or of a map holds."""
+    for below, item in _items(schema, key, node):
+        for name, each in item.get("properties", {}).items():
+            inner = resolved(schema, each)
+            if "description" in each:
+                yield Row(f"{below}.{name}", "", _may_be(schema, inner), each["description"])
+            yield from _inside(schema, f"{below}.{name}", inner)
+
+
+def _items(schema: Schema, key: str, node: Schema) -> Iterator[tuple[str, Schema]]:
+    if isinstance(node.get("items"), dict):
+        yield f"{key}[]", resolved(schema, node["items"])
+    if isinstance(node.get("additionalProperties"), dict):
+        yield f"{key}.*", resolved(schema, node["additionalProperties"])
+    elif "[]" in key or "*" in key:
+        yield key, {"properties": node.get("properties", {})}
+
+
+def _may_be(schema: Schema, node: Schema) -> str:
+    """What a value may be, for a person."""
+    if "enum" in node:
+        return ", ".join(f"`{json.dumps(each).strip(chr(34))}`" for each in node["enum"])
+    kinds = node.get("type", "object")
+    words = [_kind(schema, kind, node) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    return " or ".join(words)
+
+
+def _kind(schema: Schema, kind: str, node: Schema) -> str:
+    match kind:
+        case "boolean":
+            return "`true`, `false`"
+        case "integer" if "maximum" in node:
+            return f"{node['minimum']} to {node['maximum']}"
+        case "array" if isinstance(node.get("items"), dict):
+            of = resolved(schema, node["items"]).get("type", "object")
+            return f"list of {'maps' if of == 'object' else 'texts'}"
+        case _:
+            return {"string": "text", "object": "map", "array": "list", "integer": "whole number"}.get(kind, kind)
+
+
+if __name__ == "__main__":
+    main()

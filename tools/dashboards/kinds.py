@@ -1,0 +1,326 @@
+"""The kinds of panels that the dashboards use, each with the look that all of its kind share.
+
+Colours are named as Grafana's palette names them, so that each theme, light or dark, takes its own shade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, Unpack
+
+from tools.dashboards.panel import Json, Panel, Query
+
+Steps = Mapping[float | None, str]
+"""From which value on which colour; ``None`` is from below all others."""
+NEUTRAL: Final[Steps] = {None: "text"}
+"""No colour says that a number is good or bad."""
+ALL_BLUE: Final[Steps] = {None: "blue"}
+NEVER: Final[Mapping[str, bool]] = {}
+
+
+class Shown(TypedDict, total=False):
+    """How numbers are shown, in Grafana's words for it, and which lines or columns are shown otherwise."""
+
+    min: float
+    max: float
+    decimals: int
+    noValue: str
+    """What stands there where Prometheus has nothing."""
+    links: Sequence[Json]
+    """Where a number leads to."""
+    colours: Mapping[str, str]
+    """Of lines that always have the same one, by name."""
+    overrides: Sequence[Json]
+
+
+def stat(
+    title: str,
+    question: str,
+    *queries: Query,
+    unit: str,
+    steps: Steps = NEUTRAL,
+    width: int = 4,
+    text: str = "auto",
+    **shown: Unpack[Shown],
+) -> Panel:
+    """A number to be read from across the room, coloured where it should not be so; ``text`` is what is written: its
+    ``value``, its ``name`` or both.
+    """
+    return Panel(
+        kind="stat",
+        title=title,
+        question=question,
+        queries=queries,
+        width=width,
+        height=4,
+        defaults=_defaults(unit, steps, shown),
+        overrides=_overrides(shown),
+        options={
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "colorMode": "value" if steps != NEUTRAL else "none",
+            "graphMode": "none",
+            "textMode": text,
+            "justifyMode": "auto",
+            "percentChangeColorMode": "standard",
+            "showPercentChange": False,
+            "orientation": "auto",
+            "wideLayout": True,
+        },
+    )
+
+
+def lines(
+    title: str,
+    question: str,
+    *queries: Query,
+    unit: str,
+    steps: Steps = NEUTRAL,
+    width: int = 12,
+    is_stacked: bool = False,
+    from_zero: bool = True,
+    **shown: Unpack[Shown],
+) -> Panel:
+    """Numbers over time; ``steps`` are drawn as dashed lines across."""
+    custom: Json = {
+        "drawStyle": "line",
+        "lineWidth": 1,
+        "fillOpacity": 70 if is_stacked else 0,
+        "showPoints": "never",
+        "spanNulls": False,
+        "stacking": {"mode": "normal" if is_stacked else "none", "group": "A"},
+        "thresholdsStyle": {"mode": "off" if steps == NEUTRAL else "dashed"},
+    }
+    custom |= {"axisSoftMin": 0} if from_zero else {}
+    defaults = _defaults(unit, steps, shown) | {"custom": custom}
+    return _over_time(title, question, queries, width, defaults, _overrides(shown))
+
+
+def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12, **shown: Unpack[Shown]) -> Panel:
+    """What happened in each interval, stacked."""
+    custom: Json = {
+        "drawStyle": "bars",
+        "lineWidth": 1,
+        "fillOpacity": 80,
+        "showPoints": "never",
+        "stacking": {"mode": "normal", "group": "A"},
+        "axisSoftMin": 0,
+    }
+    defaults = _defaults(unit, NEUTRAL, shown) | {"custom": custom}
+    return _over_time(title, question, queries, width, defaults, _overrides(shown))
+
+
+def shares(
+    title: str,
+    question: str,
+    *queries: Query,
+    unit: str,
+    steps: Steps = ALL_BLUE,
+    width: int = 12,
+    **shown: Unpack[Shown],
+) -> Panel:
+    """One bar for each thing at the end of the range, in the order in which the queries have them."""
+    return Panel(
+        kind="bargauge",
+        title=title,
+        question=question,
+        queries=queries,
+        width=width,
+        height=8,
+        defaults=_defaults(unit, steps, shown) | {"min": 0},
+        overrides=_overrides(shown),
+        options={
+            "displayMode": "basic",
+            "orientation": "horizontal",
+            "valueMode": "color",
+            "namePlacement": "left",
+            "showUnfilled": True,
+            "sizing": "auto",
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
+            "minVizHeight": 16,
+            "minVizWidth": 8,
+            "maxVizHeight": 24,
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        },
+    )
+
+
+def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, str], width: int = 12) -> Panel:
+    """When which of several states held; each query is 1 while it does."""
+    words = {"0": {"text": " ", "color": "transparent", "index": 0}, "1": {"text": " ", "index": 1}}
+    return Panel(
+        kind="state-timeline",
+        title=title,
+        question=question,
+        queries=queries,
+        width=width,
+        height=8,
+        defaults={
+            "unit": "none",
+            "mappings": [{"type": "value", "options": words}],
+            "custom": {"lineWidth": 0, "fillOpacity": 80},
+            "thresholds": _thresholds({None: "transparent", 1: "blue"}),
+            "color": {"mode": "thresholds"},
+        },
+        overrides=tuple(
+            _override(name, {"thresholds": _thresholds({None: "transparent", 1: colour})})
+            for name, colour in colours.items()
+        ),
+        options={
+            "showValue": "never",
+            "rowHeight": 0.8,
+            "mergeValues": True,
+            "alignValue": "left",
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
+            "tooltip": {"mode": "single", "sort": "none"},
+        },
+    )
+
+
+def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, **shown: Unpack[Shown]) -> Panel:
+    """A cell for each thing and moment, coloured by its number."""
+    return Panel(
+        kind="status-history",
+        title=title,
+        question=question,
+        queries=queries,
+        width=24,
+        height=10,
+        defaults=_defaults(unit, steps, shown) | {"custom": {"lineWidth": 0, "fillOpacity": 80}},
+        options={
+            "showValue": "never",
+            "rowHeight": 0.9,
+            "colWidth": 0.95,
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "tooltip": {"mode": "single", "sort": "none"},
+        },
+    )
+
+
+def table(
+    title: str,
+    question: str,
+    *queries: Query,
+    columns: Mapping[str, str],
+    sort: Mapping[str, bool] = NEVER,
+    width: int = 24,
+    height: int = 10,
+    overrides: Sequence[Json] = (),
+) -> Panel:
+    """A row for each thing.
+
+    Args:
+        title: Above it.
+        question: What it answers.
+        queries: Each gives the column of its values, and their labels give the others.
+        columns: What is shown, in this order, each with its heading: a label, or for the values of a query ``Value #A``
+            by its letter.
+        sort: By which headings, and whether from the top down.
+        width: Of 24 columns of the page.
+        height: In units of the page.
+        overrides: How single columns are shown; see :func:`column`.
+    """
+    order = {name: place for place, name in enumerate(columns)}
+    return Panel(
+        kind="table",
+        title=title,
+        question=question,
+        queries=queries,
+        width=width,
+        height=height,
+        defaults=_defaults("none", NEUTRAL, {})
+        | {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True}},
+        overrides=tuple(overrides),
+        options={
+            "showHeader": True,
+            "frameIndex": 0,
+            "cellHeight": "sm",
+            "sortBy": [{"displayName": heading, "desc": desc} for heading, desc in sort.items()],
+        },
+        transformations=(
+            {"id": "merge", "options": {}},
+            {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
+            {"id": "organize", "options": {"indexByName": order, "renameByName": dict(columns), "excludeByName": {}}},
+        ),
+    )
+
+
+def column(heading: str, *, unit: str = "", steps: Steps | None = None, links: Iterable[Json] = ()) -> Json:
+    """How one column of a table, or one line of a graph, is shown; ``steps`` colour its text."""
+    properties: Json = {}
+    if unit:
+        properties["unit"] = unit
+    if steps is not None:
+        properties |= {"thresholds": _thresholds(steps), "custom.cellOptions": {"type": "color-text"}}
+        properties |= {"color": {"mode": "thresholds"}}
+    if links:
+        properties["links"] = list(links)
+    return _override(heading, properties)
+
+
+def dashed(name: str) -> Json:
+    """Draw a line as what another is compared with."""
+    return _override(
+        name,
+        {
+            "custom.lineStyle": {"fill": "dash", "dash": [8, 6]},
+            "custom.fillOpacity": 0,
+            "color": {"mode": "fixed", "fixedColor": "text"},
+        },
+    )
+
+
+def on_the_right(name: str, unit: str) -> Json:
+    """Give a line of another unit an axis of its own."""
+    return _override(name, {"custom.axisPlacement": "right", "unit": unit})
+
+
+def _over_time(
+    title: str,
+    question: str,
+    queries: tuple[Query, ...],
+    width: int,
+    defaults: Json,
+    overrides: tuple[Json, ...],
+) -> Panel:
+    return Panel(
+        kind="timeseries",
+        title=title,
+        question=question,
+        queries=queries,
+        width=width,
+        height=8,
+        defaults=defaults | {"color": {"mode": "palette-classic-by-name"}},
+        overrides=overrides,
+        options={
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+    )
+
+
+def _defaults(unit: str, steps: Steps, shown: Shown) -> Json:
+    """Raises TypeError for a word that is none of :class:`Shown`'s."""
+    if unknown := shown.keys() - Shown.__annotations__.keys():
+        raise TypeError(f"A panel takes no {', '.join(sorted(unknown))}.")
+    found: Json = {"unit": unit, "thresholds": _thresholds(steps), "color": {"mode": "thresholds"}, "mappings": []}
+    return found | {name: value for name, value in shown.items() if name not in {"colours", "overrides"}}
+
+
+def _thresholds(steps: Steps) -> Json:
+    return {"mode": "absolute", "steps": [{"value": value, "color": colour} for value, colour in steps.items()]}
+
+
+def _overrides(shown: Shown) -> tuple[Json, ...]:
+    """Those that are given, and one for each line that always has the same colour."""
+    fixed = (
+        _override(name, {"color": {"mode": "fixed", "fixedColor": colour}})
+        for name, colour in shown.get("colours", {}).items()
+    )
+    return (*fixed, *shown.get("overrides", ()))
+
+
+def _override(name: str, properties: Mapping[str, Any]) -> Json:
+    return {
+        "matcher": {"id": "byName", "options": name},
+        "properties": [{"id": key, "value": value} for key, value in properties.items()],
+    }

@@ -1,0 +1,199 @@
+"""Ranks: which rank of a job is slow, silent or short of something, and where it runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tools.dashboards.choices import A_JOB, MARKS, RANKS, SOME_RANKS, to_rank
+from tools.dashboards.devices import DRIVER, GPU, HOST, SILICON
+from tools.dashboards.kinds import cells, column, lines, shares, table
+from tools.dashboards.panel import Dashboard, Query, Row
+from tools.dashboards.promql import among_most
+
+_POD: Final = "pod, node"
+_PLACE: Final = "rank, pod, node"
+_PHASES: Final = "sum by (rank, phase) (rate(ddp_step_phase_seconds_total{%s}[5m]))"
+
+_STRAGGLER: Final = "ddp_job_rank:ddp_straggler:ratio5m"
+_ENQUEUED: Final = "ddp_collective_last_enqueued_sequence"
+_BEGUN: Final = f"max by (process_group, {_PLACE}) ({_ENQUEUED}{{<rank>}})"
+_AHEAD: Final = f"max by (process_group) ({_ENQUEUED}{{<job>}})"
+_BEHIND: Final = f"topk(50, ({_AHEAD} > 0) - on (process_group) group_right () {_BEGUN})"
+_THOSE_BEHIND: Final = f"and on (process_group, {_PLACE}) {_BEHIND}"
+
+
+def _placed(expression: str) -> str:
+    """A number of each rank, with where the rank runs."""
+    return (
+        f"({expression}) * on (namespace, ddp_job, rank) group_left (pod, node, device_name, gpu_uuid)"
+        " topk by (namespace, ddp_job, rank) (1, ddp_rank_info{<job>})"
+    )
+
+
+SLOW: Final = Row(
+    "Who is slow?",
+    (
+        table(
+            "Stragglers",
+            "Which rank do the others wait for, and where is it? How long it is busy itself in a step, over that of the"
+            " middle rank. Under DDP all ranks take equally long for a step; this tells them apart.",
+            Query(_placed(f"topk(20, {_STRAGGLER}{{<rank>}})"), table=True),
+            Query(
+                _placed(f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"),
+                table=True,
+            ),
+            columns={
+                "rank": "Rank",
+                "Value #A": "Against the middle rank",
+                "Value #B": "Busy in a step",
+                "pod": "Pod",
+                "node": "Node",
+                "device_name": "Device",
+                "gpu_uuid": "GPU",
+            },
+            sort={"Against the middle rank": True},
+            overrides=(
+                column("Rank", links=[to_rank("${__value.raw}")]),
+                column("Against the middle rank", unit="short", steps={None: "green", 1.15: "orange", 1.5: "red"}),
+                column("Busy in a step", unit="s"),
+            ),
+        ),
+        cells(
+            "Against the middle rank, over time",
+            "Is it always the same rank, all of one machine, or now this and now that? The 24 that were slowest.",
+            Query(
+                f"max by (rank) ({_STRAGGLER}{{<rank>}}) and on (rank)"
+                f" topk(24, max by (rank) (max_over_time({_STRAGGLER}{{<rank>}}[$__range] @ end())))",
+                "rank {{rank}}",
+            ),
+            unit="none",
+            decimals=2,
+            steps={None: "green", 1.05: "light-yellow", 1.15: "orange", 1.5: "red"},
+        ),
+        shares(
+            "Parts of a step, against the median of all ranks",
+            "Which part makes which rank slow? 2 is twice the median of all ranks. The rank that others wait for is low"
+            " in comm_exposed: it comes last.",
+            Query(
+                f"topk(16, {_PHASES % '<rank>'} / on (phase) group_left ()"
+                f" (quantile by (phase) (0.5, {_PHASES % '<job>'}) > 0))",
+                "rank {{rank}}: {{phase}}",
+                now=True,
+            ),
+            unit="none",
+            decimals=2,
+            steps={None: "green", 1.15: "orange", 1.5: "red"},
+            links=[to_rank("${__field.labels.rank}")],
+        ),
+        lines(
+            "Steps a second, by rank",
+            "Do all ranks step alike? Under DDP they must, unless ranks train alone for a while.",
+            Query(
+                among_most("max by (rank) (rate(ddp_steps_total{<rank>}[$__rate_interval]<at>))"),
+                "rank {{rank}}",
+            ),
+            unit="none",
+        ),
+    ),
+)
+
+SILENT: Final = Row(
+    "Who is silent, and where is it?",
+    (
+        table(
+            "Ranks",
+            "Where does each rank run, and when did it step last? Sorted by silence. Stopped: SIGSTOP, a debugger, or a"
+            " disk or driver that does not answer.",
+            Query(f"max by ({_PLACE}, local_rank, node_rank, backend, device) (ddp_rank_info{{<rank>}})", table=True),
+            Query(f"max by ({_PLACE}) (ddp_rank_up{{<rank>}})", table=True),
+            Query(f"max by ({_PLACE}) (ddp_rank_stopped{{<rank>}})", table=True),
+            Query(f"time() - max by ({_PLACE}) (ddp_last_step_timestamp_seconds{{<rank>}})", table=True),
+            Query(f"max by ({_PLACE}) (ddp_step{{<rank>}})", table=True),
+            Query(f"time() - max by ({_PLACE}) (ddp_rank_start_time_seconds{{<rank>}})", table=True),
+            Query(f"max by ({_PLACE}) (ddp_rank_pid{{<rank>}})", table=True),
+            columns={
+                "rank": "Rank",
+                "pod": "Pod",
+                "node": "Node",
+                "local_rank": "Local rank",
+                "device": "Device",
+                "Value #B": "Up",
+                "Value #C": "Stopped",
+                "Value #D": "Silent for",
+                "Value #E": "Step",
+                "Value #F": "Age",
+                "Value #G": "Process",
+            },
+            sort={"Silent for": True},
+            overrides=(
+                column("Rank", links=[to_rank("${__value.raw}")]),
+                column("Up", steps={None: "red", 1: "green"}),
+                column("Stopped", steps={None: "text", 1: "red"}),
+                column("Silent for", unit="s", steps={None: "green", 120: "orange", 600: "red"}),
+                column("Age", unit="s"),
+            ),
+        ),
+        table(
+            "Pods",
+            "Is it the pod? Launcher 0: nobody restarts its ranks, which are numbered from the first on. Boards left"
+            " out: ranks whose metrics cannot be read.",
+            Query(f"max by ({_POD}) (ddp_first_rank{{<job>}})", table=True),
+            Query(f"max by ({_POD}) (ddp_agent_up{{<job>}})", table=True),
+            Query(f'max by ({_POD}) (ddp_worker_group_state{{<job>, state="running"}})', table=True),
+            Query(f"max by ({_POD}) (ddp_exporter_stale_boards{{<job>}})", table=True),
+            Query(f"max by ({_POD}) (ddp_shm_used_bytes{{<job>}} / ddp_shm_size_bytes{{<job>}})", table=True),
+            columns={
+                "pod": "Pod",
+                "node": "Node",
+                "Value #A": "First rank",
+                "Value #B": "Launcher",
+                "Value #C": "Runs",
+                "Value #D": "Boards left out",
+                "Value #E": "Shared memory",
+            },
+            sort={"First rank": False},
+            overrides=(
+                column("Launcher", steps={None: "red", 1: "green"}),
+                column("Runs", steps={None: "orange", 1: "green"}),
+                column("Boards left out", steps={None: "text", 1: "orange"}),
+                column("Shared memory", unit="percentunit", steps={None: "text", 0.9: "red"}),
+            ),
+            width=12,
+        ),
+        table(
+            "Position in collectives",
+            "When nothing moves: who did not enter the collective that the others wait in? The rank that is behind;"
+            " `kubectl ddp hang` shows its stack. The 50 that are furthest behind.",
+            Query(_BEHIND, table=True),
+            Query(f"{_BEGUN} {_THOSE_BEHIND}", table=True),
+            Query(
+                f"max by (process_group, {_PLACE}) (ddp_collective_last_completed_sequence{{<rank>}}) {_THOSE_BEHIND}",
+                table=True,
+            ),
+            columns={
+                "process_group": "Process group",
+                "rank": "Rank",
+                "pod": "Pod",
+                "node": "Node",
+                "Value #A": "Behind by",
+                "Value #B": "Begun",
+                "Value #C": "Completed",
+            },
+            sort={"Behind by": True},
+            overrides=(
+                column("Rank", links=[to_rank("${__value.raw}")]),
+                column("Behind by", steps={None: "green", 1: "orange", 10: "red"}),
+            ),
+            width=12,
+        ),
+    ),
+)
+
+DASHBOARD: Final = Dashboard(
+    uid=RANKS,
+    title="Training: ranks",
+    description="The ranks of one job: which is slow, which is silent, where it runs, and what it lacks.",
+    rows=(SLOW, SILENT, HOST, GPU, DRIVER, SILICON),
+    variables=(*A_JOB, SOME_RANKS),
+    annotations=MARKS,
+)

@@ -1,0 +1,87 @@
+"""Render every job file of a directory: ``python -m tools.examples manifests/examples``.
+
+``digits.ddp.yaml`` becomes ``pytorchjob/digits.yaml`` and one file for each other engine. A job file that names its
+engine becomes one file. The directory of an engine holds Kubernetes objects only, so ``kubectl apply -f`` accepts it. A
+test renders the files again and compares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kubectl_ddp.code.script import read_script
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.render import render
+from kubectl_ddp.render.objects import placeholder_run_id
+from kubectl_ddp.render.secret import PLACEHOLDER
+from kubectl_ddp.render.text import to_yaml
+from kubectl_ddp.spec.defaults import DefaultingContext
+from kubectl_ddp.spec.job_file import read
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.program import Script
+from kubectl_ddp.version import default_image
+
+JOB_FILE: Final = ".ddp.yaml"
+RENDERED: Final[Mapping[Engine, str]] = {
+    Engine.PYTORCHJOB: "pytorchjob",
+    Engine.TRAINJOB: "trainjob",
+    Engine.JOBSET: "jobset",
+    Engine.JOB: "indexed-job",
+}
+"""Directory of each engine's objects, next to the job files."""
+
+
+def targets(job_file: Path) -> dict[Engine, Path]:
+    """Return the output file for each engine of a job file. Raises DdpError."""
+    named = _job(job_file).engine
+    stem = job_file.name.removesuffix(JOB_FILE)
+    engines = RENDERED if named is Engine.AUTO else (named,)
+    return {engine: job_file.parent / RENDERED[engine] / f"{stem}.yaml" for engine in engines}
+
+
+def render_objects(job_file: Path, engine: Engine) -> str:
+    """Render the objects of a job file, with a comment that names the source. Raises DdpError."""
+    spec = dataclasses.replace(_job(job_file), engine=engine)
+    code = None
+    if isinstance(spec.program, Script):
+        code = read_script(spec.program.path)
+        # Relative to the job file, so that the objects do not depend on the working directory.
+        spec = dataclasses.replace(spec, program=Script(code.file))
+    header = (
+        f"# Rendered from ../{job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id "
+        "here is the same each time.\n"
+        "# The Secret below is published, so it protects nothing. Replace its zeros by random digits, for example:\n"
+        f'#   sed "s/0\\{{{len(PLACEHOLDER)}\\}}/$(openssl rand -hex 32)/" {targets(job_file)[engine].name}'
+        " | kubectl apply -f -\n"
+    )
+    return header + to_yaml(render(spec, placeholder_run_id(spec, code), code=code, run_secret=PLACEHOLDER))
+
+
+def _job(job_file: Path) -> JobSpec:
+    return resolve([read(str(job_file))], DefaultingContext(image=default_image())).spec
+
+
+def main(arguments: list[str]) -> int:
+    """Write the rendered objects of every job file in a directory."""
+    if len(arguments) != 1 or not Path(arguments[0]).is_dir():
+        print("usage: python -m tools.examples DIRECTORY", file=sys.stderr)
+        return 2
+    for job_file in sorted(Path(arguments[0]).glob(f"*{JOB_FILE}")):
+        for engine, target in targets(job_file).items():
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(render_objects(job_file, engine), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except DdpError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

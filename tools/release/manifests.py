@@ -1,0 +1,239 @@
+"""``manifests/``: what the chart ddp-platform renders to, for people who have kustomize and no Helm.
+
+The base is the chart at its default values. A component, or an overlay with a ``values.yaml``, is what these values
+change: objects that they add, and a JSON patch for each object that they change. Labels and annotations that are Helm's
+own are left out, and the objects of ``helm test``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tools.release.errors import CannotRelease, call
+from tools.release.project import CHARTS, ROOT
+
+Object = dict[str, Any]
+Key = tuple[str, str, str, str]
+
+MANIFESTS: Final = ROOT / "manifests"
+CHART: Final = CHARTS / "ddp-platform"
+HOME: Final = "ddp-system"
+"""Namespace of what has no other: where documents install the chart."""
+OF_HELM: Final = ("helm.sh/chart", "helm.sh/resource-policy", "app.kubernetes.io/managed-by")
+WRITTEN: Final = "# Written by `make manifests`"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A directory whose ``values.yaml`` says what it changes."""
+
+    path: str
+    serves: tuple[str, ...] = ()
+    """What a cluster must serve for it."""
+    components: tuple[str, ...] = ()
+    """Of an overlay."""
+
+    @property
+    def directory(self) -> Path:
+        return MANIFESTS / self.path
+
+    @property
+    def values(self) -> list[Path]:
+        """Files of values that say the same, in order."""
+        own = [self.directory / "values.yaml"]
+        return [COMPONENTS[each].directory / "values.yaml" for each in self.components] + [p for p in own if p.exists()]
+
+    @property
+    def served(self) -> list[str]:
+        """What a cluster must serve for it and its components."""
+        return [*self.serves, *(api for each in self.components for api in COMPONENTS[each].serves)]
+
+
+PROMETHEUS: Final = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
+KUEUE: Final = ("kueue.x-k8s.io/v1beta2/ClusterQueue",)
+COMPONENTS: Final = {
+    "gpu": Layer("components/gpu"),
+    "rdma": Layer("components/rdma"),
+    "monitoring": Layer("components/monitoring", serves=PROMETHEUS),
+    "kueue": Layer("components/kueue", serves=KUEUE),
+    "restricted-namespace": Layer("components/restricted-namespace"),
+}
+OVERLAYS: Final = {
+    "kind": Layer("overlays/kind"),
+    "gpu": Layer("overlays/gpu", components=("gpu", "monitoring", "kueue")),
+    "production": Layer("overlays/production", components=("gpu", "monitoring", "kueue", "restricted-namespace")),
+}
+
+
+def render_objects(helm: str, values: Iterable[Path] = (), served: Iterable[str] = ()) -> dict[Key, Object]:
+    """The chart's objects with these values, without what is Helm's own, and the namespace that Helm would make."""
+    words = [word for path in values for word in ("--values", str(path))]
+    words += [f"--api-versions={api}" for api in served]
+    text = call(helm, "template", "ddp", CHART, "--namespace", HOME, *words)
+    objects = [plain(each) for each in yaml.safe_load_all(text) if each and not _is_of_test(each)]
+    if any(each["metadata"].get("namespace") == HOME for each in objects):
+        objects.insert(0, home())
+    return {key(each): each for each in objects}
+
+
+def plain(item: Object) -> Object:
+    """The object without labels and annotations that only Helm reads."""
+    metadata = dict(item["metadata"])
+    for kind in ("labels", "annotations"):
+        metadata[kind] = {name: value for name, value in metadata.get(kind, {}).items() if name not in OF_HELM}
+        if not metadata[kind]:
+            del metadata[kind]
+    return {**item, "metadata": metadata}
+
+
+def home() -> Object:
+    """What ``helm install --create-namespace`` makes, and at Pod Security "restricted": no pod of ours runs there."""
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    component = {"app.kubernetes.io/component": "namespace", "app.kubernetes.io/part-of": "ddp"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME, "labels": component | labels}}
+
+
+def key(item: Object) -> Key:
+    """Which object it is."""
+    metadata = item["metadata"]
+    return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def files(helm: str) -> dict[Path, str]:
+    """Every file that is written, below ``manifests``, and its text."""
+    base = render_objects(helm)
+    made = _resources(Path("base"), base.values())
+    made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=_names(made, Path("base")))
+    for component in COMPONENTS.values():
+        made |= _changes(component, base, render_objects(helm, component.values, component.served), "Component")
+    for overlay in OVERLAYS.values():
+        own = base
+        if (overlay.directory / "values.yaml").exists():
+            own = render_objects(helm, [overlay.directory / "values.yaml"], overlay.serves)
+        made |= _changes(overlay, base, own, "Kustomization")
+    return made
+
+
+def write(helm: str) -> Iterator[str]:
+    """Write ``manifests/`` again, but for what is not generated; a line for each directory."""
+    wanted = files(helm)
+    for directory in sorted({path.parent for path in wanted}):
+        for old in (MANIFESTS / directory).glob("*.yaml"):
+            if old.read_text(encoding="utf-8").startswith(WRITTEN):
+                old.unlink()
+        yield f"manifests/{directory}"
+    for path, text in wanted.items():
+        (MANIFESTS / path).parent.mkdir(parents=True, exist_ok=True)
+        (MANIFESTS / path).write_text(text, encoding="utf-8")
+
+
+def _is_of_test(item: Object) -> bool:
+    """Whether it is there for ``helm test``, which kustomize has not."""
+    return bool(item["metadata"]["labels"].get("app.kubernetes.io/component") == "test")
+
+
+def _resources(directory: Path, objects: Iterable[Object]) -> dict[Path, str]:
+    """A file for each component of the platform: namespaces, roles, policies."""
+    parts: dict[str, list[Object]] = {}
+    for item in objects:
+        parts.setdefault(item["metadata"]["labels"]["app.kubernetes.io/component"], []).append(item)
+    return {directory / f"{part}.yaml": _text(items) for part, items in parts.items()}
+
+
+def _changes(layer: Layer, base: Mapping[Key, Object], own: Mapping[Key, Object], kind: str) -> dict[Path, str]:
+    """The files of a layer: what its values add to the base, and what they change."""
+    directory = Path(layer.path)
+    if gone := base.keys() - own.keys():
+        raise CannotRelease(f"The values of {directory} take {sorted(gone)} away; a component only adds and changes.")
+    made = _resources(directory, [item for name, item in own.items() if name not in base])
+    patches = [
+        {"target": _target(name), "patch": _dump(operations)}
+        for name, item in own.items()
+        if name in base and (operations := list(difference(base[name], item)))
+    ]
+    made[directory / "kustomization.yaml"] = _kustomization(
+        kind,
+        resources=[*(["../../base"] if kind == "Kustomization" else []), *_names(made, directory)],
+        components=[f"../../components/{each}" for each in layer.components],
+        patches=patches,
+    )
+    return made
+
+
+def difference(old: Any, new: Any, path: str = "") -> Iterator[Object]:
+    """Operations of a JSON patch (RFC 6902) that make ``new`` of ``old``; lists are replaced as a whole."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield {"op": "replace", "path": path, "value": new}
+        return
+    for name in sorted(old.keys() | new.keys()):
+        there = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
+        if name not in new:
+            yield {"op": "remove", "path": there}
+        elif name not in old:
+            yield {"op": "add", "path": there, "value": new[name]}
+        else:
+            yield from difference(old[name], new[name], there)
+
+
+def _target(name: Key) -> Object:
+    version, kind, namespace, called = name
+    group, _, number = version.rpartition("/")
+    said = {"group": group, "version": number, "kind": kind, "name": called, "namespace": namespace}
+    return {field: value for field, value in said.items() if value}
+
+
+def _names(made: Mapping[Path, str], directory: Path) -> list[str]:
+    return sorted(path.name for path in made if path.parent == directory)
+
+
+def _kustomization(kind: str, **fields: list[Any]) -> str:
+    version = "v1alpha1" if kind == "Component" else "v1beta1"
+    said = {name: value for name, value in fields.items() if value}
+    return _text([{"apiVersion": f"kustomize.config.k8s.io/{version}", "kind": kind, **said}])
+
+
+def _text(documents: Iterable[Object]) -> str:
+    return f"{WRITTEN}, from charts/ddp-platform and values.yaml.\n" + "---\n".join(_dump(each) for each in documents)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as people write it: texts of several lines as such."""
+
+
+def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _string)
+
+
+def _dump(document: Any) -> str:
+    text: str = yaml.dump(json.loads(json.dumps(document)), Dumper=_Dumper, sort_keys=False, width=120)
+    return text
+
+
+def kustomize_build(kubectl: str, directory: Path, root: Path = MANIFESTS) -> dict[Key, Object]:
+    """What ``kubectl kustomize`` makes of a directory below ``root``, with no network and no cluster."""
+    text = call(kubectl, "kustomize", root / directory)
+    return {key(each): each for each in yaml.safe_load_all(text)}
+
+
+def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:
+    """The base and some components."""
+    with tempfile.TemporaryDirectory() as room:
+        copy = Path(room, "manifests")
+        shutil.copytree(MANIFESTS, copy)
+        chosen = Layer("overlays/chosen", components=components)
+        (copy / chosen.path).mkdir()
+        for path, text in _changes(chosen, {}, {}, "Kustomization").items():
+            (copy / path).write_text(text, encoding="utf-8")
+        return kustomize_build(kubectl, Path(chosen.path), copy)

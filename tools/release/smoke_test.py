@@ -1,0 +1,32 @@
+"""The wheel, as a user gets it: installed from its lock into a fresh environment, and asked who it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tools.release.errors import CannotRelease, call
+from tools.release.project import LOCKS, version
+
+PIP = ("--disable-pip-version-check", "--quiet")
+
+
+def install(wheel: Path, room: Path) -> Path:
+    """A virtual environment with the wheel and what its lock names, every file checked by digest; its Python."""
+    call(sys.executable, "-m", "venv", "--without-pip", room)
+    python = room / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    call(*pip, "install", *PIP, "--no-deps", "--require-hashes", "--requirement", LOCKS / "plugin.txt")
+    call(*pip, "install", *PIP, "--no-deps", wheel)
+    call(*pip, "check", *PIP)
+    return python
+
+
+def check_commands(python: Path) -> None:
+    """Raises CannotRelease where a command of the wheel does not say its version, or brought torch along."""
+    said = call(python.with_name("kubectl-ddp"), "--version")
+    if version() not in said.split():
+        raise CannotRelease(f"The installed kubectl-ddp calls itself {said.strip()!r}, and should say {version()}.")
+    call(python.with_name("ddp-launch"), "--help")
+    if list((python.parents[1] / "lib").glob("python3*/site-packages/torch")):
+        raise CannotRelease("The command line's lock brings torch, which `kubectl ddp` is to do without.")
