@@ -5,7 +5,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from tests.helm import HOW, Helm, helms
+from tests.support.helm import HOW, Helm, helms
 
 # How long an example takes is the machine's business.
 settings.register_profile("patient", settings(), deadline=None)

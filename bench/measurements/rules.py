@@ -29,8 +29,8 @@ from typing import Any, Final
 
 from bench.drivers.simulated_ranks import PODS, RANKS_OF_EACH, lines, owner_of, serve_metrics, write_history
 from bench.harness import CannotMeasure, Options, Report
-from tests.helm import Object, helms
-from tests.rule_files import groups
+from tests.support.helm import Object, helms
+from tests.support.rule_files import groups
 
 SUMMARY = "what rules and alerts over 1,000 ranks cost a real Prometheus"
 SCRAPE_SECONDS: Final = 15

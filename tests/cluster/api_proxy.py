@@ -21,7 +21,7 @@ from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
 
 from kubectl_ddp.backends.cluster.http.connection import Connection
-from tests.api_server import kubeconfig
+from tests.support.api_server import kubeconfig
 
 HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host", "accept-encoding"})
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import DdpError, NotFound
 from tests.cluster.live_cluster import Namespace, until
-from tests.helm import CHARTS, Done, Helm
+from tests.support.helm import CHARTS, Done, Helm
 
 PLATFORM: Final = CHARTS / "ddp-platform"
 COMES_AND_GOES: Final = frozenset({"events", "leases", "endpointslices", "endpoints", "nodes", "componentstatuses"})

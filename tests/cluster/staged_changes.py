@@ -11,7 +11,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.status.termination_message import workers
 from tests.cluster.live_cluster import RESTRICTED, until
 from tests.cluster.staging import IDLE, Change, Json, Staging
-from tests.rendered import worker_template
+from tests.support.rendered import worker_template
 
 # -- what is done to objects ------------------------------------------------------------------------------------------
 

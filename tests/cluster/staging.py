@@ -27,7 +27,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import Namespace, until
-from tests.rendered import store_job, worker_template
+from tests.support.rendered import store_job, worker_template
 
 Json = dict[str, Any]
 Change = Callable[[list[Json]], None]

@@ -16,7 +16,7 @@ from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.helm_release import PLATFORM, Release, release
 from tests.cluster.knocking import knock
 from tests.cluster.live_cluster import Namespace, until
-from tests.helm import Helm
+from tests.support.helm import Helm
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.live_cluster import Namespace, until
-from tests.terminals import typed_into
+from tests.support.terminals import typed_into
 
 SIZE = ("--cpu", "300m", "--memory", "512Mi", "--shm", "32Mi", "--nproc", "1")
 SCRIPT = """\

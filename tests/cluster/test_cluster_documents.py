@@ -21,7 +21,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import NotFound
 from tests.cluster.live_cluster import Namespace, until
 from tests.docs.test_documents import ROOT, blocks, typed
-from tests.helm import HOW, TOOLS, program
+from tests.support.helm import HOW, TOOLS, program
 
 
 def kubeconfig_of(space: Namespace) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.kube import job_kinds
 from tests.cluster.live_cluster import Namespace, until
-from tests.rendered import templates
+from tests.support.rendered import templates
 
 ENGINES = tuple(job_kinds.ROOTS)
 SMALL = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "128Mi", "--module", "ddp_trainer")

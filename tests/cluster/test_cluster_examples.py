@@ -9,7 +9,7 @@ import pytest
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.kube.job_kinds import ROOTS
 from tests.cluster.live_cluster import Namespace, until
-from tests.examples import RUN_ANYWHERE
+from tests.support.examples import RUN_ANYWHERE
 from tools.examples import targets
 
 

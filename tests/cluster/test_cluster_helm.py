@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.backends.cluster.http.resources import collection
 from tests.cluster.helm_release import PLATFORM, Release, everything, gone, release, submitter
 from tests.cluster.live_cluster import Namespace, until
-from tests.helm import Done, Helm
+from tests.support.helm import Done, Helm
 
 pytestmark = pytest.mark.alone
 

@@ -12,7 +12,7 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.kube import job_kinds
 from tests.cluster.live_cluster import Namespace, until
-from tests.helm import CHARTS, Done, Helm
+from tests.support.helm import CHARTS, Done, Helm
 
 CHART = str(CHARTS / "ddp-job")
 ENGINES = {3: ("trainjob", "pytorchjob"), 4: ("trainjob", "job")}

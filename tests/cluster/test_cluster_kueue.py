@@ -21,7 +21,7 @@ from kubectl_ddp.rbac.role_builder import rules
 from kubectl_ddp.rbac.roles import ROLES
 from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME
 from tests.cluster.live_cluster import Json, Namespace, Result, until
-from tests.policy_cases import PATCHES, Patch, a_workload, policies
+from tests.support.policy_cases import PATCHES, Patch, a_workload, policies
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 PRIORITIES = "scheduling.k8s.io/v1"

@@ -16,7 +16,7 @@ from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.knocking import knock
 from tests.cluster.live_cluster import RESTRICTED, Namespace, namespace, until
-from tests.helm import CHARTS, Helm
+from tests.support.helm import CHARTS, Helm
 
 SLEEP = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600")
 DOORS = (53, 5353, 8000)

@@ -17,7 +17,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.kube import job_kinds
 from tests.cluster.live_cluster import Namespace, namespace, until
-from tests.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
+from tests.support.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
 
 Json = dict[str, Any]
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"

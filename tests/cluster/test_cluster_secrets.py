@@ -15,7 +15,7 @@ import pytest
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label
 from kubectl_ddp.kube import job_kinds
 from tests.cluster.live_cluster import Namespace, until
-from tests.helm import program
+from tests.support.helm import program
 
 TOKEN = "hf_" + "p1A2" * 8
 PASSWORD = "correct-horse-battery"

@@ -17,8 +17,8 @@ import pytest
 
 from kubectl_ddp.cli.registry import COMMANDS
 from tests.docs.test_documents import ROOT, blocks
-from tests.helm import Helm, objects_of
 from tests.render.platform_values import KUEUE, PROMETHEUS
+from tests.support.helm import Helm, objects_of
 
 OURS: Final = re.compile(r"(?:charts|manifests|locks|docs)/[\w./-]+")
 BLOCKS: Final = blocks("sh", "")

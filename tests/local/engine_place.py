@@ -15,7 +15,7 @@ from kubectl_ddp.backends.local.liveness import engine_of, wait_until_gone
 from kubectl_ddp.backends.local.process import marked
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import literal
-from tests.kube_objects import a_template, job
+from tests.support.kube_objects import a_template, job
 
 Until = Callable[[Snapshot], object]
 
@@ -33,7 +33,7 @@ class Place(LocalBackend):
         return JobDirectory(self.state / "kubectl-ddp" / "jobs" / name)
 
     def run(self, script: str, *, name: str = "digits", store: str | None = None, **wanted: Any) -> Object:
-        """Submit a job whose workers run a shell script; ``wanted`` is for :func:`tests.kube_objects.job`."""
+        """Submit a job whose workers run a shell script; ``wanted`` is for :func:`tests.support.kube_objects.job`."""
         template = a_template(["sh", "-c", literal(script)], **wanted.pop("container", {}))
         template["spec"] |= {"terminationGracePeriodSeconds": 20, **wanted.pop("pod", {})}
         root = job(template=template, metadata={"name": name, "labels": {"ddp.dev/job": name}}, **wanted)

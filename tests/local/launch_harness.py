@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 LAUNCH = [sys.executable, "-m", "ddp_trainer", "launch"]
 STORE = [sys.executable, "-m", "ddp_trainer", "store"]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.local.metrics_processes import DEADLINE_SECONDS
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 class Prometheus:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 WORKER = "ddp_trainer.preflight.collectives.worker"
 NODES = 4

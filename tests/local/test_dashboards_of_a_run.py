@@ -13,12 +13,12 @@ import pytest
 from ddp_trainer.common.constants import Port
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status import termination_message
-from tests.dashboards import Question, filled, questions
 from tests.local.engine_place import Place, a_place
 from tests.local.metrics_processes import DEADLINE_SECONDS
 from tests.local.prometheus_server import prometheus
-from tests.prometheus import Prometheus
-from tests.rule_files import exported, records, written
+from tests.support.dashboards import Question, filled, questions
+from tests.support.prometheus import Prometheus
+from tests.support.rule_files import exported, records, written
 
 TRAIN = ["--", "train", "--task", "digits", "--epochs", "100000", "--checkpoint-seconds", "1"]
 CHOSEN = {"namespace": "training", "namespaces": "training", "ddp_job": "digits", "rank": ".*"}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.cli.internal.job_builder import GPU_DRIVERS
-from tests.examples import NEED_MORE, RUN_ANYWHERE
 from tests.local.engine_place import Place, a_place
+from tests.support.examples import NEED_MORE, RUN_ANYWHERE
 
 
 @pytest.fixture

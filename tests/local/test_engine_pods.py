@@ -14,8 +14,8 @@ import pytest
 from kubectl_ddp.backends.local.liveness import engine_of
 from kubectl_ddp.backends.local.process import descendants
 from kubectl_ddp.errors import PreflightFailed, UsageError
-from tests.kube_objects import a_template, job
 from tests.local.engine_place import Place, a_place, all_run, condition, container, seen_in_log, store_of, workers
+from tests.support.kube_objects import a_template, job
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from tests.local.engine_place import Place, a_place
 from tests.local.test_engine_commands import Typed
-from tests.terminals import typed_into
+from tests.support.terminals import typed_into
 
 ENDLESS = """\
 import signal, time

@@ -9,7 +9,7 @@ import pytest
 from tests.local.engine_place import a_place
 from tests.local.test_engine_commands import Typed
 from tests.local.test_engine_reach import await_ranks, person
-from tests.terminals import Terminal
+from tests.support.terminals import Terminal
 
 STEPPING = """\
 import os, signal, time

@@ -12,8 +12,8 @@ from launch_harness import Stage, stage_of
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.failures import failure_reason
 from tests import fake_nvml
-from tests.fake_driver import compiled
 from tests.local import train_gpu_fault
+from tests.support.fake_driver import compiled
 
 FAILS_ONCE = """
 import os

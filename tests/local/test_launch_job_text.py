@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.local.launch_harness import LAUNCH
-from tests.secret_corpus import CONTROLS, SECRETS, WORD, raw_controls
+from tests.support.secret_corpus import CONTROLS, SECRETS, WORD, raw_controls
 
 FAILS = """
 import json, os, sys, pathlib

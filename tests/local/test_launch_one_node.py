@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
 from preflight_namespaces import needs_namespaces
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 OLD_SCRIPT = """
 import argparse, os

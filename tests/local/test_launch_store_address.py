@@ -9,7 +9,7 @@ from pathlib import Path
 from launch_harness import secret_file
 
 from ddp_trainer.common.constants import Env
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 def start(folder: Path, address: str, port: int) -> subprocess.Popen[str]:

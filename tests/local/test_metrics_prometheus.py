@@ -16,7 +16,7 @@ from ddp_trainer.metrics import attach
 from tests import fake_nvml
 from tests.local.metrics_processes import Rank, aggregator
 from tests.local.prometheus_server import answers, prometheus
-from tests.rule_files import promtool, written
+from tests.support.rule_files import promtool, written
 
 ROOT = Path(__file__).parents[2]
 

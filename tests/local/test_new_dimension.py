@@ -98,7 +98,7 @@ def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> 
         from kubectl_ddp.spec.fields import FIELDS
         from kubectl_ddp.spec.layout import layout_of, parse_layouts
         from kubectl_ddp.values.quantity import Nodes
-        from tests.jobs import a_job
+        from tests.support.jobs import a_job
 
         layouts_of_job = parse_layouts("replicate=1:2,cp=2")
         job = a_job(parallel=layouts_of_job, nnodes=Nodes(1, 2), nproc=2)

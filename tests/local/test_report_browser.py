@@ -21,9 +21,9 @@ from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status import history_log, termination_message
 from kubectl_ddp.status.metrics_parser import parse
-from tests.browser import Tab, browser, program
 from tests.local.engine_place import Place, a_place
 from tests.local.prometheus_server import answers, prometheus
+from tests.support.browser import Tab, browser, program
 
 pytestmark = pytest.mark.timeout(600)
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "report"

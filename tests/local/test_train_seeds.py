@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.train_outcome import STEPS, Ended, train
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 SPAWNS = """
 import os, sys

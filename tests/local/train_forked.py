@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from ddp_trainer.train.transforms import precision
 from kubectl_ddp.backends.local.prctl import set_parent_death_signal
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 IMPORTED = (
     "ddp_trainer.metrics.attach",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 ENTRY = "import sys; from ddp_trainer.train.cli import main; sys.exit(main(sys.argv[1:]))"
 """What ``python -m ddp_trainer train`` does, without the other rooms."""

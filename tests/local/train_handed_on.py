@@ -25,7 +25,7 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.recovery.peer_recovery import LocalState, recover_from_peers
 from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
 from kubectl_ddp.backends.local.prctl import set_parent_death_signal
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 BEFORE = Layout(replicate=2, shard=2)
 OLD_RANKS = (0, 2, 3)

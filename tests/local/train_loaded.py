@@ -45,7 +45,7 @@ from ddp_trainer.train.recovery.peer_recovery import LocalState
 from kubectl_ddp.backends.local.prctl import set_parent_death_signal
 from tests.local import train_made
 from tests.local.train_layouts import DrawnWhole, Numbers
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 STEP = 3
 SIDE = 40

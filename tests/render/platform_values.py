@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.chart_values import ABSENT, Row, put
+from tests.support.chart_values import ABSENT, Row, put
 
 PROMETHEUS: Final = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 KUEUE: Final = ("kueue.x-k8s.io/v1beta2/ClusterQueue",)

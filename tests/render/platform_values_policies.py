@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.chart_values import ABSENT, Row
-from tests.policy_cases import DIGEST, RULES, WORKLOAD_PATCH, name_of
+from tests.support.chart_values import ABSENT, Row
+from tests.support.policy_cases import DIGEST, RULES, WORKLOAD_PATCH, name_of
 
 _ISSUER: Final = "https://oidc.example.com/id/1"
 _PINNED: Final = {"image": {"digest": DIGEST.partition("@")[2]}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.chart_values import ABSENT, Row
+from tests.support.chart_values import ABSENT, Row
 
 
 def _aggregated(role: str, into: str) -> str:

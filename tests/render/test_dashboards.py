@@ -14,10 +14,10 @@ import pytest
 
 from ddp_trainer.metrics.families.family import Kind
 from ddp_trainer.metrics.families.registry import FAMILIES
-from tests.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
-from tests.helm import ROOT, Helm, Object
 from tests.render.dashboard_history import GPUS
-from tests.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
+from tests.support.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
+from tests.support.helm import ROOT, Helm, Object
+from tests.support.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
 from tools.dashboards import promql
 from tools.dashboards.__main__ import files
 

@@ -12,11 +12,11 @@ import pytest
 
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report.prometheus import TimeRange, query_series
-from tests import dashboards, prometheus
-from tests.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
-from tests.prometheus import Found, Prometheus, remembering
 from tests.render import dashboard_history as history
-from tests.rule_files import records
+from tests.support import dashboards, prometheus
+from tests.support.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
+from tests.support.prometheus import Found, Prometheus, remembering
+from tests.support.rule_files import records
 
 CHOSEN = {
     "namespace": history.GPT.namespace,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from charts import readme
 from kubectl_ddp.chart.__main__ import generated, main
 from kubectl_ddp.chart.fabrics import pattern
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.version import version
-from tests.helm import CHARTS, Helm
-from tests.rendered import without_secret, worker_template
+from tests.support.helm import CHARTS, Helm
+from tests.support.rendered import without_secret, worker_template
+from tools import chart_readme
 
 CHART = CHARTS / "ddp-job"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -34,7 +34,7 @@ def test_writing_it_again_changes_nothing(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_readme_has_the_table_of_values() -> None:
-    assert (CHART / "README.md").read_text(encoding="utf-8") == readme.updated(CHART), "run `make docs`"
+    assert (CHART / "README.md").read_text(encoding="utf-8") == chart_readme.updated(CHART), "run `make docs`"
 
 
 def test_every_key_of_a_job_file_is_a_value() -> None:

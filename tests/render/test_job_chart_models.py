@@ -13,7 +13,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.value_source import Given, Kind, Origin
-from tests.helm import CHARTS, Helm
+from tests.support.helm import CHARTS, Helm
 
 CHART: Final = CHARTS / "ddp-job"
 SEED: Final = 5

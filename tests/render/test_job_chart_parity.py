@@ -29,8 +29,8 @@ from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 from kubectl_ddp.spec.value_source import Given, Kind, Origin
 from kubectl_ddp.values.engine import Engine, Gang
-from tests.helm import CHARTS, ROOT, Done, Helm, objects_of
-from tests.job_values import (
+from tests.support.helm import CHARTS, ROOT, Done, Helm, objects_of
+from tests.support.job_values import (
     ANY_CLUSTER,
     DEVICES_OF_DRIVERS,
     ENGINES,
@@ -41,8 +41,8 @@ from tests.job_values import (
     dotted,
     scenario,
 )
-from tests.namespace_presets import SHARED, SOUND, UNREADABLE, chart_that_knows_them
-from tests.rendered import templates, without_secret
+from tests.support.namespace_presets import SHARED, SOUND, UNREADABLE, chart_that_knows_them
+from tests.support.rendered import templates, without_secret
 from tools.examples import JOB_FILE, targets
 
 CHART: Final = CHARTS / "ddp-job"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helm import CHARTS, Helm
+from tests.support.helm import CHARTS, Helm
 
 CHART = CHARTS / "ddp-job"
 DIGITS: dict[str, Any] = {"module": "ddp_trainer", "args": ["train", "--task", "digits"]}

@@ -9,8 +9,8 @@ import pytest
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.value_source import Given, Kind, Origin
-from tests.helm import CHARTS, Helm
-from tests.job_values import dotted
+from tests.support.helm import CHARTS, Helm
+from tests.support.job_values import dotted
 
 CHART: Final = CHARTS / "ddp-job"
 GPUS: Final[dict[str, Any]] = {"gpus": 8, "nnodes": 2}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helm import HOW, Helm, program
+from tests.support.helm import HOW, Helm, program
 from tools.release import manifests
 from tools.release.errors import CannotRelease
 from tools.release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, difference, render_objects

@@ -18,10 +18,10 @@ from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import OWNER_READS
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 from kubectl_ddp.version import default_image
-from tests.helm import CHARTS, Helm
-from tests.jobs import a_job
-from tests.pod_security import beyond_restricted
 from tests.render.platform_values import KUEUE, PROMETHEUS, WITH_QUEUES
+from tests.support.helm import CHARTS, Helm
+from tests.support.jobs import a_job
+from tests.support.pod_security import beyond_restricted
 from tools.release import artifacts
 
 PLATFORM = CHARTS / "ddp-platform"

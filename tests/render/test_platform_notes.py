@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helm import CHARTS, Helm
+from tests.support.helm import CHARTS, Helm
 
 NOWHERE = {"KUBECONFIG": "/nonexistent"}
 UNWATCHED = "the cluster serves no PodMonitor and PrometheusRule"

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from kubectl_ddp.cli.group import root
-from tests.helm import CHARTS, Helm
-from tests.policy_cases import (
+from tests.support.helm import CHARTS, Helm
+from tests.support.policy_cases import (
     CASES,
     DIGEST,
     KINDS,
@@ -31,7 +31,7 @@ from tests.policy_cases import (
 
 pytest.importorskip("celpy", reason="cel-python, of the dependency group 'test', is not installed")
 
-from tests.policy_evaluator import Policy
+from tests.support.policy_evaluator import Policy
 
 Json = dict[str, Any]
 PLATFORM = CHARTS / "ddp-platform"

@@ -12,9 +12,9 @@ from kubectl_ddp.fabrics.registry import FABRICS
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.user_config import KEYS
-from tests.chart_values import put
-from tests.helm import CHARTS, Helm
 from tests.render.platform_values import KUEUE, WITH_QUEUES
+from tests.support.chart_values import put
+from tests.support.helm import CHARTS, Helm
 
 PLATFORM = CHARTS / "ddp-platform"
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {

@@ -11,7 +11,7 @@ from kubectl_ddp.rbac import role_reference, roles
 from kubectl_ddp.rbac.role_builder import rules
 from kubectl_ddp.rbac.roles import ROLES, Role, check_role_coverage
 from kubectl_ddp.rbac.table import REACHING, SECTIONS
-from tests.helm import CHARTS, Helm
+from tests.support.helm import CHARTS, Helm
 
 PLATFORM = CHARTS / "ddp-platform"
 INTO = "rbac.authorization.k8s.io/aggregate-to-"

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.chart_values import put
-from tests.helm import CHARTS, Helm
 from tests.render.platform_values import KUEUE, WITH_QUEUES
+from tests.support.chart_values import put
+from tests.support.helm import CHARTS, Helm
 from tools.chart_readme import resolved
 
 PLATFORM: Final = CHARTS / "ddp-platform"

@@ -8,7 +8,7 @@ from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.render.choose import GANG_KINDS, Facts, choose_engine, choose_gang, kinds_to_discover, resolve_auto
 from kubectl_ddp.values.engine import Engine, Gang
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 PREFERENCE = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 

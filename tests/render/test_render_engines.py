@@ -16,8 +16,8 @@ from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job, jobs
-from tests.rendered import store_job, worker_job, worker_template
+from tests.support.jobs import a_job, jobs
+from tests.support.rendered import store_job, worker_job, worker_template
 
 RUN = "0123456789ab"
 ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])

@@ -22,7 +22,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.value_source import Given, Kind, Origin
 from kubectl_ddp.values.engine import Engine
-from tests.rendered import store_job, worker_template
+from tests.support.rendered import store_job, worker_template
 
 RUN = "0123456789ab"
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)

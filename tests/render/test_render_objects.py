@@ -33,8 +33,8 @@ from kubectl_ddp.values.metrics_ingress import Reader
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.program import Command, Script
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job, jobs
-from tests.rendered import RUN, container, environment, expanded, templates
+from tests.support.jobs import a_job, jobs
+from tests.support.rendered import RUN, container, environment, expanded, templates
 
 ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """A loaded machine draws jobs slowly, which says nothing about them."""

@@ -22,8 +22,8 @@ from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Memory
 from kubectl_ddp.values.volumes import Mount
-from tests.jobs import a_job, jobs
-from tests.rendered import RUN, container, environment, expanded, templates, worker_pod
+from tests.support.jobs import a_job, jobs
+from tests.support.rendered import RUN, container, environment, expanded, templates, worker_pod
 
 ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """A loaded machine draws jobs slowly, which says nothing about them."""

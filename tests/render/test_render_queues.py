@@ -17,9 +17,9 @@ from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Rdma, Topology
 from kubectl_ddp.values.quantity import BadValue, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles
-from tests.helm import CHARTS, Helm
-from tests.jobs import a_job
-from tests.rendered import store_job, worker_template
+from tests.support.helm import CHARTS, Helm
+from tests.support.jobs import a_job
+from tests.support.rendered import store_job, worker_template
 
 RUN = "0123456789ab"
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)

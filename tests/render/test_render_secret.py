@@ -18,9 +18,9 @@ from kubectl_ddp.render.secret import new_secret, secret_name
 from kubectl_ddp.render.text import to_json
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.volumes import Mount
-from tests.helm import CHARTS, Helm
-from tests.jobs import a_job
-from tests.rendered import RUN, templates
+from tests.support.helm import CHARTS, Helm
+from tests.support.jobs import a_job
+from tests.support.rendered import RUN, templates
 
 ENGINES = [Engine(engine) for engine in ROOTS]
 FILE = f"{Path.SECRET}/{SECRET_KEY}"

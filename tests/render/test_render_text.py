@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kubectl_ddp.render.jinja_env import TEMPLATES, block, environment, fill, to_flow_yaml
 from kubectl_ddp.render.text import to_json, to_yaml
-from tests.jobs import TEXT
+from tests.support.jobs import TEXT
 
 LOADERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [])]
 VALUE = st.recursive(

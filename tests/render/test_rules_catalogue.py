@@ -11,9 +11,9 @@ from typing import Any
 
 from ddp_trainer.metrics.families.family import Kind
 from ddp_trainer.metrics.families.registry import FAMILIES
-from tests import rule_files
-from tests.helm import Helm
-from tests.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules
+from tests.support import rule_files
+from tests.support.helm import Helm
+from tests.support.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules
 
 OF_OTHERS = {
     "up": "Prometheus' own: whether a target answered",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.helm import Helm, Object
 from tests.render.rule_case import JOB, Case, of
 from tests.render.rule_cases import CASES
-from tests.rule_files import alone, groups, promtool, rules, written
+from tests.support.helm import Helm, Object
+from tests.support.rule_files import alone, groups, promtool, rules, written
 
 
 @pytest.fixture(scope="module")

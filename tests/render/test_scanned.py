@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import yaml
 
-from tests.helm import CHARTS, Helm
+from tests.support.helm import CHARTS, Helm
 from tools.scan.objects import EVERYTHING, SERVES
 
 MAKE_NOTHING: Final = {"NOTES.txt", "validate.yaml"}

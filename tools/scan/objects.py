@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.helm import CHARTS, Helm, helms, program
+from tests.support.helm import CHARTS, Helm, helms, program
 
 Object = dict[str, Any]
 ROOT: Final = Path(__file__).parents[2]

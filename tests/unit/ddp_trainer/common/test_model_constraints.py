@@ -21,7 +21,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan import reference_model
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 
 @given(st.integers(1, 300), st.integers(1, 60), st.integers(1, 40))

@@ -13,7 +13,7 @@ from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, Ran
 from ddp_trainer.launch.hang.rank_snapshot import recorded_by_torch
 from ddp_trainer.process import flight_recorder
 from ddp_trainer.process.flight_recorder import FlightRecorderError, Position, Record
-from tests.recorder_server import entry, record, recorder_at
+from tests.support.recorder_server import entry, record, recorder_at
 
 NCCL_DUMP = Path(__file__).parents[3] / "samples" / "nccl_flight_recorder.json"
 

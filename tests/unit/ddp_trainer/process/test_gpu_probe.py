@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.common.gpu_faults import FaultKind, fault_in
 from ddp_trainer.process.gpu_probe import NO_DRIVER, command, environment_of, probe_error
-from tests.fake_driver import compiled
+from tests.support.fake_driver import compiled
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from ddp_trainer.train.distributed import group as group_module
 from ddp_trainer.train.distributed.group_teardown import destroy_default_group
 from ddp_trainer.train.distributed.stream_abort import STREAMS
 from ddp_trainer.train.utils.errors import PeerLost
-from tests.ports import free_port
 from tests.support import mixed_group
 from tests.support.mixed_group import NAME, Launcher
+from tests.support.ports import free_port
 from tests.support.stream_model import ModelStreams
 
 ROOT = Path(__file__).parents[4]

@@ -14,8 +14,8 @@ from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.util.text_table import Style
-from tests.cluster_facts import GPU, a_node, a_pod
-from tests.scripted_backend import ScriptedBackend
+from tests.support.cluster_facts import GPU, a_node, a_pod
+from tests.support.scripted_backend import ScriptedBackend
 
 PRODUCT = "nvidia.com/gpu.product"
 

@@ -21,7 +21,7 @@ from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.values.engine import Gang
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 JOB_FILE = """\
 apiVersion: ddp.dev/v1

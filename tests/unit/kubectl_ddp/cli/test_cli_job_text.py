@@ -17,10 +17,10 @@ from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.serialization import compact, spec_to_dict
 from kubectl_ddp.util.terminal import escape_text, write_log_line
-from tests import kube_objects
-from tests.api_server import Answer, ApiServer, Request, kubeconfig, serving, status
-from tests.jobs import a_job
-from tests.secret_corpus import CONTROLS, SECRETS, WORD, raw_controls
+from tests.support import kube_objects
+from tests.support.api_server import Answer, ApiServer, Request, kubeconfig, serving, status
+from tests.support.jobs import a_job
+from tests.support.secret_corpus import CONTROLS, SECRETS, WORD, raw_controls
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 PODS = "/api/v1/namespaces/team/pods"

@@ -13,7 +13,7 @@ from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.cli.registry import DESTRUCTIVE
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.render import render
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 JOB_FILE = "apiVersion: ddp.dev/v1\nkind: Job\nname: mine\nmodule: ddp_trainer\nargs: [train, --task, digits]\n"
 

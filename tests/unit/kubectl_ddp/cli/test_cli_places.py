@@ -13,9 +13,9 @@ from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
-from tests import kube_objects
-from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
-from tests.jobs import a_job
+from tests.support import kube_objects
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.jobs import a_job
 
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
 CHANGES: Final = (

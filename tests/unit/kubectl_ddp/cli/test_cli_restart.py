@@ -15,9 +15,9 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine
-from tests.jobs import a_job
-from tests.kube_objects import CREATED, condition, snapshot
-from tests.scripted_backend import ScriptedBackend
+from tests.support.jobs import a_job
+from tests.support.kube_objects import CREATED, condition, snapshot
+from tests.support.scripted_backend import ScriptedBackend
 
 SPEC = a_job(engine=Engine.PYTORCHJOB, checkpoint_claim="shared")
 

@@ -12,7 +12,7 @@ from kubectl_ddp.cli.jobs.scale import left_over
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 
 def submitted(**changes: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.values.program import Command
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 FORMS = (
     "hf_" + "a1B2" * 8,

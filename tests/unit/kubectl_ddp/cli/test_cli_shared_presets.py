@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.cli.run import run
-from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 
 CONFIG_MAP = "/api/v1/namespaces/team/configmaps/ddp-presets"
 RENDER = ["render", "--name", "new", "--image", "example.com/train:1", "--command", "true", "--preset"]

@@ -8,7 +8,7 @@ from kubectl_ddp.cli.jobs.suspend import keeps_checkpoints_in_pods
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 

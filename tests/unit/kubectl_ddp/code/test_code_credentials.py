@@ -10,7 +10,7 @@ import pytest
 from kubectl_ddp.code import pack
 from kubectl_ddp.code.script import read_script
 from kubectl_ddp.errors import UsageError
-from tests.archives import names_in
+from tests.support.archives import names_in
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIBOgIBAAJBAKj34GkxFhD90vcN\n-----END RSA PRIVATE KEY-----\n"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

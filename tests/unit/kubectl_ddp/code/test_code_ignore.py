@@ -11,7 +11,7 @@ import pytest
 
 from kubectl_ddp.code import pack
 from kubectl_ddp.code.ignore import is_ignored, read
-from tests.archives import names_in
+from tests.support.archives import names_in
 
 PATHS = (
     "train.py", "a.log", "keep.log", "build/x.py", "src/build/y.py", "src/deep/er/z.py", "src/build.py", "docs/a.txt",

@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.code.pack import HOPELESS_BYTES, LARGEST_BYTES
 from kubectl_ddp.errors import UsageError
-from tests.archives import names_in, opened
+from tests.support.archives import names_in, opened
 
 
 @pytest.fixture

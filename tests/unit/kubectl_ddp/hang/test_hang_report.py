@@ -18,7 +18,7 @@ from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.termination_message import FirstError
 from kubectl_ddp.util.text_table import Style
-from tests.kube_objects import job
+from tests.support.kube_objects import job
 
 PLAIN = Style(color=False)
 WAITING = RankStatus(

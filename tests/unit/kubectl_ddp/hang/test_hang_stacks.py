@@ -22,8 +22,8 @@ from kubectl_ddp.hang.stacks import with_stacks
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.util.text_table import Style
-from tests.kube_objects import job, pod
-from tests.scripted_backend import ScriptedBackend
+from tests.support.kube_objects import job, pod
+from tests.support.scripted_backend import ScriptedBackend
 
 FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec"'
 REFUSED = 'error: unable to upgrade connection: pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in'

@@ -8,7 +8,7 @@ import pytest
 
 from kubectl_ddp.kube.event_owner import Attribution, distinct
 from kubectl_ddp.kube.objects import Object, Snapshot
-from tests.kube_objects import job, pod
+from tests.support.kube_objects import job, pod
 
 BEFORE, AFTER = "2026-01-02T03:04:04Z", "2026-01-02T03:04:05Z"
 

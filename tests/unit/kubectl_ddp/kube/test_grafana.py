@@ -13,7 +13,7 @@ from kubectl_ddp.backends.port_forward import open_port_forward
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.grafana import address, checked
-from tests.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer, kubeconfig, serving
 
 KINDS = {"/api/v1": {"Service": "services"}}
 BASE = "https://grafana.example.com/team"

@@ -11,9 +11,9 @@ import pytest
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import helm_release, job_kinds
 from kubectl_ddp.render import render
-from tests import kube_objects
-from tests.api_server import ApiServer, kubeconfig, serving
-from tests.jobs import a_job
+from tests.support import kube_objects
+from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.jobs import a_job
 
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
 OF_HELM: Final = {helm_release.NAME: "nightly", helm_release.NAMESPACE: "team"}

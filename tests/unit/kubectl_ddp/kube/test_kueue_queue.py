@@ -22,8 +22,8 @@ from kubectl_ddp.status.describe import queue_place
 from kubectl_ddp.status.job_state import State, job_state
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.text_table import Style
-from tests import kube_objects
-from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support import kube_objects
+from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/lab/pendingworkloads"

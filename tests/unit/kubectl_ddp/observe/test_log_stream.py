@@ -11,8 +11,8 @@ from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.log_stream import Line, follow_logs, rank_filter, read
 from kubectl_ddp.status.job_state import job_state
-from tests.kube_objects import job, pod, running, snapshot, terminated
-from tests.scripted_backend import ScriptedBackend
+from tests.support.kube_objects import job, pod, running, snapshot, terminated
+from tests.support.scripted_backend import ScriptedBackend
 
 TRACE = [
     "[rank3] Traceback (most recent call last):",

@@ -6,8 +6,8 @@ import pytest
 
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.observe.rank_locator import find_pod, find_rank
-from tests.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot
-from tests.scripted_backend import ScriptedBackend
+from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot
+from tests.support.scripted_backend import ScriptedBackend
 
 
 def told(*ranks: tuple[int, int, int]) -> str:

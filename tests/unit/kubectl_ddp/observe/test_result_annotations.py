@@ -17,8 +17,8 @@ from kubectl_ddp.status.termination_message import (
     resolve_first_error,
     to_keep,
 )
-from tests.kube_objects import job, pod, terminated
-from tests.scripted_backend import ScriptedBackend
+from tests.support.kube_objects import job, pod, terminated
+from tests.support.scripted_backend import ScriptedBackend
 
 TOLD = {"rank": 1, "pod": "digits-worker-0", "message": "ValueError: no", "reason": "python_exception", "generation": 2}
 

@@ -9,8 +9,8 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.scrape import observe_all, scrape, scrape_all
-from tests.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
-from tests.scripted_backend import ScriptedBackend
+from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
+from tests.support.scripted_backend import ScriptedBackend
 
 
 class SlowBackend(ScriptedBackend):

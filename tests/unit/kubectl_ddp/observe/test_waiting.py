@@ -8,7 +8,7 @@ from kubectl_ddp.errors import Cancelled, DdpError, InfrastructureFailed, JobFai
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.status.job_state import JobState, State
-from tests.kube_objects import (
+from tests.support.kube_objects import (
     condition,
     job,
     job_metrics,
@@ -19,7 +19,7 @@ from tests.kube_objects import (
     terminated,
     waiting,
 )
-from tests.scripted_backend import ScriptedBackend
+from tests.support.scripted_backend import ScriptedBackend
 
 PENDING = snapshot(job("Created"), pod(0, waiting()))
 RUNNING = snapshot(job("Created", "Running"), pod(0))

@@ -20,7 +20,7 @@ from kubectl_ddp.plan.job_args import parse_job_args
 from kubectl_ddp.plan.machine import GPUS, RESERVED_BYTES, Machine
 from kubectl_ddp.plan.ranking import plan
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 PROGRAMS: Final = {
     "small": "--model gpt:layers=6,heads=6,width=96 --global-batch 24",

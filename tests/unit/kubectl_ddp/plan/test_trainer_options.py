@@ -15,7 +15,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.values.program import Module
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 LAYOUTS: Final = {Where.SPREAD: "shard=4", Where.PP: "shard=2,pp=2", Where.TP: "tp=4", Where.UNSHARDED: "replicate=4"}
 ANY: Final = {

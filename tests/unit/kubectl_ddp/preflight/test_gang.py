@@ -11,7 +11,7 @@ from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.node_requirements import Placement, Topology
 from kubectl_ddp.values.parsers import Toleration
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
-from tests.cluster_facts import a_node, a_pod, a_subject, facts
+from tests.support.cluster_facts import a_node, a_pod, a_subject, facts
 
 
 def ever(nodes: list[Object], *, grows: bool = False, **job: Any) -> Finding:

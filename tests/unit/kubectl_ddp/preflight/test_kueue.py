@@ -15,7 +15,7 @@ from kubectl_ddp.preflight.kueue import (
 from kubectl_ddp.preflight.model import Finding, Status, Subject
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.quantity import Nodes
-from tests.cluster_facts import a_subject, facts
+from tests.support.cluster_facts import a_subject, facts
 
 GPU = "nvidia.com/gpu"
 

@@ -19,7 +19,7 @@ from kubectl_ddp.preflight.server import it_is_allowed, server_takes_it
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from kubectl_ddp.values.quantity import Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles
-from tests.cluster_facts import a_node, a_subject, facts
+from tests.support.cluster_facts import a_node, a_subject, facts
 
 
 def a_claim(*modes: str, phase: str = "Bound", **metadata: Any) -> Object:

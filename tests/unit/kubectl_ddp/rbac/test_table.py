@@ -20,9 +20,9 @@ from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rbac.reference import lines
 from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
 from kubectl_ddp.render import render
-from tests import kube_objects
-from tests.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
-from tests.jobs import a_job
+from tests.support import kube_objects
+from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
+from tests.support.jobs import a_job
 
 ROOT: Final = Path(__file__).parents[4]
 VERSIONS: Final = {

@@ -11,7 +11,7 @@ from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.report.series import MOST_READINGS, POD, Series, read
 from kubectl_ddp.report.time_series import Change, JobTimeSeries, Kind, summarize_series
-from tests.report_cases import START, a_job, counter, times
+from tests.support.report_cases import START, a_job, counter, times
 
 
 def of(series: list[Series]) -> JobTimeSeries:

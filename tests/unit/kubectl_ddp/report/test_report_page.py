@@ -17,7 +17,7 @@ from kubectl_ddp.report import heatmap_png
 from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.scale import scale_of, ticks, time_ticks
 from kubectl_ddp.report.series import Series
-from tests.report_cases import HOSTILE, START, a_job, a_report, times
+from tests.support.report_cases import HOSTILE, START, a_job, a_report, times
 
 
 class Elements(HTMLParser):

@@ -9,7 +9,7 @@ from kubectl_ddp.spec.minimal_spec import entries, minimal_layer, origin_from_jo
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.spec.value_source import Given, Kind, Origin
-from tests.jobs import jobs
+from tests.support.jobs import jobs
 
 FLAG = Origin(Kind.FLAG, "--test")
 SURROUNDINGS = DefaultingContext(image="ddp-trainer:1")

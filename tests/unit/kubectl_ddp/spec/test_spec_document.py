@@ -12,7 +12,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.serialization import compact, digest, spec_from_dict, spec_to_dict
-from tests.jobs import a_job, jobs
+from tests.support.jobs import a_job, jobs
 
 
 @given(jobs())

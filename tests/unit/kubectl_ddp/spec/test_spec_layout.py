@@ -14,7 +14,7 @@ from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from kubectl_ddp.values.program import Module
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 INTERLEAVED: Final = ("train", "--task", "text", "--model", "gpt:layers=8", "--pipeline-schedule", "interleaved")
 

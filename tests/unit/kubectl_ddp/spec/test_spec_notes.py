@@ -10,7 +10,7 @@ from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Rdma
 from kubectl_ddp.values.quantity import Nodes
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 
 def test_a_minority_of_nodes_is_explained_and_a_majority_needs_no_words() -> None:

@@ -14,7 +14,7 @@ from kubectl_ddp.values.parsers import SecretKey
 from kubectl_ddp.values.program import Module
 from kubectl_ddp.values.quantity import Memory, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 
 @pytest.mark.parametrize(

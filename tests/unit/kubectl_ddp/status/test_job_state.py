@@ -11,7 +11,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import State, failure, job_state
 from kubectl_ddp.status.metrics_parser import Samples, parse
 from kubectl_ddp.status.rank_status import RankActivity
-from tests.kube_objects import (
+from tests.support.kube_objects import (
     CREATED_EPOCH,
     condition,
     job,

@@ -15,7 +15,16 @@ from kubectl_ddp.status.job_tables import job_table, rank_table
 from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.util.text_table import Cell, Style, Table
-from tests.kube_objects import CREATED_EPOCH, job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated
+from tests.support.kube_objects import (
+    CREATED_EPOCH,
+    job,
+    job_metrics,
+    pod,
+    pod_metrics,
+    rank_metrics,
+    snapshot,
+    terminated,
+)
 
 NOW = CREATED_EPOCH + 90
 

@@ -14,8 +14,8 @@ from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.text_table import Style
-from tests.kube_objects import CREATED_EPOCH, job, pod, terminated
-from tests.scripted_backend import ScriptedBackend
+from tests.support.kube_objects import CREATED_EPOCH, job, pod, terminated
+from tests.support.scripted_backend import ScriptedBackend
 
 NOW = CREATED_EPOCH + 90
 SPENT = {"productive": 80.0, "startup": 15.0, "restart": 5.0}

@@ -12,7 +12,7 @@ from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
 from kubectl_ddp.top.top_view import TopView
 from kubectl_ddp.util.text_table import Style
-from tests.kube_objects import job, pod, pod_metrics, rank_metrics, stall_metrics
+from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, stall_metrics
 
 
 def observed(*reports: str) -> JobState:

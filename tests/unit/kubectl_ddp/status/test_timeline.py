@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubectl_ddp.status.timeline import history
-from tests.kube_objects import job, pod, snapshot, terminated
+from tests.support.kube_objects import job, pod, snapshot, terminated
 
 EVENT = {
     "type": "Warning", "reason": "FailedScheduling", "message": "0/2 nodes\n are available", "count": 3,

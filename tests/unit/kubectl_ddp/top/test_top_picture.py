@@ -17,7 +17,7 @@ from kubectl_ddp.top.rows import rows_of
 from kubectl_ddp.top.sparkline import sparkline
 from kubectl_ddp.top.top_view import TopView
 from kubectl_ddp.util.text_table import Cell, Style
-from tests.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot
+from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot
 
 NOW = 1002.0
 COLORS = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.api_server import Answer, ApiServer, kubeconfig, serving
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
 
 SLOW_TO_END = """
 import atexit, sys, time

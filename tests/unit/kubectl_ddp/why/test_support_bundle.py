@@ -15,8 +15,8 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.why import support_bundle
 from kubectl_ddp.why.support_bundle import File, files, write
-from tests.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, snapshot
-from tests.scripted_backend import ScriptedBackend
+from tests.support.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, snapshot
+from tests.support.scripted_backend import ScriptedBackend
 
 
 def names_in(archive: io.BytesIO) -> dict[str, str]:

@@ -17,8 +17,8 @@ from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.why.chain import CHECKS, run_checks
 from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.scheduling import nodes_by_predicate
-from tests.diagnosed import LATER, NOW, event, facts, first, refused, trains
-from tests.kube_objects import (
+from tests.support.diagnosed import LATER, NOW, event, facts, first, refused, trains
+from tests.support.kube_objects import (
     CREATED_EPOCH,
     job,
     pod,

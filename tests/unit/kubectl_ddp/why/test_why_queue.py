@@ -12,8 +12,8 @@ from kubectl_ddp.kube.objects import Object, Queued
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause
-from tests.diagnosed import facts, first
-from tests.kube_objects import job
+from tests.support.diagnosed import facts, first
+from tests.support.kube_objects import job
 
 
 def workload(name: str, moment: str, priority: int, *conditions: str, space: str = "team", **spec: Any) -> Object:

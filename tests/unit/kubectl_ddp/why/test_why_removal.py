@@ -13,8 +13,8 @@ from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts
 from kubectl_ddp.why.model import Cause
-from tests.diagnosed import LATER, event, facts, first
-from tests.kube_objects import job, pod, pod_metrics, rank_metrics, running, terminated
+from tests.support.diagnosed import LATER, event, facts, first
+from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, running, terminated
 
 KILLED = epoch(LATER) or 0.0
 SOON = KILLED + 20

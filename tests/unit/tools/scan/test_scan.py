@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.policy_cases import CASES, KINDS
+from tests.support.policy_cases import CASES, KINDS
 from tools.scan.skips import Failure, Skip, judge, read
 from tools.scan.unwrap import unwrapped
 

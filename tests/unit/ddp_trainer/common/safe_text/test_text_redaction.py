@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddp_trainer.common.safe_text import HIDDEN, clean_text, redact_text
 from ddp_trainer.common.safe_text.text_redaction import TOO_MANY
-from tests.secret_corpus import HARMLESS, SECRETS, WORD
+from tests.support.secret_corpus import HARMLESS, SECRETS, WORD
 
 AROUND = ("{}", "[rank0] failed: {}", "{}\nstep 3: loss 0.5", "a\n{}\n", 'error "x": {}')
 

@@ -17,7 +17,7 @@ from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.protocol.messages import FromAgent, HangingRanks, RankStates, Show
 from ddp_trainer.launch.rendezvous.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
 from ddp_trainer.process import heartbeat_page
-from tests.recorder_server import entry, record, recorder_at
+from tests.support.recorder_server import entry, record, recorder_at
 
 NUMBER = signal.SIGRTMAX - 7
 DEAF = """

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 
 from ddp_trainer.launch.in_worker import heartbeat
 from ddp_trainer.process import heartbeat_page
-from tests.recorder_server import entry, record
+from tests.support.recorder_server import entry, record
 
 
 class Group:

@@ -8,7 +8,7 @@ import pytest
 
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.process import heartbeat_page
-from tests.recorder_server import entry, record, recorder_at
+from tests.support.recorder_server import entry, record, recorder_at
 
 BEGUN = "ddp_collective_last_enqueued_sequence{default}"
 OVER = "ddp_collective_last_completed_sequence{default}"

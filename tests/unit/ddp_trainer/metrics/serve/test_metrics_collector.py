@@ -28,7 +28,7 @@ from ddp_trainer.metrics.storage import container
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.flight_recorder import recorder_socket_path
 from ddp_trainer.process.recorder import RankRecorder
-from tests.recorder_server import entry, record, recorder_at
+from tests.support.recorder_server import entry, record, recorder_at
 
 GPU_MEMORY = ("allocated", "reserved", "peak_allocated", "limit")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -20,7 +20,7 @@ from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.recovery.group_transition import GroupTransition
 from ddp_trainer.train.utils.errors import BadConfig, GroupEnded, PeerLost
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 GENERATION = 3
 

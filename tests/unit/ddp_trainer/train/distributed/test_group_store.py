@@ -14,7 +14,7 @@ from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import PeerLost
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 CPU = torch.device("cpu")
 PEER = """

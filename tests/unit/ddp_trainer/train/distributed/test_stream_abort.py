@@ -24,8 +24,8 @@ from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.utils import error_file
 from ddp_trainer.train.utils.error_file import end_for_lost_peer
 from ddp_trainer.train.utils.errors import BadData, PeerLost
-from tests.ports import free_port
 from tests.support import stream_model
+from tests.support.ports import free_port
 from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
 
 CPU = torch.device("cpu")

@@ -20,9 +20,9 @@ from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Topology
 from kubectl_ddp.values.quantity import Nodes
-from tests import kube_objects
-from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
-from tests.jobs import a_job
+from tests.support import kube_objects
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.jobs import a_job
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 PODS = "/api/v1/namespaces/team/pods"

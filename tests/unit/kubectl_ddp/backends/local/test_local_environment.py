@@ -9,7 +9,7 @@ import pytest
 from kubectl_ddp.backends.local.environment import expand, of_operator, of_shell, resolve
 from kubectl_ddp.backends.local.pods import worker_pod
 from kubectl_ddp.errors import PreflightFailed
-from tests.kube_objects import a_template, job
+from tests.support.kube_objects import a_template, job
 
 
 def operators(job_object: dict[str, Any]) -> dict[str, str]:

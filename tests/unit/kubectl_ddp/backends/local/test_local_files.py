@@ -17,7 +17,7 @@ from kubectl_ddp.backends.local.kubelet import Backoff
 from kubectl_ddp.backends.local.log_file import LogReader, LogWriter
 from kubectl_ddp.backends.local.pods import worker_pod
 from kubectl_ddp.errors import PreflightFailed
-from tests.kube_objects import a_template, job
+from tests.support.kube_objects import a_template, job
 
 
 @given(st.lists(st.binary(max_size=50_000)))

@@ -9,7 +9,7 @@ import pytest
 from kubectl_ddp.backends.local import batch
 from kubectl_ddp.backends.local.operator import Plan, reconcile
 from kubectl_ddp.kube.objects import Object
-from tests.kube_objects import a_template, job, pod, running, terminated, waiting
+from tests.support.kube_objects import a_template, job, pod, running, terminated, waiting
 
 NOW = "2026-01-02T03:10:00Z"
 LATER = "2026-01-02T03:20:00Z"

@@ -9,7 +9,7 @@ from kubectl_ddp.backends.cluster.http.api import PAGE, Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Unreachable, UsageError
-from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 
 PODS = "/api/v1/namespaces/team/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"

@@ -6,7 +6,7 @@ import pytest
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster.http.connection import connect, connection_to
 from kubectl_ddp.errors import Unreachable, UsageError
-from tests.api_server import kubeconfig
+from tests.support.api_server import kubeconfig
 
 SERVER = "https://cluster.example.com:6443"
 

@@ -13,8 +13,8 @@ from kubectl_ddp.backends.cluster.http.resources import AGGREGATED, Discovery
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.render import render
 from kubectl_ddp.util.concurrency import run_concurrently
-from tests.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
-from tests.jobs import a_job
+from tests.support.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
+from tests.support.jobs import a_job
 
 
 @pytest.fixture

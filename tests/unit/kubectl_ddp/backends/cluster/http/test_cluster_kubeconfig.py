@@ -14,7 +14,7 @@ from kubectl_ddp.backends.cluster.http.credentials import FRESH_SECONDS, TokenFi
 from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
 from kubectl_ddp.backends.cluster.http.transport import create_http_clients
 from kubectl_ddp.errors import Forbidden, UsageError
-from tests.api_server import kubeconfig
+from tests.support.api_server import kubeconfig
 
 SERVER = "https://cluster.example.com:6443"
 

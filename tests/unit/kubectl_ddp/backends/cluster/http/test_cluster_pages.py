@@ -15,9 +15,9 @@ from kubectl_ddp.backends.cluster.http.pagination import iter_pages
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.observe.scrape import ScrapeLimit, scrape_all
-from tests import kube_objects
-from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
-from tests.scripted_backend import ScriptedBackend
+from tests.support import kube_objects
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.scripted_backend import ScriptedBackend
 
 PODS = "/api/v1/namespaces/team/pods"
 

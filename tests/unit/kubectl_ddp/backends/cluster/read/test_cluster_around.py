@@ -10,8 +10,8 @@ import pytest
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube.related_objects import RelatedKind
-from tests import kube_objects
-from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support import kube_objects
+from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 

@@ -16,8 +16,8 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.kubectl import Kubectl
 from kubectl_ddp.errors import PreflightFailed, Unreachable
-from tests import kube_objects
-from tests.api_server import ApiServer, kubeconfig, serving
+from tests.support import kube_objects
+from tests.support.api_server import ApiServer, kubeconfig, serving
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 EVENTS = "/api/v1/namespaces/team/events"

@@ -11,8 +11,8 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read.preflight_reader import KUEUE_CONFIG
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.render import render
-from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
-from tests.jobs import a_job
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.jobs import a_job
 
 JOBS = "/apis/batch/v1/namespaces/team/jobs"
 PODS = "/api/v1/namespaces/team/pods"

@@ -9,8 +9,8 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import pod_logs
 from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs, main_container
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
-from tests import kube_objects
-from tests.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support import kube_objects
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 
 POD = "/api/v1/namespaces/team/pods/digits-worker-0"
 LOG = f"GET {POD}/log"

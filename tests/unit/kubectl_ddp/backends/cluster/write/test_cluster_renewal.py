@@ -15,9 +15,9 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.values.program import Script
-from tests import kube_objects
-from tests.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
-from tests.jobs import a_job
+from tests.support import kube_objects
+from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
+from tests.support.jobs import a_job
 
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
 CONFIG_MAPS: Final = "/api/v1/namespaces/team/configmaps/"

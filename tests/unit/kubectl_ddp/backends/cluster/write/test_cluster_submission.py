@@ -15,8 +15,8 @@ from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import secret_name
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.quantity import Nodes
-from tests.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
-from tests.jobs import a_job
+from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.jobs import a_job
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 STORES = "/apis/batch/v1/namespaces/team/jobs"

@@ -11,7 +11,7 @@ from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Finding
-from tests.kube_objects import (
+from tests.support.kube_objects import (
     CREATED_EPOCH,
     job_metrics,
     pod,

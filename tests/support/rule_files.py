@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.helm import CHARTS, Done, Helm, Object
+from tests.support.helm import CHARTS, Done, Helm, Object
 
 PLATFORM: Final = CHARTS / "ddp-platform"
 SERVES: Final = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")

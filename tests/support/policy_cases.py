@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.helm import CHARTS, HOW, helms
+from tests.support.helm import CHARTS, HOW, helms
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.report.compose import Report, report
 from kubectl_ddp.report.series import POD, Series
 from kubectl_ddp.status.job_state import job_state
-from tests.kube_objects import CREATED, CREATED_EPOCH, job, pod, snapshot, terminated
+from tests.support.kube_objects import CREATED, CREATED_EPOCH, job, pod, snapshot, terminated
 
 START = CREATED_EPOCH
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>\"'&"

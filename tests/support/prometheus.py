@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.rule_files import metrics_of, promtool, written
+from tests.support.rule_files import metrics_of, promtool, written
 
 STEP_SECONDS: Final = 15
 """Between samples; the chart's PodMonitor scrapes as often."""

@@ -1,6 +1,6 @@
 """A real browser without a window: Chromium, spoken to over two pipes (DevTools protocol), with nothing between.
 
-``python -m tests.browser PAGE PICTURE WIDTH HEIGHT SCALE`` takes a picture of the top of a page.
+``python -m tests.support.browser PAGE PICTURE WIDTH HEIGHT SCALE`` takes a picture of the top of a page.
 """
 
 from __future__ import annotations

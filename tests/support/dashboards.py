@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.rule_files import PLATFORM
+from tests.support.rule_files import PLATFORM
 
 FILES: Final = PLATFORM / "files" / "dashboards"
 DASHBOARDS: Final[dict[str, dict[str, Any]]] = {

@@ -9,7 +9,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Facts, Subject
 from kubectl_ddp.preflight.subject import subject_of
 from kubectl_ddp.render import render
-from tests.jobs import a_job
+from tests.support.jobs import a_job
 
 GPU = "nvidia.com/gpu"
 

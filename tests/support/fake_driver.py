@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent / "samples" / "fake_cuda_driver.c"
+SOURCE = Path(__file__).parents[1] / "samples" / "fake_cuda_driver.c"
 
 
 def compiled(folder: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 CHARTS: Final = ROOT / "charts"
 TOOLS: Final = ROOT / "build" / "tools"
 HOW: Final = "Install Helm 3.17 or newer, or run 'make tools'."

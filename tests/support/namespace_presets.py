@@ -13,7 +13,7 @@ from typing import Final
 
 import yaml
 
-from tests.helm import CHARTS
+from tests.support.helm import CHARTS
 
 SOUND: Final[Mapping[str, str]] = {
     "machine": """\
