@@ -26,17 +26,17 @@ class Check:
 CHECKS: Final = (
     Check(letter="A", module="facts", title="driver, versions, compiler and limits", limit_seconds=25),
     Check(letter="C", module="recorder", title="flight recorder of NCCL", limit_seconds=25),
-    Check(letter="F", module="nccl_faults", title="faults of 2 to 4 ranks on NCCL", limit_seconds=120),
-    Check(letter="D", module="stuck_kernel", title="control of a process whose kernel does not end", limit_seconds=40),
-    Check(letter="H", module="device_faults", title="reported cause of GPU faults", limit_seconds=45),
+    Check(letter="F", module="nccl_failures", title="faults of 2 to 4 ranks on NCCL", limit_seconds=120),
+    Check(letter="D", module="hung_kernel", title="control of a process whose kernel does not end", limit_seconds=40),
+    Check(letter="H", module="device_failures", title="reported cause of GPU faults", limit_seconds=45),
     Check(letter="I", module="missing_gpus", title="refusal where GPUs are missing", limit_seconds=35),
-    Check(letter="E", module="abort_leaks", title="memory after aborted groups", limit_seconds=30),
+    Check(letter="E", module="abort_memory", title="memory after aborted groups", limit_seconds=30),
     Check(letter="J", module="snapshots", title="stall and memory of a checkpoint", limit_seconds=55),
-    Check(letter="K", module="speed", title="throughput against a hand-written loop", limit_seconds=120),
-    Check(letter="G", module="layout_faults", title="faults of each layout with CUDA tensors", limit_seconds=60),
-    Check(letter="L", module="planned_memory", title="memory against kubectl ddp plan", limit_seconds=25),
-    Check(letter="B", module="forked_workers", title="restart by fork with CUDA", limit_seconds=40),
-    Check(letter="M", module="precisions", title="precisions and bitwise resume", limit_seconds=50),
+    Check(letter="K", module="throughput", title="throughput against a hand-written loop", limit_seconds=120),
+    Check(letter="G", module="layout_failures", title="faults of each layout with CUDA tensors", limit_seconds=60),
+    Check(letter="L", module="memory_estimate", title="memory against kubectl ddp plan", limit_seconds=25),
+    Check(letter="B", module="worker_fork", title="restart by fork with CUDA", limit_seconds=40),
+    Check(letter="M", module="mixed_precision", title="precisions and bitwise resume", limit_seconds=50),
 )
 
 BUDGET_SECONDS: Final = 570.0

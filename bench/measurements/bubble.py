@@ -96,7 +96,7 @@ def bubble(schedule: str, micro_batches: int) -> float:
 
 def _flags(schedule: str, micro_batches: int) -> list[str]:
     return [
-        *("--task", "bench.workloads.uniform_layers:Even"),
+        *("--task", "bench.workloads.uniform_stages:Even"),
         *("--parallel", f"pp={RANKS}", "--pipeline-schedule", schedule),
         *("--global-batch", str(ROWS * micro_batches), "--micro-batch", str(ROWS), "--batch-slices", "1"),
         *("--max-steps", str(STEPS), "--checkpoint-seconds", "inf", "--threads", "1", "--device", "cpu"),

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from bench.drivers.live_bytes import peak_bytes
+from bench.drivers.tensor_memory import peak_bytes
 from bench.harness import Options, Report
 from bench.workloads import layout_steps
 from bench.workloads.gpt_steps import Size, estimate_memory, train

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench.drivers.resident_bytes import PeakResidentMemory
+from bench.drivers.process_memory import PeakResidentMemory
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.trainer import Trainer
 

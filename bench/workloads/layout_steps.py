@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.drivers.resident_bytes import RETURNING
+from bench.drivers.process_memory import RETURNING
 from bench.harness import CannotMeasure
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.plan.choice import Choice

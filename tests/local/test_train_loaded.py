@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from bench.drivers.resident_bytes import RETURNING
+from bench.drivers.process_memory import RETURNING
 from tests.local import train_loaded
 
 

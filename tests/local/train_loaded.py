@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bench.drivers.resident_bytes import PeakResidentMemory
+from bench.drivers.process_memory import PeakResidentMemory
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.api import make_progress

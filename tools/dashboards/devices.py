@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.dashboards.kinds import bars, dashed, lines
 from tools.dashboards.panel import Panel, Query, Row
+from tools.dashboards.panel_types import bars, dashed, lines
 from tools.dashboards.promql import among_most, gpus
 
 HOST: Final = Row(

@@ -6,8 +6,8 @@ from typing import Final
 
 from tools.dashboards import palette
 from tools.dashboards.choices import FLEET, NAMESPACES, to_job, to_ranks_of_job
-from tools.dashboards.kinds import bars, column, lines, shares, stat, table
 from tools.dashboards.panel import Dashboard, Query, Row
+from tools.dashboards.panel_types import bars, column, lines, shares, stat, table
 from tools.dashboards.promql import BY_JOB, LOST, NOT_PRODUCTIVE, TIME, grown
 
 _WORLD: Final = f"on ({BY_JOB}) group_left () max by ({BY_JOB}) (ddp_world_size{{<jobs>}})"

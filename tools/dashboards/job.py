@@ -6,10 +6,10 @@ from typing import Final
 
 from tools.dashboards import palette
 from tools.dashboards.choices import A_JOB, JOB, MARKS, to_rank
-from tools.dashboards.kinds import dashed, lines, on_the_right, shares, stat
 from tools.dashboards.learning import LEARNING, MADE
 from tools.dashboards.losses import CRASH, WASTE
 from tools.dashboards.panel import Dashboard, Query, Row
+from tools.dashboards.panel_types import dashed, lines, on_the_right, shares, stat
 from tools.dashboards.promql import gpus
 
 _RUNNING: Final = 'on () max(ddp_worker_group_state{<job>, state="running"}) == 1'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.dashboards.kinds import bars, lines, on_the_right, table
 from tools.dashboards.panel import Query, Row
+from tools.dashboards.panel_types import bars, lines, on_the_right, table
 
 LEARNING: Final = Row(
     "Is it learning?",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tools.dashboards import palette
-from tools.dashboards.kinds import bars, lines, on_the_right, shares, stat, timeline
 from tools.dashboards.panel import Query, Row
+from tools.dashboards.panel_types import bars, lines, on_the_right, shares, stat, timeline
 from tools.dashboards.promql import LOST, NOT_PRODUCTIVE, NOT_SUSPENDED, PRODUCTIVE, TIME, grown
 
 WASTE: Final = Row(

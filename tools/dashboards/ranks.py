@@ -6,8 +6,8 @@ from typing import Final
 
 from tools.dashboards.choices import A_JOB, MARKS, RANKS, SOME_RANKS, to_rank
 from tools.dashboards.devices import DRIVER, GPU, HOST, SILICON
-from tools.dashboards.kinds import cells, column, lines, shares, table
 from tools.dashboards.panel import Dashboard, Query, Row
+from tools.dashboards.panel_types import cells, column, lines, shares, table
 from tools.dashboards.promql import among_most
 
 _POD: Final = "pod, node"

@@ -10,8 +10,8 @@ import pytest
 
 from tools.dashboards import __main__ as command
 from tools.dashboards.grafana import as_json
-from tools.dashboards.kinds import lines, stat
 from tools.dashboards.panel import Dashboard, Panel, Query, Row
+from tools.dashboards.panel_types import lines, stat
 
 
 def panel(title: str, width: int) -> Panel:

@@ -25,7 +25,7 @@ from kubectl_ddp.backends.cluster.read.kueue_workloads import queue_state_lookup
 from kubectl_ddp.backends.cluster.read.pod_metrics import served
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
-from kubectl_ddp.backends.cluster.write.suspension import set_active
+from kubectl_ddp.backends.cluster.write.suspend import set_active
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE

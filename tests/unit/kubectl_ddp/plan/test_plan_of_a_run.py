@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.drivers.live_bytes import peak_bytes
+from bench.drivers.tensor_memory import peak_bytes
 from bench.workloads.gpt_steps import Size, estimate_memory, train
 from kubectl_ddp.plan.recomputation import ALL, CHEAP, Recomputation
 

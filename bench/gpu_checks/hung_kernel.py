@@ -44,7 +44,7 @@ def run(bench: Bench) -> None:
 
 
 def _command(bench: Bench, what: str) -> list[str]:
-    return [PYTHON, "-m", "bench.gpu_checks.stuck_kernel", bench.device, what]
+    return [PYTHON, "-m", "bench.gpu_checks.hung_kernel", bench.device, what]
 
 
 def _run_child(bench: Bench, what: str, seconds: float) -> subprocess.CompletedProcess[str]:

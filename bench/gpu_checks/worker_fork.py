@@ -45,7 +45,7 @@ def run(bench: Bench) -> None:
 
 
 def _restarts(bench: Bench, flags: tuple[str, ...]) -> list[dict[str, Any]]:
-    script = Path(__file__).with_name("forked_script.py")
+    script = Path(__file__).with_name("fork_script.py")
     command = [*LAUNCH, *ALONE, "--max-restarts", "1000", *flags, str(script), bench.device]
     told: list[dict[str, Any]] = []
     with Running(command, DDP_ZYGOTE="0.1") as running:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.drivers.live_bytes import peak_bytes
+from bench.drivers.tensor_memory import peak_bytes
 from bench.gpu_checks.check_report import Bench
 from bench.workloads.gpt_steps import Size, estimate_memory, train
 from kubectl_ddp.plan.recomputation import ALL, CHEAP

@@ -19,7 +19,7 @@ from typing import Final
 
 from bench.gpu_checks.check_report import Bench, NotSupported
 from bench.gpu_checks.launches import Nodes, trainer_flag
-from bench.gpu_checks.node_faults import compare_weights, inject_faults, nodes_of, report_results
+from bench.gpu_checks.node_failures import compare_weights, inject_faults, nodes_of, report_results
 from bench.gpu_checks.probe import nccl_version
 from bench.harness import CannotMeasure
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bench.gpu_checks.check_report import Bench
 from bench.gpu_checks.launches import checkpoint_weights, train_single_rank
-from bench.gpu_checks.speed import timed
+from bench.gpu_checks.throughput import timed
 from bench.harness import CannotMeasure
 
 STEPS: Final = (40, 10)
