@@ -175,7 +175,7 @@ def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytes
     async def run() -> None:
         async with listening() as here:
             asked = asyncio.Event()
-            monkeypatch.setattr(here.server, "_log", RateLimitedLog(lines_per_minute=1, write=lambda _: asked.set()))
+            monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: asked.set()))
             client = socket.socket()
             client.setblocking(False)
             next_one = os.dup(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -24,41 +25,30 @@ LONGEST_SECONDS: Final = 120.0
 """
 
 
+@dataclass(slots=True)
 class JoinPreflight:
     """Join preflights of one agent."""
 
-    def __init__(
-        self,
-        core: AgentStateMachine,
-        preflight: Preflight,
-        sockets_in: Callable[[Assignment], Mapping[str, str]],
-        send: Callable[[FromAgent], None],
-        say: Callable[[str], None],
-    ) -> None:
-        """Initialize the join preflights.
-
-        Args:
-            core: State machine of the agent.
-            preflight: Starts the processes.
-            sockets_in: Returns the environment variables for network interfaces that workers of a group would get.
-            send: Sends a message to the store.
-            say: Prints a line.
-        """
-        self._core = core
-        self._preflight = preflight
-        self._sockets_in = sockets_in
-        self._send = send
-        self._say = say
-        self._count = 0
-        """Number of own preflights. The number of the store is not enough: a restarted store counts from one again."""
-        self._pid: int | None = None
+    core: AgentStateMachine
+    """State machine of the agent."""
+    preflight: Preflight
+    """Starts the processes."""
+    sockets_in: Callable[[Assignment], Mapping[str, str]]
+    """Returns the environment variables for network interfaces that workers of a group would get."""
+    send: Callable[[FromAgent], None]
+    """Sends a message to the store."""
+    say: Callable[[str], None]
+    """Prints a line."""
+    _count: int = 0
+    """Number of own preflights. The number of the store is not enough: a restarted store counts from one again."""
+    _pid: int | None = None
 
     def on_message(self, meet: RunPreflight) -> None:
         """Take part in a preflight, as the store requests."""
         *members, newcomer = meet.names
         if meet.place.node_rank == meet.place.node_count - 1:
             others = ", ".join(members)
-            self._say(f"Before it joins, this node holds a preflight with {others}.")
+            self.say(f"Before it joins, this node holds a preflight with {others}.")
             self._start_local_check(meet)
         else:
             self._start(meet, partial(self._report_peer_check, newcomer, meet.place.node_rank == 0))
@@ -82,9 +72,9 @@ class JoinPreflight:
             ended(verdict)
 
         try:
-            pid = self._preflight.start_join_check(meet.number, meet.place, over, self._sockets_in(meet.place))
+            pid = self.preflight.start_join_check(meet.number, meet.place, over, self.sockets_in(meet.place))
         except OSError as error:
-            may_start = self._preflight.care is PreflightPolicy.WARN
+            may_start = self.preflight.care is PreflightPolicy.WARN
             ended(Verdict(may_start=may_start, message=f"The preflight could not be started: {error}"))
             return None
         timer = asyncio.get_running_loop().call_later(LONGEST_SECONDS, kill, pid, signal.SIGKILL)
@@ -95,14 +85,14 @@ class JoinPreflight:
         if count != self._count:
             return
         self._pid = None
-        self._core.unfit = "" if verdict.may_start else verdict.message
+        self.core.unfit = "" if verdict.may_start else verdict.message
         if not verdict.may_start:
-            self._say(
+            self.say(
                 f"This node stays out of the run, and is looked at again in {AGAIN_SECONDS:g} s. {verdict.message}."
             )
-        self._send(PreflightResult(number=number, fit=verdict.may_start))
+        self.send(PreflightResult(number=number, fit=verdict.may_start))
 
     def _report_peer_check(self, newcomer: str, is_first: bool, verdict: Verdict) -> None:
         """Print the result of another node's preflight, on the first of the nodes that took part."""
         if is_first and not verdict.may_start:
-            self._say(f"{newcomer} wants to join, and stays out of the run. {verdict.message}.")
+            self.say(f"{newcomer} wants to join, and stays out of the run. {verdict.message}.")

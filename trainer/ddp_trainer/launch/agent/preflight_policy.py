@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -51,37 +51,28 @@ class Verdict:
     message: str = ""
 
 
+@dataclass(slots=True)
 class Preflight:
     """Preflights of one agent: its own, which runs once, and those of nodes that join."""
 
-    def __init__(
-        self,
-        children: Children,
-        care: PreflightPolicy,
-        local_world_size: int,
-        script: str,
-        log_dir: Path,
-        environ: Mapping[str, str],
-    ) -> None:
-        """Initialize the preflights.
+    children: Children
+    """Child processes of this launcher."""
+    care: PreflightPolicy
+    """Effect of a preflight on the start of workers."""
+    local_world_size: int
+    """Number of workers of this node."""
+    script: str
+    """File to compare between nodes; empty for none."""
+    folder: Path
+    """Folder of the result files."""
+    environ: Mapping[str, str]
+    """Environment of the preflight processes."""
+    is_due: bool = field(init=False)
+    """True until this agent's own preflight has started, before its first workers."""
+    _pid: int | None = None
 
-        Args:
-            children: Child processes of this launcher.
-            care: Effect of a preflight on the start of workers.
-            local_world_size: Number of workers of this node.
-            script: File to compare between nodes; empty for none.
-            log_dir: Folder of the result files.
-            environ: Environment of the preflight processes.
-        """
-        self._children = children
-        self._local_world_size = local_world_size
-        self._script = script
-        self._folder = log_dir
-        self._environ = environ
-        self.care = care
-        self._pid: int | None = None
-        self.is_due = care is not PreflightPolicy.OFF
-        """True until this agent's own preflight has started, before its first workers."""
+    def __post_init__(self) -> None:
+        self.is_due = self.care is not PreflightPolicy.OFF
 
     def holds_up(self, generation: Assignment) -> bool:
         """Return whether workers must wait for the preflight. They wait only in the first group."""
@@ -101,12 +92,12 @@ class Preflight:
         self.is_due = False
         is_first = self.holds_up(generation)
         care = self.care if is_first else PreflightPolicy.WARN
-        document = self._folder / "preflight.json"
+        document = self.folder / "preflight.json"
         if is_first and generation.node_count > 1:
             flags = self._place_in(generation)
             flags += ["--quiet"] if generation.node_rank else []  # the table is the same on all nodes
         else:
-            flags = ["--standalone", "--nproc-per-node", str(self._local_world_size)]
+            flags = ["--standalone", "--nproc-per-node", str(self.local_world_size)]
         self._pid = self._start(
             self._table_command(flags, document), document, partial(self._ended, care, document, ended), more
         )
@@ -133,7 +124,7 @@ class Preflight:
         is_ours = place.node_rank == last
         stdout = _STDERR if is_ours and self.is_due else subprocess.DEVNULL
         self.is_due = self.is_due and not is_ours
-        document = self._folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
+        document = self.folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
         flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
         command = self._table_command(flags, document)
         return self._start(command, document, partial(self._on_join_check_end, document, ended, is_ours), more, stdout)
@@ -151,7 +142,7 @@ class Preflight:
         Raises:
             OSError: The process cannot be started.
         """
-        document = self._folder / "gpu-health.json"
+        document = self.folder / "gpu-health.json"
         target = ["-m", "ddp_trainer.preflight.gpu_health", ",".join(devices), str(document)]
         return self._start(target, document, partial(self._on_gpu_check_end, document, ended), {})
 
@@ -164,10 +155,10 @@ class Preflight:
         host = place.master_address
         where = f"[{host}]:{place.master_port}" if ":" in host else f"{host}:{place.master_port}"
         flags = ["--nnodes", str(place.node_count), "--node-rank", str(place.node_rank), "--rdzv-endpoint", where]
-        return [*flags, "--nproc-per-node", str(self._local_world_size)]
+        return [*flags, "--nproc-per-node", str(self.local_world_size)]
 
     def _table_command(self, flags: Sequence[str], document: Path) -> list[str]:
-        script = [self._script] if self._script else []
+        script = [self.script] if self.script else []
         return ["-m", "ddp_trainer", "preflight", *flags, "--json-file", str(document), *script]
 
     def _start(
@@ -182,7 +173,7 @@ class Preflight:
         # -P: the working directory is the user's, and may hold a module of any name.
         python = [sys.executable, "-P", *target]
         command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *python]
-        return self._children.start(command, {**self._environ, **more}, ended, stdout=stdout)
+        return self.children.start(command, {**self.environ, **more}, ended, stdout=stdout)
 
     def _on_join_check_end(
         self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,71 +38,58 @@ STEP_FACTOR: Final = 2.0
 """Once step times are known, a worker may need its longest step times this factor."""
 
 
+@dataclass(slots=True, kw_only=True)
 class HangGuard:
     """Watchdog of the workers of one agent, from each start to their end. Belongs to the agent's event loop."""
 
-    def __init__(
-        self,
-        *,
-        policy: HangPolicy,
-        folder: Path,
-        node: str,
-        send: Callable[[messages.FromAgent], None],
-        kill: Callable[[int], None],
-        say: Callable[[str], None],
-        stalled: Callable[[float, int], None] = lambda *_: None,
-    ) -> None:
-        """Initialize without workers.
-
-        Args:
-            policy: What to do about a hang, and after how long.
-            folder: Folder of the heartbeat pages.
-            node: Name of this node.
-            send: Sends a message to the store.
-            kill: Kills a local rank with its whole process group.
-            say: Prints a line.
-            stalled: Records the seconds without progress and the rank that others wait for, as
-                :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
-        """
-        self._policy = policy
-        self._folder = folder
-        self._node = node
-        self._send = send
-        self._kill = kill
-        self._say = say
-        self._stalled = stalled
-        self._waits_for: tuple[float, int] | None = None
-        """Monotonic time of the store's last report, and the rank that it names, -1 for none; None while ranks make
-        progress.
-        """
-        self._loop = asyncio.get_running_loop()
-        self._generation = 0
-        self._findings = FindingHistory()
-        self._outlines = rank_snapshot.RankSummaryReader()
-        self._is_blind = False
-        """True after the message that workers run without a watchdog."""
-        self._watches: dict[int, RankWatch] = {}
-        self._leaving: dict[int, RankWatch] = {}
-        """Watches of the last group until the next one begins, since its workers may still be busy."""
-        self._longest: dict[int, float] = {}
-        """Process id → seconds of its longest step, for processes that have outlived a group."""
-        self._first: float | None = None
-        """Seconds of the longest stay in the first steps of a group; None before any worker has finished them."""
-        self._condemned: dict[int, tuple[str, str]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
-        self._work: set[asyncio.Task[None]] = set()
+    policy: HangPolicy
+    """What to do about a hang, and after how long."""
+    folder: Path
+    """Folder of the heartbeat pages."""
+    node: str
+    """Name of this node."""
+    send: Callable[[messages.FromAgent], None]
+    """Sends a message to the store."""
+    kill: Callable[[int], None]
+    """Kills a local rank with its whole process group."""
+    say: Callable[[str], None]
+    """Prints a line."""
+    stalled: Callable[[float, int], None] = lambda *_: None
+    """Records the seconds without progress and the rank that others wait for, as
+    :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
+    """
+    _waits_for: tuple[float, int] | None = None
+    """Monotonic time of the store's last report, and the rank that it names, -1 for none; None while ranks make
+    progress.
+    """
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _generation: int = 0
+    _findings: FindingHistory = field(default_factory=FindingHistory)
+    _outlines: rank_snapshot.RankSummaryReader = field(default_factory=rank_snapshot.RankSummaryReader)
+    _is_blind: bool = False
+    """True after the message that workers run without a watchdog."""
+    _watches: dict[int, RankWatch] = field(default_factory=dict)
+    _leaving: dict[int, RankWatch] = field(default_factory=dict)
+    """Watches of the last group until the next one begins, since its workers may still be busy."""
+    _longest: dict[int, float] = field(default_factory=dict)
+    """Process id → seconds of its longest step, for processes that have outlived a group."""
+    _first: float | None = None
+    """Seconds of the longest stay in the first steps of a group; None before any worker has finished them."""
+    _condemned: dict[int, tuple[str, str]] = field(default_factory=dict)
+    _timer: asyncio.TimerHandle | None = None
+    _alarm_at: float = 0.0
+    _work: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def is_on(self) -> bool:
         """True if workers are watched."""
-        return self._policy.on_hang is not OnHang.OFF
+        return self.policy.on_hang is not OnHang.OFF
 
     def prepare(self, local_rank: int) -> str:
         """Create an empty heartbeat page for a worker that is about to start, and return its path; empty if it is not
         watched.
         """
-        path = str(self._folder / f"rank-{local_rank}.pulse")
+        path = str(self.folder / f"rank-{local_rank}.pulse")
         if not self.is_on:
             return ""
         try:
@@ -110,13 +97,13 @@ class HangGuard:
         except OSError as error:
             if not self._is_blind:
                 self._is_blind = True
-                self._say(f"hang: {path} cannot be written ({error.strerror}), so nobody notices where a rank hangs.")
+                self.say(f"hang: {path} cannot be written ({error.strerror}), so nobody notices where a rank hangs.")
             return ""
         return path
 
     def imports(self) -> Path | None:
         """Return a file with the names of the modules that a worker has imported; None if there is none."""
-        left = sorted(self._folder.glob(f"rank-*.pulse{heartbeat_page.IMPORTS}"))
+        left = sorted(self.folder.glob(f"rank-*.pulse{heartbeat_page.IMPORTS}"))
         return left[0] if left else None
 
     def begin(self, generation: Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
@@ -132,20 +119,20 @@ class HangGuard:
         # The kernel may reuse the id of a process that has ended.
         self._longest = {pid: seconds for pid, seconds in self._longest.items() if pid in pids.values()}
         self._generation = generation.number
-        self._stalled(0.0, NO_RANK)
+        self.stalled(0.0, NO_RANK)
         now = time.monotonic()
         for local_rank, pid in pids.items():
             with contextlib.suppress(OSError, ValueError):
-                page = self._folder / f"rank-{local_rank}.pulse"
+                page = self.folder / f"rank-{local_rank}.pulse"
                 self._watches[local_rank] = RankWatch(
                     rank=first_rank + local_rank,
                     local_rank=local_rank,
-                    node=self._node,
+                    node=self.node,
                     pid=pid,
                     page=page,
                     cells=heartbeat_page.open_page(str(page)),
                     folder=folder / str(local_rank),
-                    pace=StepTimeHistory(self._policy, first=self._first),
+                    pace=StepTimeHistory(self.policy, first=self._first),
                     moved_at=now,
                 )
         if self.is_on:
@@ -202,7 +189,7 @@ class HangGuard:
 
     def page_server(self, environment: Mapping[str, str]) -> HangStatusServer:
         """Return the server of the pages about these ranks."""
-        return HangStatusServer(self._folder, environment, self, self._status_fields, self._findings, self._say)
+        return HangStatusServer(self.folder, environment, self, self._status_fields, self._findings, self.say)
 
     async def summarize_ranks(self) -> list[rank_snapshot.RankSummary]:
         """Return outlines of the ranks without any work of theirs."""
@@ -213,7 +200,7 @@ class HangGuard:
         return await rank_snapshot.take_snapshots(tuple(self._watches.values()))
 
     def _status_fields(self) -> dict[str, object]:
-        return {"node": self._node, "generation": self._generation, "on_hang": str(self._policy.on_hang)}
+        return {"node": self.node, "generation": self._generation, "on_hang": str(self.policy.on_hang)}
 
     def on_message(self, message: messages.Show | messages.HangingRanks) -> None:
         """Handle the store's request for states, or its decision."""
@@ -234,7 +221,7 @@ class HangGuard:
     # ------------------------------------------------------------------ observation
 
     def _reschedule(self) -> None:
-        self._timer = self._loop.call_later(self._policy.poll_interval_seconds, self._check_ranks)
+        self._timer = self._loop.call_later(self.policy.poll_interval_seconds, self._check_ranks)
 
     def _check_ranks(self) -> None:
         now = time.monotonic()
@@ -243,8 +230,8 @@ class HangGuard:
         overdue = [look for look in looks if is_long(look)]
         if overdue and now >= self._alarm_at:
             longest = max(look.seconds for look in overdue)
-            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self._policy.poll_interval_seconds, longest / 8))
-            self._send(messages.SuspectHang(generation=self._generation))
+            self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self.policy.poll_interval_seconds, longest / 8))
+            self.send(messages.SuspectHang(generation=self._generation))
         self._reschedule()
 
     def _record(self, looks: list[RankStatus]) -> None:
@@ -255,12 +242,12 @@ class HangGuard:
         if any(watch.moved_at > told_at for watch in self._watches.values()):
             self._go_on()
         else:
-            self._stalled(min((look.seconds for look in looks), default=0.0), rank)
+            self.stalled(min((look.seconds for look in looks), default=0.0), rank)
 
     def _go_on(self) -> None:
         if self._waits_for is not None:
             self._waits_for = None
-            self._stalled(0.0, NO_RANK)
+            self.stalled(0.0, NO_RANK)
 
     async def _show(self) -> None:
         """Collect the state of each worker and send it to the store."""
@@ -269,23 +256,23 @@ class HangGuard:
         records = asyncio.gather(*(asyncio.to_thread(rank_snapshot.write_record, each) for each in watches))
         looks = await rank_snapshot.collect_snapshots(watches)
         await records
-        self._send(messages.RankStates(generation=generation, ranks=tuple(looks)))
+        self.send(messages.RankStates(generation=generation, ranks=tuple(looks)))
 
     # ------------------------------------------------------------------ reaction
 
     async def _apply_decision(self, hung: messages.HangingRanks) -> None:
-        acts = self._policy.on_hang is OnHang.ACT
+        acts = self.policy.on_hang is OnHang.ACT
         self._waits_for = (time.monotonic(), min(hung.ranks, default=NO_RANK))
         self._findings.add(hung.generation, hung.ranks, hung.to_kill if acts else (), hung.sentences)
         if not hung.ranks:
-            self._say(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
+            self.say(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
             return
         for rank, sentence in zip(hung.ranks, hung.sentences, strict=True):
             is_hung = rank in hung.to_kill
             words = f"hang: {sentence}; {'it is killed' if acts else 'the others wait for it'}"
-            self._say(words if is_hung else f"waiting: {waits_for(sentence)}")
+            self.say(words if is_hung else f"waiting: {waits_for(sentence)}")
         if hung.more:
-            self._say(f"hang: the others wait for {hung.more} more {'rank' if hung.more == 1 else 'ranks'}")
+            self.say(f"hang: the others wait for {hung.more} more {'rank' if hung.more == 1 else 'ranks'}")
         reasons = dict(zip(hung.ranks, hung.sentences, strict=True))
         for watch in [watch for watch in self._watches.values() if watch.rank in reasons]:
             is_hung = watch.rank in hung.to_kill
@@ -295,10 +282,10 @@ class HangGuard:
             if self._watches.get(watch.local_rank) is not watch:
                 continue  # it has exited meanwhile, or is already in the next group
             if not is_doomed:
-                self._say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
+                self.say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
                 continue
             self._condemned[watch.local_rank] = (f"R{reasons[watch.rank][1:]}", stack)
-            self._kill(watch.local_rank)
+            self.kill(watch.local_rank)
 
     def _stacks(self) -> str:
         folders = {str(watch.folder.parent) for watch in self._watches.values()}

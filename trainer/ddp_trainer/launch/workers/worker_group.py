@@ -63,55 +63,39 @@ class _Worker:
     """Set when its program is over."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Workers:
     """Worker processes of this node, one per local rank."""
 
-    def __init__(
-        self,
-        *,
-        children: Children,
-        program: Program,
-        launch: Launch,
-        logs: LogSpec,
-        log_dir: Path,
-        environment: Mapping[str, str],
-        zygote: ForkServer | None,
-        exited: Callable[[int, int], None],
-        said: Callable[[int, Message], None],
-        pulse_of: Callable[[int], str] = lambda _: "",
-    ) -> None:
-        """Initialize without workers.
-
-        Args:
-            children: Child processes of this launcher.
-            program: Program that every worker runs.
-            launch: Values of the launch that workers get in their environment.
-            logs: Routes of the workers' output.
-            log_dir: Folder of the generations' folders.
-            environment: Environment that all workers have in common.
-            zygote: Fork server; None for none.
-            exited: Called with a local rank and a return code, negative for a signal.
-            said: Called with a local rank and a message of its worker.
-            pulse_of: Creates the heartbeat page of a local rank whose worker is about to start, and returns its path.
-                See :mod:`ddp_trainer.launch.hang.watchdog`.
-        """
-        self._children = children
-        self._program = program
-        self._launch = launch
-        self._logs = logs
-        self._log_dir = log_dir
-        self._environment = environment
-        self._zygote = zygote
-        self._exited = exited
-        self._pulse_of = pulse_of
-        self._said = said
-        self._pump: LogForwarder | None = None
-        self._number = 0
-        """Number of the last generation that was started here."""
-        self._folders: set[Path] = set()
-        """Folders that this launcher made. Existing folders of other launchers are removed."""
-        self._living: dict[int, _Worker] = {}
-        self._tails: dict[int, Tail] = {}
+    children: Children
+    """Child processes of this launcher."""
+    program: Program
+    """Program that every worker runs."""
+    launch: Launch
+    """Values of the launch that workers get in their environment."""
+    logs: LogSpec
+    """Routes of the workers' output."""
+    log_dir: Path
+    """Folder of the generations' folders."""
+    environment: Mapping[str, str]
+    """Environment that all workers have in common."""
+    zygote: ForkServer | None
+    """Fork server; None for none."""
+    exited: Callable[[int, int], None]
+    """Called with a local rank and a return code, negative for a signal."""
+    said: Callable[[int, Message], None]
+    """Called with a local rank and a message of its worker."""
+    pulse_of: Callable[[int], str] = lambda _: ""
+    """Creates the heartbeat page of a local rank whose worker is about to start, and returns its path. See
+    :mod:`ddp_trainer.launch.hang.watchdog`.
+    """
+    _pump: LogForwarder | None = None
+    _number: int = 0
+    """Number of the last generation that was started here."""
+    _folders: set[Path] = field(default_factory=set)
+    """Folders that this launcher made. Existing folders of other launchers are removed."""
+    _living: dict[int, _Worker] = field(default_factory=dict)
+    _tails: dict[int, Tail] = field(default_factory=dict)
 
     def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
         """Start a worker for each local rank that has none, and send the others their new place.
@@ -124,19 +108,19 @@ class Workers:
             OSError: A process or a file cannot be created.
             LaunchError: Each worker must have a GPU, and this node has too few.
         """
-        if self._zygote:
-            self._zygote.stop_if_importing(has_time=bool(self._living))
+        if self.zygote:
+            self.zygote.stop_if_importing(has_time=bool(self._living))
         folder = self._create_folder(generation.number)
         self._number = generation.number
-        for local_rank in range(self._launch.local_world_size):
+        for local_rank in range(self.launch.local_world_size):
             error_file = self.error_file(generation.number, local_rank)
             error_file.unlink(missing_ok=True)
-            place = {**more, **place_in(self._environment, self._launch, generation, local_rank, str(error_file))}
+            place = {**more, **place_in(self.environment, self.launch, generation, local_rank, str(error_file))}
             rank = generation.first_rank + local_rank
             if worker := self._living.get(local_rank):
                 self._go_on(worker, rank, place)
             else:
-                self._start_one(local_rank, rank, {**self._environment, **place}, folder)
+                self._start_one(local_rank, rank, {**self.environment, **place}, folder)
 
     def prepare(self) -> None:
         """Start a worker without a generation for each local rank that has none.
@@ -145,11 +129,11 @@ class Workers:
             OSError: A process or a file cannot be created.
             LaunchError: Each worker must have a GPU, and this node has too few.
         """
-        if self._zygote:
-            self._zygote.stop_if_importing(has_time=bool(self._living))
+        if self.zygote:
+            self.zygote.stop_if_importing(has_time=bool(self._living))
         folder = self._create_folder(self._number + 1)
-        for local_rank in sorted(set(range(self._launch.local_world_size)) - self._living.keys()):
-            environment = prepared_environment(self._environment, self._launch, local_rank)
+        for local_rank in sorted(set(range(self.launch.local_world_size)) - self._living.keys()):
+            environment = prepared_environment(self.environment, self.launch, local_rank)
             self._start_one(local_rank, None, environment, folder)
 
     def request_leave_group(self, local_ranks: Collection[int], generation: int, *, graceful: bool) -> None:
@@ -170,7 +154,7 @@ class Workers:
             which: Signal to send.
             local_ranks: Local ranks that get it; None for all.
         """
-        whole_group = which is signal.SIGKILL or self._program.kind == "command"
+        whole_group = which is signal.SIGKILL or self.program.kind == "command"
         for local_rank, worker in self._living.items():
             if local_ranks is None or local_rank in local_ranks:
                 (kill_group if whole_group else kill)(worker.pid, which)
@@ -204,7 +188,7 @@ class Workers:
     @property
     def supports_fork_server(self) -> bool:
         """Whether a fork server can start workers of this program."""
-        return self._zygote is not None and self._program.kind != "command"
+        return self.zygote is not None and self.program.kind != "command"
 
     def have_torch(self) -> bool:
         """Return whether a fork server would save time: it is enabled, and a worker has loaded torch."""
@@ -212,13 +196,13 @@ class Workers:
 
     def prepare_restart(self, imports: Path | None) -> None:
         """Start the fork server; see :meth:`ForkServer.start`."""
-        if self._zygote:
-            self._zygote.start(imports)
+        if self.zygote:
+            self.zygote.start(imports)
 
     def close(self) -> None:
         """Stop the fork server, and print the remaining output."""
-        if self._zygote:
-            self._zygote.stop()
+        if self.zygote:
+            self.zygote.stop()
         if self._pump:
             self._pump.close()
 
@@ -227,7 +211,7 @@ class Workers:
 
         torchrun empties and reuses a folder when the membership changes. Here each generation has its own.
         """
-        return self._log_dir / f"attempt_{generation - 1}"
+        return self.log_dir / f"attempt_{generation - 1}"
 
     def _create_folder(self, generation: int) -> Path:
         """Create and return the folder of a generation. Workers that got ready for it may have written to it."""
@@ -235,7 +219,7 @@ class Workers:
         if folder not in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
             self._folders.add(folder)
-        for local_rank in range(self._launch.local_world_size):
+        for local_rank in range(self.launch.local_world_size):
             (folder / str(local_rank)).mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -252,28 +236,28 @@ class Workers:
 
     def _start_one(self, local_rank: int, rank: int | None, environment: dict[str, str], folder: Path) -> None:
         worker = _Worker(rank=rank)
-        if pulse := self._pulse_of(local_rank):
+        if pulse := self.pulse_of(local_rank):
             environment = {**environment, Env.PULSE: pulse}
         with ExitStack() as ours:
             out, err = (self._sink(worker, local_rank, rank, stream, folder, ours) for stream in (Std.OUT, Std.ERR))
             ended = partial(self._ended, local_rank)
-            if self._program.kind != "command":
+            if self.program.kind != "command":
                 worker.channel = Channel(partial(self._on_message, local_rank, worker))
                 ours.callback(worker.channel.started)
             forked = self._fork(worker, local_rank, environment, 1 if out is None else out, 2 if err is None else err)
-            if forked and self._zygote:
-                self._children.add_child_handler(forked, ended)
+            if forked and self.zygote:
+                self.children.add_child_handler(forked, ended)
                 self._bind(forked, local_rank)
-                self._zygote.release()
+                self.zygote.release()
             worker.pid = forked or self._execute(worker, local_rank, environment, out, err)
             self._living[local_rank] = worker
             self._bind(worker.pid, local_rank)
 
     def _bind(self, pid: int, local_rank: int) -> None:
         """Bind a worker to its processors while it has one thread, since later threads inherit the binding."""
-        if self._launch.cpus:
+        if self.launch.cpus:
             with suppress(ProcessLookupError):
-                os.sched_setaffinity(pid, self._launch.cpus[local_rank])
+                os.sched_setaffinity(pid, self.launch.cpus[local_rank])
 
     def _execute(
         self, worker: _Worker, local_rank: int, environment: dict[str, str], out: int | None, err: int | None
@@ -282,26 +266,26 @@ class Workers:
         if worker.channel:
             passed = (worker.channel.theirs.fileno(),)
             environment = {**environment, Env.CHANNEL: str(passed[0])}
-        command, ended = self._program.command(local_rank), partial(self._ended, local_rank)
-        return self._children.start(command, environment, ended, stdout=out, stderr=err, pass_fds=passed)
+        command, ended = self.program.command(local_rank), partial(self._ended, local_rank)
+        return self.children.start(command, environment, ended, stdout=out, stderr=err, pass_fds=passed)
 
     def _fork(self, worker: _Worker, local_rank: int, environment: dict[str, str], out: int, err: int) -> int | None:
-        if self._zygote is None or worker.channel is None:
+        if self.zygote is None or worker.channel is None:
             return None
         request = {
-            "kind": self._program.kind,
-            "target": self._program.target,
-            "arguments": with_local_rank(self._program.arguments, local_rank),
+            "kind": self.program.kind,
+            "target": self.program.target,
+            "arguments": with_local_rank(self.program.arguments, local_rank),
             "environment": environment,
             "cwd": str(Path.cwd()),
         }
-        return self._zygote.fork(request, out, err, worker.channel.theirs.fileno())
+        return self.zygote.fork(request, out, err, worker.channel.theirs.fileno())
 
     def _on_message(self, local_rank: int, worker: _Worker, message: Message) -> None:
         if isinstance(message, Ended):
             worker.exit_limit = worker.exit_limit or ExitLimit(worker.pid, worker.rank, message.exit_code)
         elif self._living.get(local_rank) is worker:
-            self._said(local_rank, message)
+            self.said(local_rank, message)
 
     def _ended(self, local_rank: int, returncode: int) -> None:
         worker = self._living.pop(local_rank, None)
@@ -309,23 +293,23 @@ class Workers:
             worker.channel.close()
         if worker and worker.exit_limit:
             returncode = worker.exit_limit.final_exit_code(returncode)
-        self._exited(local_rank, returncode)
+        self.exited(local_rank, returncode)
 
     def _sink(
         self, worker: _Worker, local_rank: int, rank: int | None, stream: Std, folder: Path, ours: ExitStack
     ) -> int | None:
         """Return the descriptor that a worker writes a stream to; None for the launcher's own."""
         is_out = stream is Std.OUT
-        to_file, to_console = self._logs.of(local_rank, stream)
+        to_file, to_console = self.logs.of(local_rank, stream)
         file = folder / str(local_rank) / ("stdout.log" if is_out else "stderr.log")
-        filters = self._logs.stdout_filters if is_out else self._logs.stderr_filters
+        filters = self.logs.stdout_filters if is_out else self.logs.stderr_filters
         if not to_file and not filters:
             return None if to_console else _close_on_exit(os.open(os.devnull, os.O_WRONLY), ours)
         if to_file and not to_console and not filters:
             return _close_on_exit(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), ours)
         self._pump = self._pump or LogForwarder()
-        template = Template(self._logs.prefix).safe_substitute(
-            role_name=self._launch.role, local_rank=local_rank, hostname=socket.gethostname()
+        template = Template(self.logs.prefix).safe_substitute(
+            role_name=self.launch.role, local_rank=local_rank, hostname=socket.gethostname()
         )
         prefix = Prefix(template, rank)
         worker.prefixes.append(prefix)
