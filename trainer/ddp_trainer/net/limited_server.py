@@ -51,7 +51,7 @@ class _Place:
         return self.address or "this machine"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LimitedServer:
     """Server of one listening socket that keeps its connections within limits.
 

@@ -25,7 +25,7 @@ LONGEST_SECONDS: Final = 120.0
 """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class JoinPreflight:
     """Join preflights of one agent."""
 

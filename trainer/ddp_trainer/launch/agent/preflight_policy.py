@@ -51,7 +51,7 @@ class Verdict:
     message: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Preflight:
     """Preflights of one agent: its own, which runs once, and those of nodes that join."""
 

@@ -38,7 +38,7 @@ STEP_FACTOR: Final = 2.0
 """Once step times are known, a worker may need its longest step times this factor."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class HangGuard:
     """Watchdog of the workers of one agent, from each start to their end. Belongs to the agent's event loop."""
 

@@ -7,7 +7,6 @@ owns it.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -288,7 +287,7 @@ def median_time_ms(agents: Sequence[Agent], now: float) -> float:
         agents: Agents whose clocks count.
         now: Time of the store's monotonic clock, in seconds.
     """
-    return 1000 * (now + statistics.median_low(agent.clock_offset for agent in agents))
+    return 1000 * (now + sorted(agent.clock_offset for agent in agents)[(len(agents) - 1) // 2])
 
 
 def _discard(index: dict[Key, set[str]], key: Key, token: str) -> None:

@@ -63,7 +63,7 @@ class _Worker:
     """Set when its program is over."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Workers:
     """Worker processes of this node, one per local rank."""
 
