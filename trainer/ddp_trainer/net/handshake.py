@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import secrets
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeVar
@@ -43,32 +42,31 @@ class WrongSecret(HandshakeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HandshakeRequest:
+class Knock:
+    """First line of a client."""
+
     version: Annotated[int, Bounds(0, 1 << 31)]
     nonce: _Hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Challenge:
+class Challenge:
+    """Answer of a server, with its own proof."""
+
     nonce: _Hex
     proof: _Hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Proof:
+class Proof:
+    """Second line of a client."""
+
     proof: _Hex
 
 
-def _encode(kind: str, **values: str | int) -> bytes:
-    return json.dumps({"is": kind, **values}, separators=(",", ":")).encode() + b"\n"
-
-
-def _decode(kind: type[_Message], name: str, line: bytes) -> _Message:
+def _decode(kind: type[_Message], line: bytes) -> _Message:
     try:
-        data = strict_json.loads(line)
-        if not isinstance(data, dict) or data.pop("is", None) != name:
-            raise HandshakeError("it does not authenticate")
-        message: _Message = strict_json.parse(kind, data)
+        message: _Message = strict_json.decode({kind.__name__.lower(): kind}, line)
     except strict_json.DecodeError:
         raise HandshakeError("it does not authenticate") from None
     return message
@@ -84,7 +82,7 @@ class ClientHandshake:
     def __init__(self, key: bytes, version: int) -> None:
         self._key = key
         self._nonce = secrets.token_hex(32)
-        self.knock = _encode("knock", version=version, nonce=self._nonce)
+        self.knock = strict_json.encode(Knock(version=version, nonce=self._nonce))
 
     def respond(self, line: bytes) -> bytes:
         """Return the proof to send.
@@ -93,10 +91,10 @@ class ClientHandshake:
             HandshakeError: If the line is not a challenge.
             WrongSecret: If the server does not have the secret.
         """
-        challenge = _decode(_Challenge, "challenge", line)
+        challenge = _decode(Challenge, line)
         if not hmac.compare_digest(_compute_proof(self._key, "server", self._nonce, challenge.nonce), challenge.proof):
             raise WrongSecret("it has another secret")
-        return _encode("proof", proof=_compute_proof(self._key, "client", self._nonce, challenge.nonce))
+        return strict_json.encode(Proof(proof=_compute_proof(self._key, "client", self._nonce, challenge.nonce)))
 
 
 class ServerHandshake:
@@ -119,12 +117,12 @@ class ServerHandshake:
         Raises:
             HandshakeError: If the line is not a knock of this version.
         """
-        knock = _decode(_HandshakeRequest, "knock", line)
+        knock = _decode(Knock, line)
         if knock.version != self._version:
             raise HandshakeError(f"it has version {knock.version} of the protocol instead of {self._version}")
         self._client_nonce = knock.nonce
         proof = _compute_proof(self._key, "server", knock.nonce, self._nonce)
-        return _encode("challenge", nonce=self._nonce, proof=proof)
+        return strict_json.encode(Challenge(nonce=self._nonce, proof=proof))
 
     def verify(self, line: bytes) -> None:
         """Check that the client has the secret.
@@ -133,7 +131,7 @@ class ServerHandshake:
             WrongSecret: If the client has another secret.
             HandshakeError: If the line is not a proof.
         """
-        given = _decode(_Proof, "proof", line)
+        given = _decode(Proof, line)
         if not hmac.compare_digest(_compute_proof(self._key, "client", self._client_nonce, self._nonce), given.proof):
             raise WrongSecret("it has another secret")
 
