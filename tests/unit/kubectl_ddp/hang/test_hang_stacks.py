@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
-from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot as Shown
-from ddp_trainer.launch.hang.rank_snapshot import RankSummary, StackSource
+from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
@@ -50,7 +49,7 @@ def page(*ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, A
 
 def full(rank: int) -> dict[str, Any]:
     look = replace(LOOKS[rank], place="train.py:3 in load", stack="Thread MainThread\n  load")
-    return Shown(look=look, pid=40 + rank, usual=0.5, told_by=StackSource.PYTHON).plain()
+    return snapshot_fields(look, 40 + rank, 0.5, StackSource.PYTHON)
 
 
 class Place(ScriptedBackend):
@@ -64,7 +63,7 @@ class Place(ScriptedBackend):
     def hang(self, pod: Object) -> str:
         rank = int(pod["metadata"]["name"].rpartition("-")[2])
         finding = {"time": 1.0, "generation": 1, "ranks": [1], "killed": []}
-        return page(RankSummary(look=LOOKS[rank], usual=0.5).plain(), findings=[finding])
+        return page(summary_fields(LOOKS[rank], 0.5), findings=[finding])
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         assert entry.words[-2:] == ("ddp_trainer", "hang")

@@ -8,27 +8,32 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
-from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot as Shown
-from ddp_trainer.launch.hang.rank_snapshot import StackSource
+from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields
 from ddp_trainer.launch.hang.status_socket import VERSION as LAUNCHERS
 from kubectl_ddp.hang.analysis import HangState, analyze, have_moved, is_final, timeout_verdict
 from kubectl_ddp.hang.collector import VERSION, HangSnapshot, PodReport, RankReport, read
 
 
-def shown(rank: int, *, usual: float | None = 0.5, **facts: Any) -> Shown:
-    """A rank that waits in the seventh collective for a minute, as a launcher shows it."""
+def status(rank: int, **facts: Any) -> RankStatus:
+    """A rank that waits in the seventh collective for a minute."""
     standard = {"node": "w-0", "state": RankState.ALIVE, "seconds": 60.0, "limit": 600.0, "sequence": 7}
     waits = {"waits_in": "all_reduce[[4]]", "collectives": ("barrier[]", "all_reduce[[4]]")}
-    look = RankStatus(**{"rank": rank, "local_rank": rank, **standard, **waits, **facts})
-    return Shown(look=look, pid=100 + rank, usual=usual, told_by=StackSource.PYTHON)
+    return RankStatus(**{"rank": rank, "local_rank": rank, **standard, **waits, **facts})
 
 
-def page(*ranks: Shown, generation: int = 1, findings: list[dict[str, Any]] | None = None, ras: str = "") -> str:
+def shown(rank: int, *, usual: float | None = 0.5, **facts: Any) -> dict[str, Any]:
+    """The same rank, as a launcher shows it."""
+    return snapshot_fields(status(rank, **facts), 100 + rank, usual, StackSource.PYTHON)
+
+
+def page(
+    *ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, Any]] | None = None, ras: str = ""
+) -> str:
     about = {"version": VERSION, "node": "w-0", "generation": generation, "on_hang": "warn", "time": 1.0}
-    return json.dumps({**about, "ranks": [rank.plain() for rank in ranks], "findings": findings or [], "ras": ras})
+    return json.dumps({**about, "ranks": ranks, "findings": findings or [], "ras": ras})
 
 
-def pod(*ranks: Shown, name: str = "w-0", generation: int = 1, **more: Any) -> PodReport:
+def pod(*ranks: dict[str, Any], name: str = "w-0", generation: int = 1, **more: Any) -> PodReport:
     told = read(name, page(*ranks, generation=generation, **more))
     assert isinstance(told, PodReport), told
     return told
@@ -36,8 +41,9 @@ def pod(*ranks: Shown, name: str = "w-0", generation: int = 1, **more: Any) -> P
 
 def test_what_a_launcher_writes_is_what_the_command_reads() -> None:
     assert LAUNCHERS == VERSION
-    rank = shown(1, state=RankState.DEAF, section="data", place="a.py:1 in f", stack="Thread MainThread")
-    assert pod(rank).ranks == (RankReport(look=rank.look, pod="w-0", pid=101, usual=0.5, stack_from="python"),)
+    facts = {"state": RankState.DEAF, "section": "data", "place": "a.py:1 in f", "stack": "Thread MainThread"}
+    told = RankReport(look=status(1, **facts), pod="w-0", pid=101, usual=0.5, stack_from="python")
+    assert pod(shown(1, **facts)).ranks == (told,)
 
 
 def test_a_launcher_of_a_later_version_may_tell_more() -> None:

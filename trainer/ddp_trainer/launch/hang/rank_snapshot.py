@@ -49,33 +49,21 @@ class StackSource(StrEnum):
     """State of the process in ``/proc``, if no stack can be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSnapshot:
-    """State of one rank, with stack and process id."""
+def snapshot_fields(look: RankStatus, pid: int, usual: float | None, source: StackSource) -> dict[str, Any]:
+    """Return the state of one rank with stack and process id, for JSON.
 
-    look: RankStatus
-    pid: int
-    usual: float | None
-    """Seconds of its longest recent stay in the same section; None if nothing has been learned."""
-    told_by: StackSource
-
-    def plain(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return {**asdict(self.look), "pid": self.pid, "usual": self.usual, "stack_from": str(self.told_by)}
+    Args:
+        look: State of the rank, with its stack.
+        pid: Its process id.
+        usual: Seconds of its longest recent stay in the same section; None if nothing has been learned.
+        source: Source of the stack.
+    """
+    return {**asdict(look), "pid": pid, "usual": usual, "stack_from": str(source)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSummary:
-    """State of one rank without stacks, lines of code, processes and addresses."""
-
-    look: RankStatus
-    usual: float | None
-    """See :attr:`RankSnapshot.usual`."""
-
-    def plain(self) -> dict[str, Any]:
-        """Return the fields for JSON; a subset of those of :meth:`RankSnapshot.plain`."""
-        told = {name: value for name, value in asdict(self.look).items() if name not in _PRIVATE}
-        return {**told, "usual": self.usual}
+def summary_fields(look: RankStatus, usual: float | None) -> dict[str, Any]:
+    """Return the state of one rank without stack, line of code and process id; a subset of :func:`snapshot_fields`."""
+    return {**{name: value for name, value in asdict(look).items() if name not in _PRIVATE}, "usual": usual}
 
 
 _PRIVATE: Final = frozenset({"place", "stack"})
@@ -88,13 +76,12 @@ class RankSummaryReader:
     _read: dict[int, tuple[RankWatch, float, RankStatus]] = field(default_factory=dict)
     """Local rank → watch, monotonic time at which its flight recorder was read, and the look with its contents."""
 
-    async def of(self, watches: Sequence[RankWatch]) -> list[RankSummary]:
+    async def of(self, watches: Sequence[RankWatch]) -> list[dict[str, Any]]:
         """Return an outline of every rank, without any work for Python in the workers."""
         now = time.monotonic()
         looks = await asyncio.gather(*(self._read_status(watch, now) for watch in watches))
         return [
-            RankSummary(look=look, usual=watch.pace.longest(look.section))
-            for watch, look in zip(watches, looks, strict=True)
+            summary_fields(look, watch.pace.longest(look.section)) for watch, look in zip(watches, looks, strict=True)
         ]
 
     async def _read_status(self, watch: RankWatch, now: float) -> RankStatus:
@@ -134,7 +121,7 @@ async def _with_record(watch: RankWatch, look: RankStatus) -> RankStatus:
     return replace(look, positions=recorded.positions) if look.stack else recorded
 
 
-async def take_snapshots(watches: Sequence[RankWatch]) -> list[RankSnapshot]:
+async def take_snapshots(watches: Sequence[RankWatch]) -> list[dict[str, Any]]:
     """Return snapshots of all ranks. If a rank does not answer, its stack comes from py-spy or the kernel."""
     looks = await collect_snapshots(watches)
     return list(
@@ -142,14 +129,13 @@ async def take_snapshots(watches: Sequence[RankWatch]) -> list[RankSnapshot]:
     )
 
 
-async def _take_snapshot(watch: RankWatch, look: RankStatus) -> RankSnapshot:
+async def _take_snapshot(watch: RankWatch, look: RankStatus) -> dict[str, Any]:
     usual = watch.pace.longest(look.section)
     if look.state is RankState.ALIVE and look.stack:
-        return RankSnapshot(look=look, pid=watch.pid, usual=usual, told_by=StackSource.PYTHON)
+        return snapshot_fields(look, watch.pid, usual, StackSource.PYTHON)
     spied = await asyncio.to_thread(py_spy_stack, watch.pid)
     teller, stack = (StackSource.PY_SPY, spied) if spied else (StackSource.KERNEL, kernel_stack(watch.pid))
-    look = replace(look, stack=stack[-MOST_STACK_CHARACTERS:])
-    return RankSnapshot(look=look, pid=watch.pid, usual=usual, told_by=teller)
+    return snapshot_fields(replace(look, stack=stack[-MOST_STACK_CHARACTERS:]), watch.pid, usual, teller)
 
 
 def recorded_by_torch(watch: RankWatch, look: RankStatus) -> RankStatus:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ddp_trainer.launch.hang import nccl_ras
-from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot, RankSummary
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
 from ddp_trainer.net.limited_server import Connection, LimitedServer
 from ddp_trainer.process import heartbeat_page
@@ -57,10 +56,10 @@ class Finding:
 class SnapshotSource(Protocol):
     """Source of the ranks' states."""
 
-    async def summarize_ranks(self) -> list[RankSummary]:
+    async def summarize_ranks(self) -> list[dict[str, Any]]:
         """Return outlines without any work of the ranks."""
 
-    async def take_snapshots(self) -> list[RankSnapshot]:
+    async def take_snapshots(self) -> list[dict[str, Any]]:
         """Return snapshots with stacks."""
 
 
@@ -145,16 +144,15 @@ class HangStatusServer:
             return page
 
     async def _summary_document(self) -> dict[str, Any]:
-        outlines = await self._eyes.summarize_ranks()
         findings = [finding.summary() for finding in self._findings.last]
-        return self._payload(ranks=[each.plain() for each in outlines], findings=findings)
+        return self._payload(ranks=await self._eyes.summarize_ranks(), findings=findings)
 
     async def _stacks(self) -> dict[str, Any]:
-        sights, ras = await asyncio.gather(
+        ranks, ras = await asyncio.gather(
             self._eyes.take_snapshots(), asyncio.to_thread(nccl_ras.report, self._environment)
         )
         findings = [asdict(finding) for finding in self._findings.last]
-        return self._payload(ranks=[each.plain() for each in sights], findings=findings, ras=ras)
+        return self._payload(ranks=ranks, findings=findings, ras=ras)
 
     def _payload(self, **parts: Any) -> dict[str, Any]:
         return {"version": VERSION, **self._about(), "time": time.time(), **parts}

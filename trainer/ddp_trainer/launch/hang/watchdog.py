@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.hanging.diagnosis import waits_for
@@ -191,11 +191,11 @@ class HangGuard:
         """Return the server of the pages about these ranks."""
         return HangStatusServer(self.folder, environment, self, self._status_fields, self._findings, self.say)
 
-    async def summarize_ranks(self) -> list[rank_snapshot.RankSummary]:
+    async def summarize_ranks(self) -> list[dict[str, Any]]:
         """Return outlines of the ranks without any work of theirs."""
         return await self._outlines.of(tuple(self._watches.values()))
 
-    async def take_snapshots(self) -> list[rank_snapshot.RankSnapshot]:
+    async def take_snapshots(self) -> list[dict[str, Any]]:
         """Return snapshots of the ranks with their stacks."""
         return await rank_snapshot.take_snapshots(tuple(self._watches.values()))
 

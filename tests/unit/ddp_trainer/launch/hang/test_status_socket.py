@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang import nccl_ras
-from ddp_trainer.launch.hang.rank_snapshot import RankSnapshot, RankSummary, StackSource
+from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import (
     LINES_PER_MINUTE,
     MOST_CONNECTIONS,
@@ -55,13 +55,13 @@ class CountedEyes:
     outlined: int = 0
     sighted: int = 0
 
-    async def summarize_ranks(self) -> list[RankSummary]:
+    async def summarize_ranks(self) -> list[dict[str, Any]]:
         self.outlined += 1
-        return [RankSummary(look=LOOK, usual=0.5)]
+        return [summary_fields(LOOK, 0.5)]
 
-    async def take_snapshots(self) -> list[RankSnapshot]:
+    async def take_snapshots(self) -> list[dict[str, Any]]:
         self.sighted += 1
-        return [RankSnapshot(look=LOOK, pid=4711, usual=0.5, told_by=StackSource.KERNEL)]
+        return [snapshot_fields(LOOK, 4711, 0.5, StackSource.KERNEL)]
 
 
 @asynccontextmanager
