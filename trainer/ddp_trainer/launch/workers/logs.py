@@ -97,21 +97,6 @@ class Prefix:
 
 
 @dataclass(slots=True)
-class Tail:
-    """Last lines of one stream."""
-
-    _lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
-
-    def add(self, lines: Sequence[bytes]) -> None:
-        """Add these lines and drop the oldest ones."""
-        self._lines.extend(line[:TAIL_LINE_BYTES] for line in lines)
-
-    def __str__(self) -> str:
-        """Return the lines, from a copy, since another thread adds to them."""
-        return b"\n".join(tuple(self._lines)).decode(errors="replace")
-
-
-@dataclass(slots=True)
 class _Stream:
     """One pipe and the targets of its lines."""
 
@@ -121,13 +106,13 @@ class _Stream:
     file: int | None
     filters: tuple[bytes, ...]
     filtered: Path | None
-    tail: Tail | None = None
+    tail: deque[bytes] | None = None
     partial: bytearray = field(default_factory=bytearray)
 
     def write(self, lines: Sequence[bytes]) -> None:
         prefix = bytes(self.prefix)
         if self.tail is not None:
-            self.tail.add(lines)
+            self.tail.extend(line[:TAIL_LINE_BYTES] for line in lines)
         if self.console is not None:
             _write(self.console, b"".join(prefix + line + b"\n" for line in lines))
         matching = [line for line in lines if any(word in line for word in self.filters)]
@@ -180,7 +165,7 @@ class LogForwarder:
         file: Path | None,
         filters: tuple[str, ...] = (),
         filtered: Path | None = None,
-        tail: Tail | None = None,
+        tail: deque[bytes] | None = None,
     ) -> int:
         """Return the write end of a new pipe for a worker; the caller closes its copy.
 

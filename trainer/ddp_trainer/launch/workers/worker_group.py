@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.workers.children import Children, kill, kill_group
 from ddp_trainer.launch.workers.exit_limit import ExitLimit
 from ddp_trainer.launch.workers.fork_server import ForkServer, has_torch
-from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, Tail
+from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, LogSpec, Prefix, Std
 from ddp_trainer.launch.workers.worker_channels import Channel
 from ddp_trainer.process.worker_protocol import Begin, Ended, LeaveGroup, Message
 
@@ -95,7 +96,7 @@ class Workers:
     _folders: set[Path] = field(default_factory=set)
     """Folders that this launcher made. Existing folders of other launchers are removed."""
     _living: dict[int, _Worker] = field(default_factory=dict)
-    _tails: dict[int, Tail] = field(default_factory=dict)
+    _tails: dict[int, deque[bytes]] = field(default_factory=dict)
 
     def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
         """Start a worker for each local rank that has none, and send the others their new place.
@@ -178,7 +179,8 @@ class Workers:
         if self._pump is None or local_rank not in self._tails:
             return ""
         self._pump.catch_up()
-        return str(self._tails[local_rank])
+        lines = tuple(self._tails[local_rank])  # a copy, since another thread adds to them
+        return b"\n".join(lines).decode(errors="replace")
 
     def kill(self, local_rank: int) -> None:
         """Kill the worker of a local rank and its whole process group."""
@@ -314,7 +316,7 @@ class Workers:
         prefix = Prefix(template, rank)
         worker.prefixes.append(prefix)
         if not is_out:
-            self._tails[local_rank] = Tail()
+            self._tails[local_rank] = deque(maxlen=TAIL_LINES)
         sink = self._pump.add(
             console=(1 if is_out else 2) if to_console else None,
             prefix=prefix,

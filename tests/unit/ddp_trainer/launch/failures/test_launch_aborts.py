@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ddp_trainer.launch.agent.failure_report import FailureBuilder
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, WorkerState
-from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, Prefix, Tail
+from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, Prefix
 from tests.support.launch_simulation import a_policy
 
 SAMPLES = Path(__file__).parents[4] / "samples"
@@ -64,12 +65,12 @@ def test_a_timeout_is_a_consequence_of_what_another_rank_died_of() -> None:
 
 
 def test_what_was_written_before_the_end_is_there_at_the_end() -> None:
-    pump, tail = LogForwarder(), Tail()
+    pump, tail = LogForwarder(), deque[bytes](maxlen=TAIL_LINES)
     sink = pump.add(console=None, prefix=Prefix("", 0), file=None, tail=tail)
     os.write(sink, b"".join(b"line %d\n" % number for number in range(2 * TAIL_LINES)) + b"x" * 5000 + b"\n")
     os.close(sink)
     pump.catch_up(60)
-    lines = str(tail).splitlines()
+    lines = [line.decode() for line in tail]
     assert len(lines) == TAIL_LINES
     assert lines[-2:] == [f"line {2 * TAIL_LINES - 1}", "x" * 1000]
     pump.close()
@@ -77,7 +78,7 @@ def test_what_was_written_before_the_end_is_there_at_the_end() -> None:
 
 def test_a_console_that_blocks_does_not_hold_up_whoever_asks() -> None:
     read, write = os.pipe()
-    pump, tail = LogForwarder(), Tail()
+    pump, tail = LogForwarder(), deque[bytes](maxlen=TAIL_LINES)
     sink = pump.add(console=write, prefix=Prefix("", 0), file=None, tail=tail)
     written = 0
     for _ in range(3):  # more than the console's pipe holds
