@@ -110,12 +110,9 @@ def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: AN
         if len(head) < LENGTH.size or len(descriptors) != DESCRIPTORS:
             return
         (length,) = LENGTH.unpack(head)
-        body = b""
-        while len(body) < length:
-            part = control.recv(length - len(body))
-            if not part:
-                return
-            body += part
+        body = control.recv(length, socket.MSG_WAITALL)
+        if len(body) < length:
+            return
         yield json.loads(body), descriptors
 
 

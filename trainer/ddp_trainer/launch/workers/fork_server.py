@@ -116,7 +116,7 @@ class ForkServer:
             body = json.dumps(request).encode()
             socket.send_fds(self._control, [_LENGTH.pack(len(body))], [stdout, stderr, gate, channel])
             self._control.sendall(body)
-            (pid,) = _LENGTH.unpack(self._recv_exact(self._control))
+            (pid,) = _LENGTH.unpack(self._control.recv(_LENGTH.size))  # written at once, so it comes at once
         except (OSError, struct.error):
             os.close(self._gate)
             self.stop()
@@ -147,15 +147,6 @@ class ForkServer:
             finally:
                 self._control.settimeout(_REPLY_SECONDS)
         return self._is_ready
-
-    def _recv_exact(self, control: socket.socket) -> bytes:
-        data = b""
-        while len(data) < _LENGTH.size:
-            part = control.recv(_LENGTH.size - len(data))
-            if not part:
-                raise ConnectionError
-            data += part
-        return data
 
     def _ended(self, control: socket.socket, returncode: int, *, has_learnt: bool) -> None:
         """Start a process without the workers' imports if this one exited by itself: an import may have started
