@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddp_trainer.common.constants import Env, FailureReason
@@ -41,37 +41,25 @@ class FailureBuilder:
         kills, self._oom_kills = self._oom_kills, failure_reason.oom_kill_count()
         message = note.message if note else ""
         aborted = failure_reason.abort_in(self.last_lines(local_rank)) if exit_code == failure_reason.ABORTED else ""
-        return self._failure(
-            local_rank,
-            exit_code=exit_code,
-            reason=failure_reason.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted),
-            message=failure_reason.sanitize_text(aborted or message, failure_reason.MESSAGE_CHARACTERS)
-            or failure_reason.describe_exit_code(exit_code),
-            timestamp=note.timestamp if note else time.time(),
-            stack=failure_reason.sanitize_text(note.stack, failure_reason.STACK_CHARACTERS) if note else "",
-        )
+        reason = failure_reason.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted)
+        told = failure_reason.sanitize_text(aborted or message, failure_reason.MESSAGE_CHARACTERS)
+        failure = self._failure(local_rank, exit_code, reason, told or failure_reason.describe_exit_code(exit_code))
+        if note is None:
+            return failure
+        stack = failure_reason.sanitize_text(note.stack, failure_reason.STACK_CHARACTERS)
+        return replace(failure, timestamp=note.timestamp, stack=stack)
 
     def finished(self, local_rank: int) -> Failure:
         """Return the failure that counts for a worker that exited with 0, if another rank fails without it."""
-        return self._failure(
-            local_rank,
-            exit_code=0,
-            reason=FailureReason.EARLY_EXIT,
-            message=failure_reason.EARLY_EXIT,
-            timestamp=time.time(),
-        )
+        return self._failure(local_rank, 0, FailureReason.EARLY_EXIT, failure_reason.EARLY_EXIT)
 
     def left(self, local_rank: int, left: Left) -> Failure:
         """Return the failure of a worker that left its group and keeps its process."""
         message = failure_reason.sanitize_text(left.why, failure_reason.MESSAGE_CHARACTERS)
         reason = failure_reason.reason_of(left.exit_code, left.why, oom_killed=False)
-        return self._failure(
-            local_rank, exit_code=left.exit_code, reason=reason, message=message, timestamp=time.time()
-        )
+        return self._failure(local_rank, left.exit_code, reason, message)
 
-    def _failure(
-        self, local_rank: int, *, exit_code: int, reason: FailureReason, message: str, timestamp: float, stack: str = ""
-    ) -> Failure:
+    def _failure(self, local_rank: int, exit_code: int, reason: FailureReason, message: str) -> Failure:
         generation, node = self.core.generation, self.core.node
         rank = (generation.first_rank if generation else 0) + local_rank
         return Failure(
@@ -83,8 +71,7 @@ class FailureBuilder:
             reason=reason,
             message=message,
             host=self.environment.get(Env.NODE_NAME) or socket.gethostname(),
-            timestamp=timestamp,
-            stack=stack,
+            timestamp=time.time(),
             place=self._place(rank, generation.world_size) if generation else "",
         )
 
