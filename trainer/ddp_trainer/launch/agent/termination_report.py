@@ -66,13 +66,8 @@ class Report:
 
     def has_previous_failure(self, *, of_any_kind: bool) -> bool:
         """Return whether a worker failed in an earlier container of this pod: by a GPU fault, or ``of_any_kind``."""
-        if self._run_dir:
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                reason = json.loads((self._run_dir / File.FIRST_ERROR).read_text()).get("reason", "")
-                return bool(
-                    reason == FailureReason.GPU_FAULT or (of_any_kind and reason and is_primary_failure(reason))
-                )
-        return False
+        reason = str(self._read(File.FIRST_ERROR).get("reason", ""))
+        return reason == FailureReason.GPU_FAULT or (of_any_kind and bool(reason) and is_primary_failure(reason))
 
     def account(self) -> JobAccount | None:
         """Return the time breakdown that rank 0 stored when it started in this pod; None if there is none."""
@@ -83,7 +78,7 @@ class Report:
 
     def succeeded(self, restarts: Mapping[str, int], **known: object) -> None:
         """Merge the launcher's values into the summary of the program, or write a summary if there is none."""
-        summary: Json = {"result": _SUCCEEDED, **known, **self._summary(), "restarts": dict(restarts)}
+        summary: Json = {"result": _SUCCEEDED, **known, **self._read(File.SUMMARY), "restarts": dict(restarts)}
         if self._run_dir:
             _replace(self._run_dir / File.SUMMARY, json.dumps(summary, indent=1))
         self._terminate(fit(summary))
@@ -104,12 +99,12 @@ class Report:
             "stack": failure.stack,
         }
 
-    def _summary(self) -> Json:
+    def _read(self, name: File) -> Json:
+        """Return the object in a file of the run directory; empty if there is none."""
         if self._run_dir:
             with contextlib.suppress(OSError, ValueError):
-                summary = json.loads((self._run_dir / File.SUMMARY).read_text())
-                if isinstance(summary, dict):
-                    return summary
+                told = json.loads((self._run_dir / name).read_text())
+                return told if isinstance(told, dict) else {}
         return {}
 
     def _terminate(self, message: str) -> None:
