@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -56,13 +56,7 @@ def lint_environment(
         is_one_machine=is_loopback(environ.get(Env.POD_IP, "")) or is_loopback(endpoint),
     )
     ignored = environ.get(Env.LINT_IGNORE, "")
-    lines = [
-        f"{Env.LINT_IGNORE} names {word!r}, which is no rule; see docs/lint.md."
-        for word in _unknown(unknown_ids(ignored))
-    ]
+    unknown = [word for word in unknown_ids(ignored) if not _ABOUT_PODS.fullmatch(word)]
+    lines = [f"{Env.LINT_IGNORE} names {word!r}, which is no rule; see docs/lint.md." for word in unknown]
     found = check(environ, facts, ignored)
     return [*lines, *(str(finding) for finding in found if finding.severity is not Severity.INFO)]
-
-
-def _unknown(ids: Iterable[str]) -> Iterator[str]:
-    return (word for word in ids if not _ABOUT_PODS.fullmatch(word))

@@ -81,7 +81,8 @@ def apply(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[str
         return []
     found = list(_values(environ))
     taken = {value.flag: value for value in found if value.flag not in arguments.told}
-    beaten = [value for value in found if value.flag in arguments.told and _is_overridden(arguments, value)]
+    given = [value for value in found if value.flag in arguments.told]
+    beaten = [value for value in given if str(getattr(arguments, value.flag)) != str(value.value)]
     nodes = str(taken["nnodes"].value) if "nnodes" in taken else arguments.nnodes.strip()
     if nodes in {"1", "1:1"}:
         taken = {flag: value for flag, value in taken.items() if flag not in _OF_SEVERAL_NODES}
@@ -107,10 +108,6 @@ def _values(environ: Mapping[str, str]) -> Iterable[Value]:
                 f"Volcengine's {default.variable}={text!r} {error}; give --{default.flag.replace('_', '-')}, or "
                 "--platform none to leave its variables alone."
             ) from None
-
-
-def _is_overridden(arguments: argparse.Namespace, value: Value) -> bool:
-    return str(getattr(arguments, value.flag)) != str(value.value)
 
 
 def _source_messages(taken: Iterable[Value], beaten: Iterable[Value]) -> Iterable[str]:

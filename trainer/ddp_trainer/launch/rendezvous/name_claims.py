@@ -38,16 +38,8 @@ def pass_on_name(lost: Agent, roster: NodeRegistry) -> Agent | None:
     """Give the name of a lost agent to the agent that has waited for it longest, and return that agent."""
     if lost.waits_for_name:
         return None  # it had no name
-    heir = min(
-        (each for each in roster.agents_with_same_name(lost.node) if each.waits_for_name),
-        key=_connection_order,
-        default=None,
-    )
+    heirs = [each for each in roster.agents_with_same_name(lost.node) if each.waits_for_name]
+    heir = min(heirs, key=lambda each: each.peer or 0, default=None)  # the one that connected first
     if heir is not None:
         heir.waits_for_name = False
     return heir
-
-
-def _connection_order(agent: Agent) -> int:
-    """Sort key. Connections are numbered in the order in which they came."""
-    return agent.peer or 0
