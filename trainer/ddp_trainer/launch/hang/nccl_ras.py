@@ -25,18 +25,15 @@ def report(environment: Mapping[str, str]) -> str:
     try:
         with socket.create_connection(address_of(environment), timeout=0.5) as connection:
             connection.settimeout(ANSWER_SECONDS)
-            with connection.makefile("rwb") as talk:
-                talk.write(f"CLIENT PROTOCOL {PROTOCOL}\n".encode())
-                talk.flush()
-                if not talk.readline(200).startswith(b"SERVER PROTOCOL "):
+            with connection.makefile("rb") as answers:
+                connection.sendall(f"CLIENT PROTOCOL {PROTOCOL}\n".encode())
+                if not answers.readline(200).startswith(b"SERVER PROTOCOL "):
                     return ""  # another program uses this port
-                talk.write(f"TIMEOUT {COLLECT_SECONDS}\n".encode())
-                talk.flush()
-                if talk.readline(200) != b"OK\n":
+                connection.sendall(f"TIMEOUT {COLLECT_SECONDS}\n".encode())
+                if answers.readline(200) != b"OK\n":
                     return ""
-                talk.write(b"VERBOSE STATUS\n")
-                talk.flush()
-                return talk.read(MOST_CHARACTERS).decode(errors="replace")
+                connection.sendall(b"VERBOSE STATUS\n")
+                return answers.read(MOST_CHARACTERS).decode(errors="replace")
     except (OSError, ValueError):
         return ""
 
