@@ -47,9 +47,9 @@ class JoinPreflight:
         """Take part in a preflight, as the store requests."""
         *members, newcomer = meet.names
         if meet.place.node_rank == meet.place.node_count - 1:
-            others = ", ".join(members)
-            self.say(f"Before it joins, this node holds a preflight with {others}.")
-            self._start_local_check(meet)
+            self.say(f"Before it joins, this node holds a preflight with {', '.join(members)}.")
+            self.end()
+            self._pid = self._start(meet, partial(self._ended, self._count, meet.number))
         else:
             self._start(meet, partial(self._report_peer_check, newcomer, meet.place.node_rank == 0))
 
@@ -61,10 +61,6 @@ class JoinPreflight:
         if self._pid is not None:
             kill(self._pid, signal.SIGKILL)
             self._pid = None
-
-    def _start_local_check(self, meet: RunPreflight) -> None:
-        self.end()
-        self._pid = self._start(meet, partial(self._ended, self._count, meet.number))
 
     def _start(self, meet: RunPreflight, ended: Callable[[Verdict], None]) -> int | None:
         def over(verdict: Verdict) -> None:

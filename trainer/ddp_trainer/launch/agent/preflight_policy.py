@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.launch.host.endpoint import Endpoint
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.workers.children import Children, kill
 from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
@@ -98,9 +98,12 @@ class Preflight:
             flags += ["--quiet"] if generation.node_rank else []  # the table is the same on all nodes
         else:
             flags = ["--standalone", "--nproc-per-node", str(self.local_world_size)]
-        self._pid = self._start(
-            self._table_command(flags, document), document, partial(self._ended, care, document, ended), more
-        )
+
+        def over(verdict: Verdict) -> None:
+            self._pid = None
+            ended(verdict)
+
+        self._pid = self._start(self._table_command(flags, document), document, care, over, more)
 
     def start_join_check(
         self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]
@@ -127,7 +130,13 @@ class Preflight:
         document = self.folder / ("preflight.json" if is_ours else f"preflight-{number}.json")
         flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
         command = self._table_command(flags, document)
-        return self._start(command, document, partial(self._on_join_check_end, document, ended, is_ours), more, stdout)
+
+        def over(verdict: Verdict) -> None:
+            if not is_ours:
+                document.unlink(missing_ok=True)
+            ended(verdict)
+
+        return self._start(command, document, self.care, over, more, stdout)
 
     def start_gpu_check(self, devices: Sequence[str], ended: Callable[[Verdict], None]) -> int:
         """Check the health of GPUs of this node before it joins again.
@@ -144,7 +153,7 @@ class Preflight:
         """
         document = self.folder / "gpu-health.json"
         target = ["-m", "ddp_trainer.preflight.gpu_health", ",".join(devices), str(document)]
-        return self._start(target, document, partial(self._on_gpu_check_end, document, ended), {})
+        return self._start(target, document, self.care, ended, {})
 
     def stop(self) -> None:
         """Kill this agent's own preflight, if it runs."""
@@ -152,8 +161,7 @@ class Preflight:
             kill(self._pid, signal.SIGKILL)
 
     def _place_in(self, place: Assignment) -> list[str]:
-        host = place.master_address
-        where = f"[{host}]:{place.master_port}" if ":" in host else f"{host}:{place.master_port}"
+        where = str(Endpoint(place.master_address, place.master_port))
         flags = ["--nnodes", str(place.node_count), "--node-rank", str(place.node_rank), "--rdzv-endpoint", where]
         return [*flags, "--nproc-per-node", str(self.local_world_size)]
 
@@ -165,34 +173,21 @@ class Preflight:
         self,
         target: Sequence[str],
         document: Path,
-        ended: Callable[[int], None],
+        care: PreflightPolicy,
+        ended: Callable[[Verdict], None],
         more: Mapping[str, str],
         stdout: int = _STDERR,
     ) -> int:
+        def over(returncode: int) -> None:
+            is_fit = returncode == Exit.SUCCESS
+            message = "" if is_fit else _failure_message(document, returncode)
+            ended(Verdict(may_start=is_fit or care is PreflightPolicy.WARN, message=message))
+
         document.unlink(missing_ok=True)
         # -P: the working directory is the user's, and may hold a module of any name.
         python = [sys.executable, "-P", *target]
         command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *python]
-        return self.children.start(command, {**self.environ, **more}, ended, stdout=stdout)
-
-    def _on_join_check_end(
-        self, document: Path, ended: Callable[[Verdict], None], is_ours: bool, returncode: int
-    ) -> None:
-        may_start = returncode == Exit.SUCCESS or self.care is PreflightPolicy.WARN
-        verdict = Verdict(may_start=may_start, message=_failure_message(document, returncode))
-        if not is_ours:
-            document.unlink(missing_ok=True)
-        ended(verdict)
-
-    def _on_gpu_check_end(self, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
-        is_fit = returncode == Exit.SUCCESS
-        sentence = "" if is_fit else _failure_message(document, returncode)
-        ended(Verdict(may_start=is_fit or self.care is PreflightPolicy.WARN, message=sentence))
-
-    def _ended(self, care: PreflightPolicy, document: Path, ended: Callable[[Verdict], None], returncode: int) -> None:
-        self._pid = None
-        may_start = returncode == Exit.SUCCESS or care is PreflightPolicy.WARN
-        ended(Verdict(may_start=may_start, message=_failure_message(document, returncode)))
+        return self.children.start(command, {**self.environ, **more}, over, stdout=stdout)
 
 
 def _failure_message(document: Path, returncode: int) -> str:
