@@ -95,8 +95,8 @@ async def _run(
 ) -> int:
     loop = asyncio.get_running_loop()
     children = Children(loop)
-    companions: list[Sidecar] = []
     aggregator: Sidecar | None = None
+    store: Sidecar | None = None
     recorder: AgentRecorder = NoopAgentRecorder()
     port = plan.arguments.metrics_port
     wanted = any(environ.get(name) for name in (Env.METRICS_PORT, Env.RUN_DIR, Env.METRICS_DIR))
@@ -109,8 +109,8 @@ async def _run(
             del environ[Env.METRICS_DIR]  # it has printed why, and each worker would print the same
     if plan.conf.secret_file:
         environ[Env.SECRET_FILE] = plan.conf.secret_file
-    if plan.endpoint and not plan.is_static and _hosts_store(plan):
-        companions.append(Sidecar(loop, children, _store_flags(plan), environ))
+    if plan.endpoint and not plan.is_static and _hosts_store(plan, plan.endpoint):
+        store = Sidecar(loop, children, _store_flags(plan, plan.endpoint), environ)
     try:
         modules = config.preload_of(plan.arguments, environ, preload)
         setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)
@@ -124,8 +124,8 @@ async def _run(
 
         return await Agent(setup, _link(plan, environ), children, wait_for_scrape).run()
     finally:
-        for companion in companions:
-            companion.stop()
+        if store is not None:
+            store.stop()
         if aggregator is not None:
             await aggregator.stopped()
 
@@ -218,18 +218,16 @@ def _static_assignment(plan: Plan, endpoint: Endpoint) -> Assignment:
     )
 
 
-def _hosts_store(plan: Plan) -> bool:
+def _hosts_store(plan: Plan, endpoint: Endpoint) -> bool:
     """Return whether this node hosts the store, by torchrun's rule.
 
     The rule is ``is_host`` in --rdzv-conf, else whether the c10d endpoint is this host.
     """
-    assert plan.endpoint is not None  # noqa: S101 - asked only then
     if plan.conf.is_host is not None:
         return plan.conf.is_host
-    return plan.arguments.rdzv_backend == "c10d" and is_this_host(plan.endpoint.host)
+    return plan.arguments.rdzv_backend == "c10d" and is_this_host(endpoint.host)
 
 
-def _store_flags(plan: Plan) -> list[str]:
-    assert plan.endpoint is not None  # noqa: S101 - asked only then
-    port = str(plan.endpoint.port or int(Port.RENDEZVOUS))
+def _store_flags(plan: Plan, endpoint: Endpoint) -> list[str]:
+    port = str(endpoint.port or int(Port.RENDEZVOUS))
     return ["store", "--if-free", "--port", port, "--run-id", plan.arguments.rdzv_id, "--first-seconds", "0"]
