@@ -70,7 +70,9 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     conf = config.conf_of(arguments.rdzv_conf)
     policy = config.policy_of(arguments, conf)
     endpoint: Endpoint | None = None
-    is_alone = policy.max_nodes == 1 and arguments.master_port is None and _needs_no_store(arguments, conf, environ)
+    secret_path = conf.secret_file or environ.get(Env.SECRET_FILE, "")
+    may_be_alone = policy.max_nodes == 1 and arguments.master_port is None
+    is_alone = may_be_alone and _needs_no_store(arguments, conf, has_secret=bool(secret_path))
     is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
     if arguments.standalone or is_alone:
         # As in torchrun, a launch without peers is a separate run.
@@ -94,7 +96,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         node=node,
         endpoint=endpoint,
         slices=slices,
-        secret=_secret(conf, arguments, environ, endpoint, is_static=is_static),
+        secret=_secret(secret_path, arguments.rdzv_id, is_static=is_static) if endpoint else None,
         is_static=is_static,
         limits=config.limits_of(arguments, conf, environ),
         program=config.program_of(arguments, environ),
@@ -104,7 +106,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     )
 
 
-def _needs_no_store(arguments: argparse.Namespace, conf: config.Conf, environ: Mapping[str, str]) -> bool:
+def _needs_no_store(arguments: argparse.Namespace, conf: config.Conf, *, has_secret: bool) -> bool:
     """Return whether a launch on one node needs no store.
 
     It needs none without an endpoint, or with a c10d endpoint on this host that no other node may join.
@@ -112,29 +114,18 @@ def _needs_no_store(arguments: argparse.Namespace, conf: config.Conf, environ: M
     """
     if not arguments.rdzv_endpoint:
         return True
-    has_secret = conf.secret_file or environ.get(Env.SECRET_FILE)
     is_c10d = arguments.rdzv_backend == "c10d" and conf.is_host is not False
     return not has_secret and is_c10d and is_this_host(parse_endpoint(arguments.rdzv_endpoint).host)
 
 
-def _secret(
-    conf: config.Conf,
-    arguments: argparse.Namespace,
-    environ: Mapping[str, str],
-    endpoint: Endpoint | None,
-    *,
-    is_static: bool,
-) -> RunSecret | None:
-    """Return the secret of the run; None if this node meets no other, or in a static launch without one.
+def _secret(path: str, run_id: str, *, is_static: bool) -> RunSecret | None:
+    """Return the secret of a run on several nodes; None in a static launch without one.
 
     Raises:
         LaunchError: A store needs a secret and none is usable.
     """
-    if endpoint is None:
-        return None
-    path = conf.secret_file or environ.get(Env.SECRET_FILE, "")
     if not is_static:
-        return required_secret(path, arguments.rdzv_id)
+        return required_secret(path, run_id)
     secret = optional_secret(path, "")
     if secret is None:
         log_line(
