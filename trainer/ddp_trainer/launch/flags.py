@@ -142,10 +142,6 @@ _BY_DEST: Final = {flag.dest: flag for flag in ALL}
 
 _FLAGS_TO_COMPLETE: Final = {flag.long: flag.kind is not None for flag in ALL}
 
-_UNSUPPORTED: Final = {
-    "logs_specs": "--logs-specs {value!r}: only torchrun loads log plugins of torch; leave the flag out.",
-}
-
 
 class UnknownFlag(LaunchError):
     """Error for a flag that neither torchrun nor this launcher has."""
@@ -182,9 +178,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     arguments.training_script, arguments.training_script_args = script[0], script[1:]
     from_environment = {flag.dest for flag in ALL if flag.in_environment and environ.get(flag.variable, "").strip()}
     arguments.told = given | from_environment
-    for name, sentence in _UNSUPPORTED.items():
-        if value := getattr(arguments, name):
-            raise LaunchError(sentence.format(value=value))
+    if plugin := arguments.logs_specs:
+        raise LaunchError(f"--logs-specs {plugin!r}: only torchrun loads log plugins of torch; leave the flag out.")
     return arguments
 
 
