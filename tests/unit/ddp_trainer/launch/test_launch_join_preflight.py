@@ -14,7 +14,7 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
-from ddp_trainer.launch.host.port_reservation import ReservedPort
+from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import VERSION, Hello, RunPreflight, Policy, WorkerState
 
@@ -38,9 +38,9 @@ async def main():
     preflight = Preflight(children, PreflightPolicy.STRICT, 1, "", pathlib.Path(sys.argv[1]), os.environ)
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="")
     held = join_preflight.JoinPreflight(core, preflight, lambda _: {}, print, lambda _: None)
-    with ReservedPort() as port:
+    with reserve_port() as port:
         group = Generation(
-            number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.number
+            number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.getsockname()[1]
         )
         # The other node never comes.
         ask = RunPreflight(number=1, names=("other", "own"), place=group.assignment_of(own.token))

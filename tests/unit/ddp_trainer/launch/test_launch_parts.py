@@ -19,7 +19,7 @@ from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address
 from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
-from ddp_trainer.launch.host.port_reservation import ReservedPort
+from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
@@ -375,24 +375,24 @@ class TestLines:
 
 class TestPorts:
     def test_a_held_port_can_be_listened_on_by_a_socket_that_reuses_addresses(self) -> None:
-        with ReservedPort() as held, socket.socket() as server:
+        with reserve_port() as held, socket.socket() as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(("0.0.0.0", held.number))
+            server.bind(("0.0.0.0", held.getsockname()[1]))
             server.listen()
-            with socket.create_connection(("127.0.0.1", held.number)):
+            with socket.create_connection(("127.0.0.1", held.getsockname()[1])):
                 pass
 
     def test_a_held_port_can_be_listened_on_by_the_store_of_torch(self) -> None:
         from torch.distributed import TCPStore
 
-        with ReservedPort() as held:
-            store = TCPStore("127.0.0.1", held.number, is_master=True, wait_for_workers=False)
+        with reserve_port() as held:
+            store = TCPStore("127.0.0.1", held.getsockname()[1], is_master=True, wait_for_workers=False)
             store.set("key", "value")
             assert store.get("key") == b"value"
 
     def test_nobody_is_given_a_held_port(self) -> None:
-        with ReservedPort() as held, socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("0.0.0.0", held.number))
+        with reserve_port() as held, socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("0.0.0.0", held.getsockname()[1]))
 
 
 def test_every_code_below_128_is_final_and_every_other_is_not() -> None:

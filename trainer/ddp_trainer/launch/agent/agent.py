@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.environment import common_environment
-from ddp_trainer.launch.host.port_reservation import ReservedPort
+from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import (
     Action,
@@ -91,7 +92,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
-        self._port: ReservedPort | None = None
+        self._port: socket.socket | None = None
         self._joined_at = self._started_at = time.monotonic()
         self._moments = LifecycleTimes()
         self._troubles: set[str] = set()
@@ -329,10 +330,10 @@ class Agent:
         if self._port:
             self._port.close()
         self._children.kill_orphans()
-        self._port = ReservedPort()
+        self._port = reserve_port()
         self._joined_at = time.monotonic()
         self._moments.reached(LifecycleEvent.JOINED)
-        self._do(self._core.join(self._port.number))
+        self._do(self._core.join(self._port.getsockname()[1]))
 
     def _finish_with_error(self, why: str) -> None:
         self._do_one(Finish(CANNOT_EXECUTE, why))
