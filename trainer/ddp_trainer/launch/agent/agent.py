@@ -136,7 +136,7 @@ class Agent:
             self._moments,
             environment,
             self._on_worker_exit,
-            self._finish_with_error,
+            lambda why: self._do_one(Finish(CANNOT_EXECUTE, why)),
         )
         self._probes = GpuProbes(
             setup,
@@ -195,17 +195,18 @@ class Agent:
         if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
             self._troubles.add(why)
             log_line(
-                f"The store at {self._setup.endpoint} cannot be reached yet: {why}. {self._join_deadline_message()}"
+                f"The store at {self._core.endpoint} cannot be reached yet: {why}. {self._join_deadline_message()}"
             )
 
     def _join_deadline_message(self) -> str:
-        left = self._setup.limits.join - (time.monotonic() - self._joined_at)
+        left = self._core.limits.join - (time.monotonic() - self._joined_at)
         return waiting_messages.deadline_message(left, time.time())
 
     def on_message(self, message: FromStore) -> None:
         """Handle a message of the store."""
         if isinstance(message, Waiting):
-            log_line(waiting_messages.waiting_message(message, self._setup.min_nodes, self._join_deadline_message()))
+            least = self._core.hello.policy.min_nodes
+            log_line(waiting_messages.waiting_message(message, least, self._join_deadline_message()))
         if isinstance(message, Show | HangingRanks):
             self._guard.on_message(message)
         if isinstance(message, Ping) and self._core.generation and self._core.generation.node_rank == 0:
@@ -335,16 +336,13 @@ class Agent:
         self._moments.reached(LifecycleEvent.JOINED)
         self._do(self._core.join(self._port.getsockname()[1]))
 
-    def _finish_with_error(self, why: str) -> None:
-        self._do_one(Finish(CANNOT_EXECUTE, why))
-
     def _record(self, generation: Assignment) -> None:
         recorder = self._setup.recorder
         self._moments.reached(LifecycleEvent.FORMED)
         recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
         size, nodes = generation.world_size, generation.node_count
-        first = generation.first_rank
-        recorder.world(size=size, nodes=nodes, nodes_desired=self._setup.max_nodes, first_rank=first)
+        desired, first = self._core.hello.policy.max_nodes, generation.first_rank
+        recorder.world(size=size, nodes=nodes, nodes_desired=desired, first_rank=first)
         recorder.restarts_remaining(generation.restarts_left)
         # Other pods have counted the restarts before this pod joined.
         before = generation.restarts if self._restarts is None else self._restarts

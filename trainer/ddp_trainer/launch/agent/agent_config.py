@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import Report
@@ -30,11 +29,6 @@ class AgentConfig:
     report: Report
     recorder: AgentRecorder
     signals: Sequence[signal.Signals]
-    min_nodes: int
-    max_nodes: int
-    endpoint: str
-    """Endpoint of the store, for messages."""
-    limits: Limits
     environment: Mapping[str, str]
     """Environment of this launcher."""
     preload: Sequence[str] | None

@@ -106,8 +106,9 @@ class AgentStateMachine:
         self._workers = LocalWorkers(hello.node.local_world_size)
         self.worker_stop = WorkerStop(self._workers, limits)
         self._finished_first: Failure | None = None
-        self._hello = hello
-        self._limits = limits
+        self.hello = hello
+        self.limits = limits
+        self.endpoint = endpoint
         self._port = 0
         self._prepares = self._checks_health = False
         self._is_probing = False
@@ -131,7 +132,7 @@ class AgentStateMachine:
             State.DONE: WorkerState.SUCCEEDED,
         }
         hello = replace(
-            self._hello,
+            self.hello,
             node=self.node,
             standing=standing.get(self.state, WorkerState.IDLE),
             last=self.generation,
@@ -152,7 +153,7 @@ class AgentStateMachine:
         """Handle a lost link: limit the time to reach the store again if this node is joining."""
         if not self._join_wait.link_down():
             return []  # the peer was not a store of this run and must not extend the time limit
-        return [SetTimer(Timer.JOIN, self._limits.join)] if self.state is State.JOINING else []
+        return [SetTimer(Timer.JOIN, self.limits.join)] if self.state is State.JOINING else []
 
     def link_failed(self, why: str) -> None:
         """Record why an attempt to reach the store failed."""
@@ -194,7 +195,7 @@ class AgentStateMachine:
         """
         self.state = State.PREPARING
         self._workers.start()
-        return [Enter(GroupState.STARTING), PrepareWorkers(), SetTimer(Timer.KILL, self._limits.prepare)]
+        return [Enter(GroupState.STARTING), PrepareWorkers(), SetTimer(Timer.KILL, self.limits.prepare)]
 
     def begin(self, *, prepares: bool, is_suspect: bool, checks_health: bool = False) -> list[Action]:
         """Return the first actions of the agent. On a suspect node it checks the GPUs first.
@@ -238,7 +239,7 @@ class AgentStateMachine:
         self.state = State.JOINING
         self._port = port
         self._join_wait.waiting = None
-        return [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, self._limits.join), Send(self._join())]
+        return [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, self.limits.join), Send(self._join())]
 
     def _join(self) -> Join:
         return Join(port=self._port, is_prepared=self._workers.are_all_idle)
@@ -334,7 +335,7 @@ class AgentStateMachine:
         """Continue with the purpose of the stop, when no worker is active or none is left."""
         if self.worker_stop.ending is not None:
             return [CancelTimer(Timer.KILL), *self._over(self.worker_stop.ending)]
-        generation, least = self.generation, self._hello.policy.min_nodes
+        generation, least = self.generation, self.hello.policy.min_nodes
         # The surviving workers of other nodes need not wait for new ones of this node.
         self._prepares = self._workers.has_lost_survivors and generation is not None and generation.node_count > least
         aside = [Send(StandBy(generation=generation.number))] if self._prepares and generation else []
@@ -359,7 +360,7 @@ class AgentStateMachine:
             return []
         self.worker_stop.ending = ending if self.worker_stop.ending is None else self.worker_stop.ending
         if self.state is State.STOPPING:
-            late = [*self.worker_stop.terminate_survivors(), SetTimer(Timer.KILL, self._limits.failure)]
+            late = [*self.worker_stop.terminate_survivors(), SetTimer(Timer.KILL, self.limits.failure)]
             return late if self.worker_stop.ending is not TOLD_TO_STOP else []
         return self._stop(graceful=False) if self._workers.alive else self._over(self.worker_stop.ending)
 
@@ -375,7 +376,7 @@ class AgentStateMachine:
         if self.state is State.STOPPING:
             return [Send(Leave()), *self.worker_stop.terminate_survivors()]
         self.state = State.STOPPING
-        patience = SetTimer(Timer.KILL, self._limits.shutdown)
+        patience = SetTimer(Timer.KILL, self.limits.shutdown)
         return [Send(Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
 
     def on_timer(self, timer: Timer) -> list[Action]:
