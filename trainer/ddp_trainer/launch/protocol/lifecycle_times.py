@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
 
 from ddp_trainer.common.constants import Env, LifecycleEvent
 
@@ -18,24 +17,19 @@ class LifecycleTimes:
     They are comparable with the times that other pods have left beside the checkpoints.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self) -> None:
         """Record the start of the launcher."""
-        self._clock = clock
-        self._times = {LifecycleEvent.LAUNCHED: clock()}
+        self.times = {LifecycleEvent.LAUNCHED: time.time()}
+        """The latest time of each event. Events that have not happened are missing."""
         self.groups = 0
         """Number of worker groups that this pod has been in."""
 
     def reached(self, moment: LifecycleEvent) -> None:
         """Record the current time for an event."""
-        self._times[moment] = self._clock()
+        self.times[moment] = time.time()
         self.groups += moment is LifecycleEvent.FORMED
-
-    @property
-    def times(self) -> Mapping[LifecycleEvent, float]:
-        """The latest time of each event. Events that have not happened are missing."""
-        return self._times
 
     @property
     def environment(self) -> dict[str, str]:
         """Environment variable that passes the times to a worker."""
-        return {Env.MOMENTS.value: json.dumps(self._times)}
+        return {Env.MOMENTS.value: json.dumps(self.times)}
