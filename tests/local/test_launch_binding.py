@@ -15,6 +15,7 @@ from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.logs import LogSpec
 from ddp_trainer.launch.workers.worker_group import Program, Workers
+from tests.support.launch_simulation import place_of
 
 ONE = min(os.sched_getaffinity(0))
 
@@ -40,7 +41,7 @@ async def run_bound(script: Path, folder: Path) -> int:
     )
     node = Node(token="t", name="node", local_world_size=1)
     group = Generation(number=1, fence=1, nodes=(node,), master_address="127.0.0.1", master_port=1)
-    workers.start(group.assignment_of(node.token))
+    workers.start(place_of(group, node.token))
     return await ended
 
 

@@ -9,6 +9,7 @@ from ddp_trainer.launch.protocol.messages import (
     VERSION,
     Failed,
     Failure,
+    FromAgent,
     FromStore,
     Hello,
     Identity,
@@ -31,6 +32,22 @@ from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.state_machine import Membership
 
 PATIENCE = Timeouts(reconnect=0.5, adopt=10, ended=3, first=3)
+
+
+class TickingMembership(Membership):
+    """Does what is due after every event, as a store does after some."""
+
+    def handle_and_tick(self, peer: int, message: FromAgent) -> None:
+        self.handle_message(peer, message)
+        self.tick()
+
+    def lost(self, peer: int) -> None:
+        self.drop(peer)
+        self.tick()
+
+
+def place_of(group: Generation, token: str) -> Assignment:
+    return next(place for node, place in group.assignments() if node.token == token)
 
 
 def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> Policy:
@@ -190,7 +207,7 @@ class SimulatedRun:
         """A store that remembers nothing; every agent's connection is gone."""
         for agent in self.agents.values():
             agent.connected = False
-        self.membership = Membership(self._write_report, lambda: self.now, patience=self.patience)
+        self.membership = TickingMembership(self._write_report, lambda: self.now, patience=self.patience)
 
     def agent(self, index: int) -> SimulatedAgent:
         """A pod that has just been made."""

@@ -79,11 +79,6 @@ class LimitedServer:
     _is_accepting: bool = False
     _is_closed: bool = False
 
-    @property
-    def connection_count(self) -> int:
-        """Number of connections that hold a descriptor now."""
-        return len(self._open)
-
     def start(self) -> None:
         """Start to listen and to accept connections."""
         self.listener.setblocking(False)

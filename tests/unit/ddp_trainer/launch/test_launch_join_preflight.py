@@ -17,6 +17,7 @@ from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
 from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import VERSION, Hello, RunPreflight, Policy, WorkerState
+from tests.support.launch_simulation import place_of
 
 other, own = (Node(token=each, name=each, local_world_size=1, address="127.0.0.1") for each in ("other", "own"))
 policy = Policy(min_nodes=1, max_nodes=2, max_restarts=0)
@@ -43,7 +44,7 @@ async def main():
             number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.getsockname()[1]
         )
         # The other node never comes.
-        ask = RunPreflight(number=1, names=("other", "own"), place=group.assignment_of(own.token))
+        ask = RunPreflight(number=1, names=("other", "own"), place=place_of(group, own.token))
         {body}
 
 asyncio.run(main())

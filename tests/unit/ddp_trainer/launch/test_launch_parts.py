@@ -25,7 +25,7 @@ from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.rendezvous.ranks import choose, in_order, node_index
 from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, parse_std
-from tests.support.launch_simulation import a_failure
+from tests.support.launch_simulation import a_failure, place_of
 
 
 def a_node(name: str, index: int | None = None, size: int = 2, role: str = "default") -> Node:
@@ -139,7 +139,7 @@ class TestEnvironment:
         nodes = (a_node("a", size=4), a_node("b", size=2), a_node("c", size=2, role="other"))
         restarts = {"membership": 3, "failure": 1}
         group = Generation(number=5, fence=5, nodes=nodes, master_address="10.0.0.1", master_port=7, restarts=restarts)
-        return group.assignment_of("t-b")
+        return place_of(group, "t-b")
 
     def worker(self, base: dict[str, str], local_rank: int, **changes: object) -> dict[str, str]:
         launch = self.launch(**changes)

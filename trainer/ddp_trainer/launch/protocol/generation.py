@@ -122,13 +122,6 @@ class Generation:
             first_rank += node.local_world_size
             role_ranks[node.role] += node.local_world_size
 
-    def assignment_of(self, token: str) -> Assignment:
-        """Return the assignment of one node. Raises ValueError if the token is not in the group."""
-        for node, assignment in self.assignments():
-            if node.token == token:
-                return assignment
-        raise ValueError(f"{token} is not in generation {self.number}")
-
     def _peer_addresses(self, node_rank: int) -> tuple[str, ...]:
         others = (node.address for node in self.nodes[: MOST_NAMED + 1] if node is not self.nodes[node_rank])
         return tuple(address for address in others if address)[:MOST_NAMED]

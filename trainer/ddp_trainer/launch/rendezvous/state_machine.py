@@ -117,13 +117,10 @@ class Membership:
 
     # ------------------------------------------------------------------ events
 
-    def handle_and_tick(self, peer: int, message: FromAgent) -> None:
-        """Process a message, then do what is due. Messages before Hello are ignored."""
-        self.handle_message(peer, message)
-        self.tick()
-
     def handle_message(self, peer: int, message: FromAgent) -> None:
-        """Process a message without :meth:`tick`, so that one tick can serve many messages."""
+        """Process a message without :meth:`tick`, so that one tick can serve many messages. Messages before Hello are
+        ignored.
+        """
         agent = self.roster.of_peer(peer)
         if isinstance(message, Hello):
             self._register_agent(peer, message)
@@ -153,11 +150,6 @@ class Membership:
                 self._process_hang_message(agent, message)
             case _:
                 pass
-
-    def lost(self, peer: int) -> None:
-        """Process the loss of a connection, then do what is due."""
-        self.drop(peer)
-        self.tick()
 
     def drop(self, peer: int) -> None:
         """Process the loss of a connection without :meth:`tick`."""

@@ -90,8 +90,8 @@ class HereLink:
 
     def send(self, message: FromAgent) -> None:
         """See :class:`Link`."""
-        self._membership.handle_and_tick(0, message)
-        self._watch_deadline()
+        self._membership.handle_message(0, message)
+        self._tick()
 
     async def close(self) -> None:
         """See :class:`Link`."""

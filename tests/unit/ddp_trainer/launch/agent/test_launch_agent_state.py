@@ -44,10 +44,10 @@ from ddp_trainer.launch.protocol.messages import (
     Waiting,
     WorkerState,
 )
-from tests.support.launch_simulation import a_failure, a_policy
+from tests.support.launch_simulation import a_failure, a_policy, place_of
 
 NODE = Node(token="me", name="w-0", index=0, local_world_size=2)
-GENERATION = Generation(number=4, fence=4, nodes=(NODE,), master_address="h", master_port=1).assignment_of("me")
+GENERATION = place_of(Generation(number=4, fence=4, nodes=(NODE,), master_address="h", master_port=1), "me")
 LIMITS = Limits(join=60, shutdown=30, failure=3)
 SIGTERM = SignalWorkers(signal.SIGTERM)
 SIGKILL = SignalWorkers(signal.SIGKILL)
@@ -282,7 +282,7 @@ def of_two_nodes(min_nodes: int) -> AgentStateMachine:
     core.join(5000)
     other = Node(token="other", name="w-1", index=1, local_world_size=2)
     group = Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)
-    core.on_message(Start(assignment=group.assignment_of("me")))
+    core.on_message(Start(assignment=place_of(group, "me")))
     able(core, 0, 1)
     core.on_worker_exit(0, a_failure(4))
     return core

@@ -29,7 +29,7 @@ from ddp_trainer.launch.protocol.messages import (
     Verdict,
     WorkerState,
 )
-from tests.support.launch_simulation import a_failure, a_policy
+from tests.support.launch_simulation import a_failure, a_policy, place_of
 
 NODE = Node(token="me", name="w-0", index=0, local_world_size=2)
 OTHER = Node(token="other", name="w-1", index=1, local_world_size=2)
@@ -44,7 +44,7 @@ def running(*nodes: Node, checks_health: bool = False) -> AgentStateMachine:
     core.begin(prepares=False, is_suspect=False, checks_health=checks_health)
     core.join(5000)
     core.initial_messages("10.0.0.7")
-    core.on_message(Start(assignment=group.assignment_of("me")))
+    core.on_message(Start(assignment=place_of(group, "me")))
     return core
 
 

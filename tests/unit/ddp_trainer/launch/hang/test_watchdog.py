@@ -17,6 +17,7 @@ from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.protocol.messages import FromAgent, HangingRanks, RankStates, Show
 from ddp_trainer.launch.rendezvous.hang_limits import WARM_UP_MOVES, HangPolicy, OnHang
 from ddp_trainer.process import heartbeat_page
+from tests.support.launch_simulation import place_of
 from tests.support.recorder_server import entry, record, recorder_at
 
 NUMBER = signal.SIGRTMAX - 7
@@ -31,7 +32,7 @@ sys.stdin.read()
 def a_generation(number: int) -> Assignment:
     node = Node(token="t", name="w-0", local_world_size=1, address="127.0.0.1")
     group = Generation(number=number, fence=number, nodes=(node,), master_address="127.0.0.1", master_port=1)
-    return group.assignment_of("t")
+    return place_of(group, "t")
 
 
 async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:

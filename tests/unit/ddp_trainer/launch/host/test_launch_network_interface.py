@@ -10,6 +10,7 @@ import pytest
 from ddp_trainer.launch.host.network_interface import interface_to, select_interface
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.net.network_interfaces import list_interfaces, route_from
+from tests.support.launch_simulation import place_of
 
 FAR = "198.51.100.7"
 """An address of documentation: there is a route to it wherever there is a default one."""
@@ -22,7 +23,7 @@ def place(*addresses: str, of: int = 0, master: str = "10.0.0.1") -> Assignment:
         for rank, address in enumerate(addresses)
     )
     group = Generation(number=1, fence=1, nodes=nodes, master_address=master, master_port=29500)
-    return group.assignment_of(f"t{of}")
+    return place_of(group, f"t{of}")
 
 
 def test_a_node_alone_and_nodes_of_one_machine_are_told_nothing() -> None:

@@ -42,13 +42,13 @@ from ddp_trainer.launch.protocol.messages import (
     decode,
     encode,
 )
-from tests.support.launch_simulation import a_failure, a_policy
+from tests.support.launch_simulation import a_failure, a_policy, place_of
 
 NODE = Node(token="t", name="w-0", index=None, local_world_size=2)
 GENERATION = Generation(
     number=3, fence=3, nodes=(NODE, NODE), master_address="h", master_port=1, restarts={"failure": 2}
 )
-PLACE = GENERATION.assignment_of("t")
+PLACE = place_of(GENERATION, "t")
 LOOK = RankStatus(
     rank=1, local_rank=1, node="w-0", state=RankState.ALIVE, seconds=2.5, limit=60.0, section="data", collectives=("a",)
 )

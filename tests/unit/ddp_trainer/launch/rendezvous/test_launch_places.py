@@ -16,7 +16,7 @@ from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import VERSION, Hello, WorkerState
-from tests.support.launch_simulation import a_policy
+from tests.support.launch_simulation import a_policy, place_of
 
 
 def witness(parallel: str) -> FailureBuilder:
@@ -25,7 +25,7 @@ def witness(parallel: str) -> FailureBuilder:
     hello = Hello(version=VERSION, run_id="run", node=nodes[1], policy=a_policy(), standing=WorkerState.IDLE)
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="store:29400")
     group = Generation(number=1, fence=1, nodes=nodes, master_address="10.0.0.1", master_port=1)
-    core.generation = group.assignment_of("t1")
+    core.generation = place_of(group, "t1")
     return FailureBuilder(core, {Env.PARALLEL: parallel, Env.NODE_NAME: "worker-1"}, lambda *_: Path("/nonexistent"))
 
 

@@ -13,11 +13,10 @@ from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.logs import LogSpec, Std
 from ddp_trainer.launch.workers.worker_group import Program, Workers
+from tests.support.launch_simulation import place_of
 
 NODE = Node(token="token", name="worker-0", index=0, local_world_size=1)
-FIRST = Generation(number=1, fence=1, nodes=(NODE,), master_address="127.0.0.1", master_port=1).assignment_of(
-    NODE.token
-)
+FIRST = place_of(Generation(number=1, fence=1, nodes=(NODE,), master_address="127.0.0.1", master_port=1), NODE.token)
 
 
 async def use(log_dir: Path, *, prepares: bool) -> None:
