@@ -19,6 +19,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env, Exit, File
 from ddp_trainer.common.constants import Path as PodPath
 from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process.socket_address import short_address
 
 ANSWER_SECONDS: Final = 10.0
 """Time limit of one request. The stack of a rank that cannot answer, and NCCL's report, take some seconds."""
@@ -38,19 +39,14 @@ def fetch_hang_status(folder: Path) -> bytes:
     Raises:
         OSError: No launcher answers in this folder.
     """
-    descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(ANSWER_SECONDS)
-            # A socket address is limited to 107 bytes, which a path may exceed.
-            connection.connect(f"/proc/self/fd/{descriptor}/{heartbeat_page.LAUNCHER}")
-            connection.sendall(heartbeat_page.STACKS)
-            page = b""
-            while len(page) < MOST_BYTES and (part := connection.recv(1 << 16)):
-                page += part
-            return page
-    finally:
-        os.close(descriptor)
+    with short_address(folder / heartbeat_page.LAUNCHER) as address, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        connection.connect(address)
+        connection.sendall(heartbeat_page.STACKS)
+        page = b""
+        while len(page) < MOST_BYTES and (part := connection.recv(1 << 16)):
+            page += part
+        return page
 
 
 def main(argv: Sequence[str]) -> int:

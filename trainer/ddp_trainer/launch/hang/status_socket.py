@@ -25,6 +25,7 @@ from ddp_trainer.launch.hang import nccl_ras
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
 from ddp_trainer.net.limited_server import Connection, LimitedServer
 from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process.socket_address import short_address
 
 VERSION: Final = "ddp.dev/hang/v1"
 MOST_FINDINGS: Final = 8
@@ -164,14 +165,10 @@ def bind_status_socket(folder: Path) -> socket.socket:
     Raises:
         OSError: The socket cannot be made.
     """
-    (folder / heartbeat_page.LAUNCHER).unlink(missing_ok=True)
-    with contextlib.ExitStack() as stack:
-        descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-        stack.callback(os.close, descriptor)
-        listener = socket.socket(socket.AF_UNIX)
-        stack.callback(listener.close)
+    path = folder / heartbeat_page.LAUNCHER
+    path.unlink(missing_ok=True)
+    with short_address(path) as address, socket.socket(socket.AF_UNIX) as listener:
         # Set before bind, which creates the file with this mode.
         os.fchmod(listener.fileno(), 0o600)
-        # A socket address is limited to 107 bytes, which a path may exceed.
-        listener.bind(f"/proc/self/fd/{descriptor}/{heartbeat_page.LAUNCHER}")
+        listener.bind(address)
         return socket.socket(fileno=listener.detach())

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.metrics.serve.server import Response, error_response
 from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process.socket_address import short_address
 
 ANSWER_SECONDS: Final = 4.5
 """Timeout in seconds, slightly shorter than that of a connection."""
@@ -56,12 +56,8 @@ async def hang(directory: Path) -> Response:
 
 
 async def _all_of(directory: Path) -> bytes:
-    folder = os.open(directory, os.O_PATH | os.O_CLOEXEC)
-    try:
-        # The address of a Unix socket is limited to 107 bytes; a path may be longer.
-        reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{heartbeat_page.LAUNCHER}")
-    finally:
-        os.close(folder)
+    with short_address(directory / heartbeat_page.LAUNCHER) as address:
+        reader, writer = await asyncio.open_unix_connection(address)
     try:
         writer.write(heartbeat_page.OUTLINE)
         said = b""
