@@ -1,7 +1,7 @@
 """Client of torch's flight recorder: reads the collectives that a worker has begun, even while it holds the GIL.
 
-:func:`fetch_record` returns a summary and :func:`dump` the complete records. Every worker in a group runs torch's
-server (``_WorkerServer``) at a socket beside its heartbeat page, started by
+:func:`fetch_record` returns a summary and :func:`fetch_documents` the complete records. Every worker in a group runs
+torch's server (``_WorkerServer``) at a socket beside its heartbeat page, started by
 :mod:`ddp_trainer.launch.in_worker.heartbeat`. C++ threads answer its requests. The server does not authenticate its
 clients, so the socket is in a folder of this user, and never a port. Standard library only.
 """
@@ -9,11 +9,12 @@ clients, so the socket is in a folder of this user, and never a port. Standard l
 from __future__ import annotations
 
 import json
-import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from ddp_trainer.process.socket_address import short_address
 
 HANDLERS: Final = ("dump_nccl_trace_json", "fr_trace_json")
 """Paths of torch's two recorders: that of NCCL, which exists only in builds with CUDA, and that of the other
@@ -64,25 +65,34 @@ def recorder_socket_path(pulse: str | Path) -> Path:
 
 
 def fetch_record(path: Path, seconds: float) -> Record:
-    """Return the collectives that a worker has recorded.
+    """Return the collectives that a worker has recorded; see :func:`fetch_documents`."""
+    return read(*fetch_documents(path, seconds).values())
+
+
+def fetch_documents(path: Path, seconds: float) -> dict[str, bytes]:
+    """Return the JSON documents of a worker's recorders by the names of their handlers.
+
+    When a collective times out, torch writes a record to a file only for the first NCCL group of a process. The server
+    returns the records of all groups.
 
     Args:
         path: Socket of the worker.
         seconds: Time limit of each request.
 
     Raises:
-        Silent: If the worker does not respond, or has no flight recorder.
+        FlightRecorderError: If the worker does not respond, or has no flight recorder.
     """
-    bodies, trouble = [], "it has no flight recorder"
+    bodies: dict[str, bytes] = {}
+    trouble = "it has no flight recorder"
     for handler in HANDLERS:
         head, body = _post(path, f"/handler/{handler}", seconds)
         if " 200 " in head:
-            bodies.append(body)
+            bodies[handler] = body
         else:
             trouble = head.strip() or trouble
     if not bodies:
         raise FlightRecorderError(f"{path}: {trouble}")
-    return read(*bodies)
+    return bodies
 
 
 def read(*bodies: bytes) -> Record:
@@ -95,7 +105,7 @@ def read(*bodies: bytes) -> Record:
         bodies: Documents, that of NCCL first. A default group in two of them is read from the first.
 
     Raises:
-        Silent: If a document is not that of a flight recorder.
+        FlightRecorderError: If a document is not that of a flight recorder.
     """
     try:
         recorders = [_recorder(json.loads(body)) for body in bodies]
@@ -164,46 +174,16 @@ def _describe(entry: dict[str, Any]) -> str:
 def _post(path: Path, target: str, seconds: float) -> tuple[str, bytes]:
     """Return the status line and the body of an HTTP/1.0 response, which ends with the connection."""
     try:
-        folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(seconds)
-                # The address of a socket has 107 bytes, and a path may have more.
-                connection.connect(f"/proc/self/fd/{folder}/{path.name}")
-                request = f"POST {target} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
-                connection.sendall(request.encode())
-                answer = _all_of(connection)
-        finally:
-            os.close(folder)
+        with short_address(path) as address, socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(seconds)
+            connection.connect(address)
+            request = f"POST {target} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+            connection.sendall(request.encode())
+            answer = _all_of(connection)
     except OSError as error:
         raise FlightRecorderError(f"{path}: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.partition(b"\r\n")[0].decode("latin-1"), body
-
-
-def dump(path: Path, seconds: float) -> dict[str, Any]:
-    """Return the records of a worker's recorders by the names of their handlers, without empty records.
-
-    When a collective times out, torch writes a record to a file only for the first NCCL group of a process. The server
-    returns the records of all groups.
-
-    Args:
-        path: Socket of the worker.
-        seconds: Time limit of each request.
-
-    Raises:
-        Silent: If the worker does not respond.
-    """
-    found: dict[str, Any] = {}
-    for handler in HANDLERS:
-        head, body = _post(path, f"/handler/{handler}", seconds)
-        try:
-            told = json.loads(body) if " 200 " in head else {}
-        except ValueError as error:
-            raise FlightRecorderError(f"no record: {error!r}") from error
-        if isinstance(told, dict) and told.get("entries"):
-            found[handler] = told
-    return found
 
 
 def _all_of(connection: socket.socket) -> bytes:

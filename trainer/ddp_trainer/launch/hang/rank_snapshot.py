@@ -173,8 +173,12 @@ def write_record(watch: RankWatch) -> None:
 
     torch writes a file by itself only for the first NCCL group of a process, and only with its watchdog on.
     """
-    with contextlib.suppress(flight_recorder.FlightRecorderError, OSError):
-        if record := flight_recorder.dump(flight_recorder.recorder_socket_path(watch.page), RECORDER_SECONDS):
+    with contextlib.suppress(flight_recorder.FlightRecorderError, OSError, ValueError, AttributeError):
+        path = flight_recorder.recorder_socket_path(watch.page)
+        told = {
+            name: json.loads(body) for name, body in flight_recorder.fetch_documents(path, RECORDER_SECONDS).items()
+        }
+        if record := {name: document for name, document in told.items() if document.get("entries")}:
             (watch.folder / RECORD_FILE).write_text(json.dumps(record))
 
 
