@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ddp_trainer.preflight.checks import (
@@ -18,7 +19,7 @@ from ddp_trainer.preflight.checks import (
     software_checks,
 )
 from ddp_trainer.preflight.result import Finding, Status, named
-from ddp_trainer.preflight.schema import Facts
+from ddp_trainer.preflight.schema import Facts, ProbeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +41,15 @@ CHECKS: Final = (
     Check("interface", network_checks.interface, takes_two=False),
     Check("mtu", network_checks.mtu),
     Check("rendezvous-port", network_checks.rendezvous_port),
-    Check("random-port", network_checks.random_port),
+    Check("random-port", partial(network_checks.ports, purpose=ProbeKind.RANDOM)),
     Check("clock", software_checks.clock),
     Check("versions", software_checks.versions),
     Check("script", software_checks.script),
     Check("environment", software_checks.environment),
     Check("gpus", gpu_checks.gpus, takes_two=False),
-    Check("gpu-health", gpu_checks.health, takes_two=False),
-    Check("gpu-links", gpu_checks.links, takes_two=False),
-    Check("gpu-use", gpu_checks.use, takes_two=False),
+    Check("gpu-health", partial(gpu_checks.on_all_nodes, gpu_checks.health_of), takes_two=False),
+    Check("gpu-links", partial(gpu_checks.on_all_nodes, gpu_checks.links_of), takes_two=False),
+    Check("gpu-use", partial(gpu_checks.on_all_nodes, gpu_checks.use_of), takes_two=False),
     Check("rdma", rdma_checks.rdma, takes_two=False),
     Check("shared-memory", node_checks.shared_memory, takes_two=False),
     Check("open-files", node_checks.open_files, takes_two=False),

@@ -49,41 +49,27 @@ def gpus(facts: Facts) -> Iterator[Finding]:
         yield from _gpu_model_mismatch(facts, report.name, {gpu.name for gpu in report.gpus})
 
 
-def health(facts: Facts) -> Iterator[Finding]:
-    """Check memory, driver and clocks of each GPU."""
-    return _of_all(facts, health_of)
-
-
 def health_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    """Yield the findings of :func:`health` for the GPUs of one node."""
+    """Check memory, driver and clocks of each GPU of one node."""
     for gpu in gpus:
         yield from _of_gpu(node, gpu, _health_problems(gpu))
 
 
-def links(facts: Facts) -> Iterator[Finding]:
-    """Check that each GPU has joined its fabric and has all its NVLinks and PCI lanes."""
-    return _of_all(facts, links_of)
-
-
 def links_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    """Yield the findings of :func:`links` for the GPUs of one node."""
+    """Check that each GPU of one node has joined its fabric and has all its NVLinks and PCI lanes."""
     usual = _max_nvlink_counts(gpus)
     for gpu in gpus:
         yield from _of_gpu(node, gpu, (*_nvswitch_problems(gpu), *_nvlink_problems(gpu, usual[gpu.name]), *_pcie(gpu)))
 
 
-def use(facts: Facts) -> Iterator[Finding]:
-    """Check that no other process computes on a GPU or occupies its memory."""
-    return _of_all(facts, _use_of)
-
-
-def _use_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+def use_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """Check that no other process computes on a GPU of one node or occupies its memory."""
     for gpu in gpus:
         yield from _of_gpu(node, gpu, _uses(gpu))
 
 
-def _of_all(facts: Facts, look: Callable[[str, Sequence[Gpu]], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of the GPUs of all nodes. Nodes without GPUs are skipped."""
+def on_all_nodes(look: Callable[[str, Sequence[Gpu]], Iterator[Finding]], facts: Facts) -> Iterator[Finding]:
+    """Yield the findings of a check of one node's GPUs for all nodes. Nodes without GPUs are skipped."""
     for report in facts.reports:
         if not report.gpus:
             yield Finding(Status.SKIP, report.name, report.gpu_note)

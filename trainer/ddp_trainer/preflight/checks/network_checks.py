@@ -123,7 +123,7 @@ def _gloo_families(facts: Facts, choices: set[str]) -> str:
 
 def rendezvous_port(facts: Facts) -> Iterator[Finding]:
     """Check that the rendezvous port is free on each node and reachable from each other node."""
-    yield from _ports(facts, ProbeKind.RENDEZVOUS)
+    yield from ports(facts, ProbeKind.RENDEZVOUS)
     for report in facts.reports:
         if report.listening.taken and report.is_host:
             hint = "end what listens there, or choose another port; two jobs on one machine need a port each"
@@ -136,12 +136,8 @@ def rendezvous_port(facts: Facts) -> Iterator[Finding]:
             yield Finding(Status.FAIL, report.name, message, _FIX[knocks[0].outcome])
 
 
-def random_port(facts: Facts) -> Iterator[Finding]:
-    """Check that ports chosen by the kernel, which ranks use, are reachable between each pair of nodes."""
-    yield from _ports(facts, ProbeKind.RANDOM)
-
-
-def _ports(facts: Facts, purpose: ProbeKind) -> Iterator[Finding]:
+def ports(facts: Facts, purpose: ProbeKind) -> Iterator[Finding]:
+    """Check that each port that is probed for this purpose can be reached from all other nodes."""
     for report in facts.reports:
         if failed := _failed(facts, report, purpose):
             where = f"{failed[0].address}:{failed[0].port}"
