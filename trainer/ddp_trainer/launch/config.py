@@ -330,7 +330,7 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
     """
     if text.isdecimal() and int(text) >= 1:
         return int(text)
-    found = gpus(environ)
+    found = len(visible_gpus(environ))
     if text == "gpu":
         if not found:
             raise LaunchError(
@@ -359,7 +359,7 @@ def check_gpu_count(local_world_size: int, environ: Mapping[str, str], *, one_ea
     Raises:
         LaunchError: If each worker must have one.
     """
-    found = gpus(environ)
+    found = len(visible_gpus(environ))
     if not 0 < found < local_world_size:
         return ""
     there = "1 GPU" if found == 1 else f"{found} GPUs"
@@ -377,8 +377,3 @@ def check_gpu_count(local_world_size: int, environ: Mapping[str, str], *, one_ea
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def gpus(environ: Mapping[str, str]) -> int:
-    """Return the number of NVIDIA GPUs, or MIG slices, that workers may use, without CUDA."""
-    return len(visible_gpus(environ))

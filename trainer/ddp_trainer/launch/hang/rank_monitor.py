@@ -110,8 +110,9 @@ class RankWatch:
         return with_response(look, self.folder / "answer.json") if self.has_responded else look
 
     def _state(self, now: float, seconds: float) -> RankState:
-        state, tracer = kernel_state(self.pid)
-        if state == "t" or tracer:
+        status = status_of(self.pid)
+        state = status.get("State", "")[:1]
+        if state == "t" or int(status.get("TracerPid", "0")):
             return RankState.TRACED
         if state == "T":
             return RankState.STOPPED
@@ -147,14 +148,6 @@ def with_response(look: RankStatus, path: Path) -> RankStatus:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return look
-
-
-def kernel_state(pid: int) -> tuple[str, int]:
-    """Return the state of a process as in ``/proc/PID/status``, and the process id of its tracer; empty and 0 if it is
-    gone.
-    """
-    status = status_of(pid)
-    return status.get("State", "")[:1], int(status.get("TracerPid", "0"))
 
 
 def status_of(pid: int) -> dict[str, str]:

@@ -80,17 +80,12 @@ class HangGuard:
     _alarm_at: float = 0.0
     _work: set[asyncio.Task[None]] = field(default_factory=set)
 
-    @property
-    def is_on(self) -> bool:
-        """True if workers are watched."""
-        return self.policy.on_hang is not OnHang.OFF
-
     def prepare(self, local_rank: int) -> str:
         """Create an empty heartbeat page for a worker that is about to start, and return its path; empty if it is not
         watched.
         """
         path = str(self.folder / f"rank-{local_rank}.pulse")
-        if not self.is_on:
+        if self.policy.on_hang is OnHang.OFF:
             return ""
         try:
             heartbeat_page.create(path)
@@ -135,7 +130,7 @@ class HangGuard:
                     pace=StepTimeHistory(self.policy, first=self._first),
                     moved_at=now,
                 )
-        if self.is_on:
+        if self.policy.on_hang is not OnHang.OFF:
             self._reschedule()
 
     def end(self) -> None:

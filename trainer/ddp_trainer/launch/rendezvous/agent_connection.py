@@ -145,14 +145,10 @@ class AgentConnection(asyncio.Protocol):
     def _is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    @property
-    def _max_line_bytes(self) -> int:
-        return LINE_BYTES if self._handshake is None else MOST_BYTES_BEFORE
-
     def _next_line(self) -> bytes:
         """Return the next whole line; empty if there is none yet. Raises ProtocolError if the line is too long."""
         end = self._buffer.find(b"\n") + 1
-        if (end or len(self._buffer)) > self._max_line_bytes:
+        if (end or len(self._buffer)) > (LINE_BYTES if self._handshake is None else MOST_BYTES_BEFORE):
             raise ProtocolError("a line that is too long")
         line = bytes(self._buffer[:end])
         del self._buffer[:end]

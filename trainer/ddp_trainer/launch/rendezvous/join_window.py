@@ -56,16 +56,14 @@ class JoinWindow:
         """
         ready = len(roster.ready())
         has_absent = any(agent.peer is None for agent in roster.members())
-        if not ready or room <= 0 or has_absent:
+        if policy is None or not ready or room <= 0 or has_absent:
             return math.inf
         all_are_here = all(agent.is_prepared for agent in roster.joining_agents())
         return -math.inf if ready >= room or all_are_here else self.closes_at(policy)
 
-    def closes_at(self, policy: Policy | None) -> float:
+    def closes_at(self, policy: Policy) -> float:
         """Return the end of the wait, by the store's clock in seconds.
 
         It is ``settle_seconds`` after the last arrival, but at most ``last_call_seconds`` after the first.
         """
-        if policy is None:
-            return math.inf
         return min(self.last_at + policy.settle_seconds, self.first_at + policy.last_call_seconds)

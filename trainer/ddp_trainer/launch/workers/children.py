@@ -40,7 +40,6 @@ class Children:
         environment: Mapping[str, str],
         ended: Callable[[int], None],
         *,
-        stdin: int | None = subprocess.DEVNULL,
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
         pass_fds: Sequence[int] = (),
@@ -54,7 +53,6 @@ class Children:
             command: Program and arguments.
             environment: Complete environment of the process.
             ended: Called with the return code, negative for a signal.
-            stdin: Descriptor of its stdin.
             stdout: Descriptor or file of its stdout; None to inherit it.
             stderr: Descriptor or file of its stderr; None to inherit it.
             pass_fds: Descriptors that the process inherits.
@@ -65,7 +63,7 @@ class Children:
         process = subprocess.Popen(
             command,
             env=environment,
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
             pass_fds=pass_fds,
