@@ -11,13 +11,14 @@ import argparse
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch import completion, platform_defaults
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.net.addresses import port_argument
+from ddp_trainer.net.arguments import ArgumentParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +152,6 @@ class UnknownFlag(LaunchError):
         self.flag = flag
 
 
-class _Parser(argparse.ArgumentParser):
-    """Parser that raises LaunchError with one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise LaunchError(f"{message[:1].upper()}{message[1:]}.")
-
-
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
     """Return the flags, the script and its arguments.
 
@@ -197,7 +191,8 @@ def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     Raises:
         LaunchError: A variable has an invalid value.
     """
-    parser = _Parser(
+    parser = ArgumentParser(
+        LaunchError,
         prog="ddp-launch",
         description="Start and restart the workers of a distributed PyTorch script; takes torchrun's flags.",
         usage="ddp-launch [flags] script [arguments of the script]",

@@ -23,9 +23,9 @@ from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import Policy
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
 from ddp_trainer.launch.rendezvous.hang_limits import policy_of as hang_policy_of
-from ddp_trainer.launch.rendezvous.ranks import node_index
 from ddp_trainer.launch.workers.logs import LogSpec
 from ddp_trainer.launch.workers.worker_group import Program
+from ddp_trainer.net.arguments import node_index
 from ddp_trainer.net.run_secret import RunSecret
 
 _STATIC_PORT: Final = 29500

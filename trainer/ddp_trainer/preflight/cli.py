@@ -13,10 +13,11 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.net.addresses import is_local_address, split_endpoint
+from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser, node_index
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import formatter, names
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
@@ -69,7 +70,9 @@ def _write(file: str, document: str) -> None:
 def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order:
     """Return the order that the flags and the environment describe. Raises PreflightError."""
     least, expected = (1, 1) if arguments.standalone else _nodes(arguments.nnodes)
-    rank = None if arguments.standalone else _node_rank(arguments, environ)
+    rank: int | None = None if arguments.standalone else arguments.node_rank
+    if rank is None and not arguments.standalone:
+        rank = node_index(environ)
     endpoint = arguments.rdzv_endpoint
     if arguments.master_addr and not endpoint:
         endpoint = f"[{arguments.master_addr.strip('[]')}]:{arguments.master_port}"
@@ -117,16 +120,6 @@ def _nodes(text: str) -> tuple[int, int]:
     return least, most
 
 
-def _node_rank(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int | None:
-    if arguments.node_rank is not None:
-        return int(arguments.node_rank)
-    completion_index = environ.get("JOB_COMPLETION_INDEX", "")
-    if completion_index.isdecimal():
-        return int(completion_index)
-    trailing = re.search(r"-(\d{1,9})$", environ.get(Env.POD_NAME, ""))
-    return int(trailing[1]) if trailing else None
-
-
 def _endpoint(text: str, flag: str) -> tuple[str, int]:
     if not text:
         raise PreflightError(
@@ -142,13 +135,8 @@ def _endpoint(text: str, flag: str) -> tuple[str, int]:
     return host, port
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise PreflightError(f"{message[:1].upper()}{message[1:]}; --help lists the flags.")
-
-
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = _Parser(prog="ddp-launch preflight", description=_DESCRIPTION)
+    parser = ArgumentParser(PreflightError, hint=HELP_HINT, prog="ddp-launch preflight", description=_DESCRIPTION)
 
     def add(*names: str, **settings: Any) -> None:
         """Add a flag that can also be written with underscores, as in torchrun."""

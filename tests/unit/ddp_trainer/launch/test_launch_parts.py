@@ -23,8 +23,9 @@ from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
-from ddp_trainer.launch.rendezvous.ranks import choose, in_order, node_index
+from ddp_trainer.launch.rendezvous.ranks import choose, in_order
 from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, parse_std
+from ddp_trainer.net.arguments import node_index
 from tests.support.launch_simulation import a_failure, place_of
 
 

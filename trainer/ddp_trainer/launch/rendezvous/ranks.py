@@ -7,23 +7,9 @@ comes before worker-2. This undoes the work of a scheduler that placed neighbour
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
-from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol.generation import Node
-
-
-def node_index(environ: Mapping[str, str], node_rank: int | None = None) -> int | None:
-    """Return the index of this pod: of its indexed Job, else the trailing number of its name, else ``node_rank``.
-
-    >>> node_index({"DDP_POD_NAME": "digits-worker-12"})
-    12
-    """
-    completion_index = environ.get("JOB_COMPLETION_INDEX", "")
-    if completion_index.isdecimal():
-        return int(completion_index)
-    trailing = re.search(r"-(\d{1,9})$", environ.get(Env.POD_NAME, ""))
-    return int(trailing[1]) if trailing else node_rank
 
 
 def in_order(nodes: Iterable[Node]) -> list[Node]:

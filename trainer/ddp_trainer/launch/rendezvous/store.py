@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.launch.host.secret_file import required_secret
@@ -37,6 +37,7 @@ from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
 from ddp_trainer.launch.rendezvous.state_machine import Membership
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
+from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser
 from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, apply_fd_limit
 from ddp_trainer.net.run_secret import RunSecret
 
@@ -260,13 +261,8 @@ async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
     return store.membership.end.over, signalled[0] if signalled else 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise LaunchError(f"{message[:1].upper()}{message[1:]}; --help lists the flags.")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m ddp_trainer store", description=__doc__)
+    parser = ArgumentParser(LaunchError, hint=HELP_HINT, prog="python -m ddp_trainer store", description=__doc__)
     seconds = partial(parser.add_argument, type=_seconds, metavar="SECONDS")
     # Two jobs on one machine share its ports. Only the addresses of their pods differ.
     address = os.environ.get(Env.POD_IP, "")

@@ -9,8 +9,9 @@ import argparse
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
+from ddp_trainer.net.arguments import ArgumentParser
 from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.sizes import parse_sizes
 
@@ -69,14 +70,10 @@ class Request:
         return parse_sizes(self.sizes or DEFAULT_SIZES[backend], self.factor)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message[:1].upper()}{message[1:]}.")
-
-
 def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
     """Return the parser of the flags that are not torchrun's."""
-    made = _Parser(
+    made = ArgumentParser(
+        BadRequest,
         prog=program,
         usage=f"{program} [torchrun's flags] [flags]",
         description="Check and measure the collectives between all ranks; takes torchrun's flags, on every node the "
