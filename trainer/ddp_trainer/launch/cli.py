@@ -93,8 +93,7 @@ async def _run(
     preload: Mapping[str, Sequence[str]],
     prepares: Callable[[Program], bool],
 ) -> int:
-    loop = asyncio.get_running_loop()
-    children = Children(loop)
+    children = Children(asyncio.get_running_loop())
     aggregator: Sidecar | None = None
     store: Sidecar | None = None
     recorder: AgentRecorder = NoopAgentRecorder()
@@ -103,14 +102,14 @@ async def _run(
     if make_recorder and (port is not None or wanted):
         environ[Env.METRICS_DIR] = str(metrics_dir)
         flags = ["aggregate", "--directory", str(metrics_dir), *([] if port is None else ["--port", str(port)])]
-        aggregator = Sidecar(loop, children, flags, environ)
+        aggregator = Sidecar(children, flags, environ)
         recorder = make_recorder(metrics_dir)
         if isinstance(recorder, NoopAgentRecorder):
             del environ[Env.METRICS_DIR]  # it has printed why, and each worker would print the same
     if plan.conf.secret_file:
         environ[Env.SECRET_FILE] = plan.conf.secret_file
     if plan.endpoint and not plan.is_static and _hosts_store(plan, plan.endpoint):
-        store = Sidecar(loop, children, _store_flags(plan, plan.endpoint), environ)
+        store = Sidecar(children, _store_flags(plan, plan.endpoint), environ)
     try:
         modules = config.preload_of(plan.arguments, environ, preload)
         setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)

@@ -28,14 +28,7 @@ class Sidecar:
     continues without it. It dies with the agent.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        children: Children,
-        arguments: Sequence[str],
-        environ: Mapping[str, str],
-    ) -> None:
-        self._loop = loop
+    def __init__(self, children: Children, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         self._children = children
         # -P: the working directory is the user's, and may hold a module of any name.
         target = [sys.executable, "-P", "-m", "ddp_trainer", *arguments]
@@ -80,5 +73,5 @@ class Sidecar:
         self._pid = None
         self._is_gone.set()
         if self._is_wanted and returncode < 0:
-            self._loop.call_later(self._pause, self._start)
+            asyncio.get_running_loop().call_later(self._pause, self._start)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
