@@ -11,6 +11,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -27,37 +28,29 @@ _HEALTH = "health"
 """Key of the health check in the same dictionary as the devices of the probes."""
 
 
+@dataclass(slots=True, eq=False)
 class GpuProbes:
     """GPU probes of one agent."""
 
-    def __init__(
-        self,
-        setup: AgentConfig,
-        children: Children,
-        environment: Mapping[str, str],
-        preflight: Preflight,
-        ended: Callable[[str], None],
-    ) -> None:
-        """Initialize the probes.
+    setup: AgentConfig
+    """Configuration of the agent."""
+    children: Children
+    """Child processes of this launcher."""
+    environment: Mapping[str, str]
+    """Environment that all workers have in common."""
+    preflight: Preflight
+    """Preflight that reads the health of GPUs."""
+    ended: Callable[[str], None]
+    """Called once after each :meth:`start`, with a sentence if a GPU keeps this node out of the run, else with an empty
+    string.
+    """
+    _waited_for: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
+    _found: dict[str, str] = field(default_factory=dict)
+    _health: Verdict = Verdict(may_start=True)  # noqa: RUF009 - it is frozen
 
-        Args:
-            setup: Configuration of the agent.
-            children: Child processes of this launcher.
-            environment: Environment that all workers have in common.
-            preflight: Preflight that reads the health of GPUs.
-            ended: Called once after each :meth:`start`, with a sentence if a GPU keeps this node out of the run, else
-                with an empty string.
-        """
-        self._launch = setup.launch
-        self._folder = setup.pulse_dir
-        self._node = setup.environment.get(Env.NODE_NAME) or socket.gethostname()
-        self._children = children
-        self._environment = environment
-        self._preflight = preflight
-        self._ended = ended
-        self._waited_for: dict[str, asyncio.TimerHandle] = {}
-        self._found: dict[str, str] = {}
-        self._health = Verdict(may_start=True)
+    @property
+    def _node(self) -> str:
+        return self.setup.environment.get(Env.NODE_NAME) or socket.gethostname()
 
     def start(self, busy: Collection[int]) -> None:
         """Probe the GPU of every local rank, except the ``busy`` ones, whose workers hold their GPUs."""
@@ -67,22 +60,22 @@ class GpuProbes:
         for local_rank, device in enumerate(devices):
             if local_rank not in busy:
                 self._start_one(device)
-        if devices and self._preflight.care is not PreflightPolicy.OFF:
+        if devices and self.preflight.care is not PreflightPolicy.OFF:
             self._start_health_check(devices)
         if not self._waited_for:
             # The caller must finish its action before the result of the action arrives.
-            asyncio.get_running_loop().call_soon(self._ended, "")
+            asyncio.get_running_loop().call_soon(self.ended, "")
 
     def _devices(self) -> list[str]:
-        devices = self._launch.slices or visible_gpus(self._environment)
-        return list(devices[: self._launch.local_world_size])
+        devices = self.setup.launch.slices or visible_gpus(self.environment)
+        return list(devices[: self.setup.launch.local_world_size])
 
     def _start_one(self, device: str) -> None:
-        output = self._folder / f"gpu-probe-{device}.txt"
-        environment = environment_of(device, self._environment)
+        output = self.setup.pulse_dir / f"gpu-probe-{device}.txt"
+        environment = environment_of(device, self.environment)
         with contextlib.suppress(OSError):
             with output.open("wb") as stdout:
-                pid = self._children.start(
+                pid = self.children.start(
                     command(), environment, partial(self._one_ended, device, output), stdout=stdout
                 )
             loop = asyncio.get_running_loop()
@@ -90,14 +83,14 @@ class GpuProbes:
 
     def _start_health_check(self, devices: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
-            pid = self._preflight.start_gpu_check(devices, self._health_is_known)
+            pid = self.preflight.start_gpu_check(devices, self._health_is_known)
             loop = asyncio.get_running_loop()
             self._waited_for[_HEALTH] = loop.call_later(PROBE_SECONDS, self._health_is_late, pid)
 
     def _health_is_late(self, pid: int) -> None:
         kill(pid, signal.SIGKILL)
         sentence = f"The driver of {self._node} does not answer within {PROBE_SECONDS:g} s"
-        self._health_is_known(Verdict(may_start=self._preflight.care is PreflightPolicy.WARN, message=sentence))
+        self._health_is_known(Verdict(may_start=self.preflight.care is PreflightPolicy.WARN, message=sentence))
 
     def _health_is_known(self, verdict: Verdict) -> None:
         if _HEALTH in self._waited_for:
@@ -124,7 +117,7 @@ class GpuProbes:
     def _is_over(self, device: str) -> None:
         self._waited_for.pop(device).cancel()
         if not self._waited_for:
-            self._ended(self._result_message())
+            self.ended(self._result_message())
 
     def _result_message(self) -> str:
         if not self._found:

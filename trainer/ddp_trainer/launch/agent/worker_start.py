@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from ddp_trainer.common.constants import Exit
@@ -22,51 +23,41 @@ from ddp_trainer.launch.workers.fork_server_start import ZygoteWatch
 from ddp_trainer.launch.workers.worker_group import Workers
 
 
+@dataclass(slots=True, eq=False)
 class Starting:
     """Starter of the workers of one agent, for one generation after the other."""
 
-    def __init__(
-        self,
-        setup: AgentConfig,
-        children: Children,
-        workers: Workers,
-        guard: HangGuard,
-        moments: LifecycleTimes,
-        environment: Mapping[str, str],
-        exited: Callable[[int, int], None],
-        give_up: Callable[[str], None],
-    ) -> None:
-        """Initialize the starter.
+    setup: AgentConfig
+    """Configuration of the agent."""
+    children: Children
+    """Child processes of this launcher."""
+    workers: Workers
+    """Workers to start."""
+    guard: HangGuard
+    """Hang watchdog of the running workers."""
+    moments: LifecycleTimes
+    """Lifecycle times, which each worker gets in its environment."""
+    environment: Mapping[str, str]
+    """Environment that all workers have in common."""
+    exited: Callable[[int, int], None]
+    """Called with local rank and return code for workers that do not start, as if they had exited."""
+    give_up: Callable[[str], None]
+    """Called with the reason if no worker can be started."""
+    preflight: Preflight = field(init=False)
+    """Preflight of this node."""
+    _zygote_watch: ZygoteWatch = field(init=False)
+    _sockets: Mapping[str, str] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
 
-        Args:
-            setup: Configuration of the agent.
-            children: Child processes of this launcher.
-            workers: Workers to start.
-            guard: Hang watchdog of the running workers.
-            moments: Lifecycle times, which each worker gets in its environment.
-            environment: Environment that all workers have in common.
-            exited: Called with local rank and return code for workers that do not start, as if they had exited.
-            give_up: Called with the reason if no worker can be started.
-        """
-        self._core = setup.core
-        self._local_world_size = setup.launch.local_world_size
-        self._workers = workers
-        self._guard = guard
-        self._moments = moments
-        self._environment = environment
-        self._exited = exited
-        self._give_up = give_up
-        self._sockets: Mapping[str, str] = {}
-        self._told: set[str] = set()
-        self._zygote_watch = ZygoteWatch(workers, setup.zygote_delay / 2, guard.imports)
+    def __post_init__(self) -> None:
+        setup, size = self.setup, self.setup.launch.local_world_size
         script = setup.program.target if setup.program.kind == "script" else ""
-        workers_here = setup.launch.local_world_size
-        self.preflight = Preflight(children, setup.care, workers_here, script, setup.log_dir, environment)
-        """Preflight of this node."""
+        self.preflight = Preflight(self.children, setup.care, size, script, setup.log_dir, self.environment)
+        self._zygote_watch = ZygoteWatch(self.workers, setup.zygote_delay / 2, self.guard.imports)
 
     def prepare(self) -> None:
         """Start workers that get ready without a generation."""
-        self._try(self._workers.prepare)
+        self._try(self.workers.prepare)
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""
@@ -86,7 +77,7 @@ class Starting:
             return {}
         from ddp_trainer.launch.host.network_interface import select_interface  # noqa: PLC0415 - one node alone does without ctypes
 
-        sockets = select_interface(self._environment, generation)
+        sockets = select_interface(self.environment, generation)
         if sockets.message and sockets.message not in self._told:
             self._told.add(sockets.message)
             log_line(sockets.message)
@@ -100,26 +91,26 @@ class Starting:
         try:
             start()
         except Exception as error:  # noqa: BLE001 - whatever a peer has sent, this pod must not keep its GPUs for nothing
-            self._workers.signal(signal.SIGKILL)
-            self._give_up(f"The workers could not be started: {error}")
+            self.workers.signal(signal.SIGKILL)
+            self.give_up(f"The workers could not be started: {error}")
 
     def _start_now(self, generation: Assignment) -> None:
-        self._zygote_watch.begin(anew=not self._workers.alive)
-        self._workers.start(generation, {**self._sockets, **self._moments.environment})
+        self._zygote_watch.begin(anew=not self.workers.alive)
+        self.workers.start(generation, {**self._sockets, **self.moments.environment})
         first_rank = generation.first_rank
-        self._guard.begin(generation, first_rank, self._workers.pids, self._workers.folder(generation.number))
+        self.guard.begin(generation, first_rank, self.workers.pids, self.workers.folder(generation.number))
 
     def _start_preflight(self, generation: Assignment) -> None:
         self.preflight.start(generation, partial(self._on_preflight_end, generation), self._sockets)
 
     def _on_preflight_end(self, generation: Assignment, verdict: Verdict) -> None:
         """Start the workers after the preflight, or report them as exited: the state machine counts them as started."""
-        number, stopped = generation.number, self._core.state is not State.RUNNING
+        number, stopped = generation.number, self.setup.core.state is not State.RUNNING
         if verdict.may_start and not stopped:
             self._try(partial(self._start_now, generation))
             return
         if not stopped:
-            write_error(self._workers.error_file(number, 0), verdict.message)
-        for local_rank in range(self._local_world_size):
+            write_error(self.workers.error_file(number, 0), verdict.message)
+        for local_rank in range(self.setup.launch.local_world_size):
             is_first = local_rank == 0 and not stopped
-            self._exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)
+            self.exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)

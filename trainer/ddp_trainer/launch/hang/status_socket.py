@@ -15,8 +15,8 @@ import json
 import os
 import socket
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -77,57 +77,46 @@ class FindingHistory:
         )
 
 
+@dataclass(slots=True, eq=False)
 class HangStatusServer:
     """Server of the pages of one agent."""
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        eyes: SnapshotSource,
-        about: Callable[[], dict[str, Any]],
-        findings: FindingHistory,
-        say: Callable[[str], None],
-    ) -> None:
-        """Initialize without listening.
-
-        Args:
-            folder: Folder of the socket.
-            environment: Environment of this launcher.
-            eyes: Source of the ranks' states.
-            about: Returns the fields that need no look at the ranks.
-            findings: Findings that the pages contain.
-            say: Prints a line to the log.
-        """
-        self._folder = folder
-        self._environment = environment
-        self._eyes = eyes
-        self._about = about
-        self._findings = findings
-        self._log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=lambda line: say(f"hang: {line}"))
-        self._pages = {heartbeat_page.OUTLINE: self._summary_document, heartbeat_page.STACKS: self._stacks}
-        self._turns = {name: asyncio.Lock() for name in self._pages}
-        self._made: dict[bytes, tuple[float, bytes]] = {}
-        self._server: LimitedServer | None = None
+    folder: Path
+    """Folder of the socket."""
+    environment: Mapping[str, str]
+    """Environment of this launcher."""
+    eyes: SnapshotSource
+    """Source of the ranks' states."""
+    about: Callable[[], dict[str, Any]]
+    """Returns the fields that need no look at the ranks."""
+    findings: FindingHistory
+    """Findings that the pages contain."""
+    say: Callable[[str], None]
+    """Prints a line to the log."""
+    _turns: dict[bytes, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    _made: dict[bytes, tuple[float, bytes]] = field(default_factory=dict)
+    """Page → monotonic time at which it was made, and its text."""
+    _server: LimitedServer | None = None
 
     async def start(self) -> None:
         """Listen at the socket. If this fails, no page is served and training continues."""
         with contextlib.suppress(OSError):
+            listener = bind_status_socket(self.folder)
             limits = ConnectionLimits(total=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
-            self._server = LimitedServer(
-                bind_status_socket(self._folder),
-                self._serve,
-                limits=limits,
-                log=self._log,
-                buffer_bytes=MOST_REQUEST_BYTES,
-            )
+            log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=lambda line: self.say(f"hang: {line}"))
+            size = MOST_REQUEST_BYTES
+            self._server = LimitedServer(listener, self._serve, limits=limits, log=log, buffer_bytes=size)
             self._server.start()
 
     async def close(self) -> None:
         """Stop listening, and remove the socket."""
         if self._server:
-            (self._folder / heartbeat_page.LAUNCHER).unlink(missing_ok=True)
+            (self.folder / heartbeat_page.LAUNCHER).unlink(missing_ok=True)
             await self._server.close()
+
+    @property
+    def _pages(self) -> dict[bytes, Callable[[], Awaitable[dict[str, Any]]]]:
+        return {heartbeat_page.OUTLINE: self._summary_document, heartbeat_page.STACKS: self._stacks}
 
     async def _serve(self, connection: Connection) -> None:
         async with asyncio.timeout(REQUEST_SECONDS):
@@ -145,18 +134,18 @@ class HangStatusServer:
             return page
 
     async def _summary_document(self) -> dict[str, Any]:
-        findings = [finding.summary() for finding in self._findings.last]
-        return self._payload(ranks=await self._eyes.summarize_ranks(), findings=findings)
+        findings = [finding.summary() for finding in self.findings.last]
+        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=findings)
 
     async def _stacks(self) -> dict[str, Any]:
         ranks, ras = await asyncio.gather(
-            self._eyes.take_snapshots(), asyncio.to_thread(nccl_ras.report, self._environment)
+            self.eyes.take_snapshots(), asyncio.to_thread(nccl_ras.report, self.environment)
         )
-        findings = [asdict(finding) for finding in self._findings.last]
+        findings = [asdict(finding) for finding in self.findings.last]
         return self._payload(ranks=ranks, findings=findings, ras=ras)
 
     def _payload(self, **parts: Any) -> dict[str, Any]:
-        return {"version": VERSION, **self._about(), "time": time.time(), **parts}
+        return {"version": VERSION, **self.about(), "time": time.time(), **parts}
 
 
 def bind_status_socket(folder: Path) -> socket.socket:
