@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -84,20 +85,9 @@ class Report:
         self._terminate(fit(summary))
 
     def _error(self, failure: Failure) -> Json:
-        return {
-            "rank": failure.rank,
-            "local_rank": failure.local_rank,
-            **({"place": failure.place} if failure.place else {}),
-            "pod": failure.node,
-            "host": failure.host,
-            "generation": failure.generation,
-            "exit_code": failure.exit_code,
-            "reason": failure.reason,
-            "type": type_of(failure.exit_code, failure.message),
-            "message": failure.message,
-            "timestamp": failure.timestamp,
-            "stack": failure.stack,
-        }
+        told = {name: value for name, value in asdict(failure).items() if value or name != "place"}
+        pod, stack = told.pop("node"), told.pop("stack")
+        return {**told, "pod": pod, "type": type_of(failure.exit_code, failure.message), "stack": stack}
 
     def _read(self, name: File) -> Json:
         """Return the object in a file of the run directory; empty if there is none."""
