@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,17 +58,7 @@ VOLCENGINE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """Value of one flag, from a variable of the platform."""
-
-    flag: str
-    value: str | int
-    source: str
-
-    def __str__(self) -> str:
-        """Return the flag with its value and its source."""
-        return f"--{self.flag.replace('_', '-')} {self.value} ({self.source})"
+_VARIABLES: Final = {default.flag: default.variable for default in VOLCENGINE}
 
 
 def apply(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
@@ -79,30 +69,31 @@ def apply(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[str
     """
     if arguments.platform == "none" or arguments.standalone:
         return []
-    found = list(_values(environ))
-    taken = {value.flag: value for value in found if value.flag not in arguments.told}
-    given = [value for value in found if value.flag in arguments.told]
-    beaten = [value for value in given if str(getattr(arguments, value.flag)) != str(value.value)]
-    nodes = str(taken["nnodes"].value) if "nnodes" in taken else arguments.nnodes.strip()
+    found = dict(_values(environ))
+    taken = {flag: value for flag, value in found.items() if flag not in arguments.told}
+    given = {flag: value for flag, value in found.items() if flag in arguments.told}
+    beaten = {flag: value for flag, value in given.items() if str(getattr(arguments, flag)) != str(value)}
+    nodes = str(taken.get("nnodes", arguments.nnodes)).strip()
     if nodes in {"1", "1:1"}:
         taken = {flag: value for flag, value in taken.items() if flag not in _OF_SEVERAL_NODES}
     for flag, value in taken.items():
-        setattr(arguments, flag, value.value)
+        setattr(arguments, flag, value)
     if "master_addr" in taken and arguments.rdzv_backend != "static" and not arguments.rdzv_endpoint:
         port = "" if arguments.master_port is None else f":{arguments.master_port}"
         arguments.rdzv_endpoint = f"{arguments.master_addr}{port}"
     arguments.told |= taken.keys()
     _check_node_rank(arguments, found, environ)
-    return [*_source_messages(taken.values(), beaten)]
+    used = [f"From Volcengine: {_describe(taken)}."] if taken else []
+    return [*used, f"Volcengine says {_describe(beaten)}; what was given counts instead."] if beaten else used
 
 
-def _values(environ: Mapping[str, str]) -> Iterable[Value]:
+def _values(environ: Mapping[str, str]) -> Iterator[tuple[str, str | int]]:
     for default in VOLCENGINE:
         text = environ.get(default.variable, "").strip()
         if not text:
             continue
         try:
-            yield Value(flag=default.flag, value=default.read(text), source=default.variable)
+            yield default.flag, default.read(text)
         except ValueError as error:
             raise LaunchError(
                 f"Volcengine's {default.variable}={text!r} {error}; give --{default.flag.replace('_', '-')}, or "
@@ -110,16 +101,14 @@ def _values(environ: Mapping[str, str]) -> Iterable[Value]:
             ) from None
 
 
-def _source_messages(taken: Iterable[Value], beaten: Iterable[Value]) -> Iterable[str]:
-    if used := ", ".join(map(str, taken)):
-        yield f"From Volcengine: {used}."
-    if unused := ", ".join(map(str, beaten)):
-        yield f"Volcengine says {unused}; what was given counts instead."
+def _describe(values: Mapping[str, str | int]) -> str:
+    """Return flags with their values and the variables that set them."""
+    return ", ".join(f"--{flag.replace('_', '-')} {value} ({_VARIABLES[flag]})" for flag, value in values.items())
 
 
-def _check_node_rank(arguments: argparse.Namespace, found: Iterable[Value], environ: Mapping[str, str]) -> None:
+def _check_node_rank(arguments: argparse.Namespace, found: Iterable[str], environ: Mapping[str, str]) -> None:
     highest = arguments.nnodes.strip().rpartition(":")[2]
-    source = {value.flag: f"{value.source}={environ[value.source].strip()}" for value in found}
+    source = {flag: f"{_VARIABLES[flag]}={environ[_VARIABLES[flag]].strip()}" for flag in found}
     if "node_rank" in source and highest.isdecimal() and arguments.node_rank >= int(highest) > 1:
         raise LaunchError(
             f"{source['node_rank']} makes this node {arguments.node_rank}, but {source.get('nnodes', '--nnodes')} has "
