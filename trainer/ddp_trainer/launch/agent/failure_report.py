@@ -15,6 +15,7 @@ from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.failures import failure_reason
+from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS, STACK_CHARACTERS
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.worker_protocol import Left
 
@@ -42,11 +43,11 @@ class FailureBuilder:
         message = note.message if note else ""
         aborted = failure_reason.abort_in(self.last_lines(local_rank)) if exit_code == failure_reason.ABORTED else ""
         reason = failure_reason.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted)
-        told = failure_reason.sanitize_text(aborted or message, failure_reason.MESSAGE_CHARACTERS)
+        told = failure_reason.sanitize_text(aborted or message, MESSAGE_CHARACTERS)
         failure = self._failure(local_rank, exit_code, reason, told or failure_reason.describe_exit_code(exit_code))
         if note is None:
             return failure
-        stack = failure_reason.sanitize_text(note.stack, failure_reason.STACK_CHARACTERS)
+        stack = failure_reason.sanitize_text(note.stack, STACK_CHARACTERS)
         return replace(failure, timestamp=note.timestamp, stack=stack)
 
     def finished(self, local_rank: int) -> Failure:
@@ -55,7 +56,7 @@ class FailureBuilder:
 
     def left(self, local_rank: int, left: Left) -> Failure:
         """Return the failure of a worker that left its group and keeps its process."""
-        message = failure_reason.sanitize_text(left.why, failure_reason.MESSAGE_CHARACTERS)
+        message = failure_reason.sanitize_text(left.why, MESSAGE_CHARACTERS)
         reason = failure_reason.reason_of(left.exit_code, left.why, oom_killed=False)
         return self._failure(local_rank, left.exit_code, reason, message)
 

@@ -22,10 +22,6 @@ from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, nccl_c
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.protocol.messages import Failure
 
-MESSAGE_CHARACTERS: Final = 2_000
-STACK_CHARACTERS: Final = 16_000
-"""Longer stacks are cut in the middle, because the call is at one end and the error at the other."""
-
 CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
 """Reasons of failures that a dead peer causes."""
 

@@ -19,6 +19,7 @@ MOST_MET: Final = 16
 """Most nodes in the preflight of a node that joins."""
 MESSAGE_CHARACTERS: Final = 2_000
 STACK_CHARACTERS: Final = 16_000
+"""Longer stacks are cut in the middle, because the call is at one end and the error at the other."""
 
 Token = Annotated[str, Bounds(1, 64), Matching("[0-9A-Za-z._-]+")]
 Name = Annotated[str, Bounds(0, 253), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.failures.failure_reason import MESSAGE_CHARACTERS, shorten
+from ddp_trainer.launch.failures.failure_reason import shorten
+from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS
 from ddp_trainer.launch.protocol.messages import Over, Part, Verdict
 from ddp_trainer.launch.rendezvous.node_registry import NodeRegistry
 from ddp_trainer.launch.rendezvous.waiting_notifications import MOST_TOLD
