@@ -137,7 +137,7 @@ def _setup(
     recorder: AgentRecorder,
     preload: Sequence[str] | None,
 ) -> AgentConfig:
-    arguments = plan.arguments
+    arguments, where = plan.arguments, str(plan.endpoint or "this node")
     launch = Launch(
         run_id=arguments.rdzv_id,
         local_world_size=plan.node.local_world_size,
@@ -150,7 +150,7 @@ def _setup(
         cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, environ),
     )
     return AgentConfig(
-        core=AgentStateMachine(hello=_registration_message(plan, environ), limits=plan.limits, endpoint=plan.where),
+        core=AgentStateMachine(hello=_registration_message(plan, environ), limits=plan.limits, endpoint=where),
         program=plan.program,
         launch=launch,
         logs=plan.logs,

@@ -54,11 +54,6 @@ class Plan:
     signals: Sequence[signal.Signals]
     hangs: HangPolicy
 
-    @property
-    def where(self) -> str:
-        """The endpoint, for messages."""
-        return str(self.endpoint or "this node")
-
 
 def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     """Return the plan for these flags.

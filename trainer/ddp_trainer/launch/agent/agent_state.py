@@ -337,7 +337,8 @@ class AgentStateMachine:
             return [CancelTimer(Timer.KILL), *self._over(self.worker_stop.ending)]
         generation, least = self.generation, self.hello.policy.min_nodes
         # The surviving workers of other nodes need not wait for new ones of this node.
-        self._prepares = self._workers.has_lost_survivors and generation is not None and generation.node_count > least
+        has_lost_survivors = self._workers.outlives and not self._workers.are_all_idle
+        self._prepares = has_lost_survivors and generation is not None and generation.node_count > least
         aside = [Send(StandBy(generation=generation.number))] if self._prepares and generation else []
         is_suspect = self.failure is not None and is_of_suspect_gpu(self.failure, after_any=self._checks_health)
         return [CancelTimer(Timer.KILL), *aside, *(self._probe() if is_suspect else self._begin())]

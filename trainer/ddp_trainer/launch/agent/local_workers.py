@@ -68,11 +68,6 @@ class LocalWorkers:
         return len(self.able) == self.count
 
     @property
-    def has_lost_survivors(self) -> bool:
-        """True if workers have exited that could have stayed."""
-        return self.outlives and not self.are_all_idle
-
-    @property
     def are_all_idle(self) -> bool:
         """True if every worker of the node waits for the next group."""
         return len(self.idle) == self.count

@@ -36,9 +36,9 @@ class Machine:
         """Return the NUMA node of a GPU. The kernel's -1, on a machine with one node, becomes 0."""
         return max(0, int(self._text(f"sys/bus/pci/devices/{gpu}/numa_node")))
 
-    def cpus_of_node(self, node: int) -> Cpus:
-        """Return the allowed processors of a NUMA node."""
-        return numbers(self._text(f"sys/devices/system/node/node{node}/cpulist")) & self.allowed
+    def cpus_near(self, gpu: str) -> Cpus:
+        """Return the allowed processors of the NUMA node of a GPU."""
+        return numbers(self._text(f"sys/devices/system/node/node{self.node_of(gpu)}/cpulist")) & self.allowed
 
     def socket_of(self, cpu: int) -> int:
         """Return the number of a processor's physical package."""
@@ -82,18 +82,14 @@ def _address(name: str, known: list[Path], visible: str) -> str:
     raise LaunchError(f"--numa-binding: CUDA_VISIBLE_DEVICES={visible} names {name}, which is no GPU of this machine.")
 
 
-def _of_node(machine: Machine, gpu: str) -> Cpus:
-    return machine.cpus_of_node(machine.node_of(gpu))
-
-
 def _of_socket(machine: Machine, gpu: str) -> Cpus:
-    socket = machine.socket_of(min(_of_node(machine, gpu)))
+    socket = machine.socket_of(min(machine.cpus_near(gpu)))
     return frozenset(cpu for cpu in machine.allowed if machine.socket_of(cpu) == socket)
 
 
 def _exclusive(machine: Machine, gpu: str) -> Cpus:
     """Return an even share of the node's cores. If they do not divide evenly, the first GPUs have one core more."""
-    cores = _grouped(_of_node(machine, gpu), machine.core_of)
+    cores = _grouped(machine.cpus_near(gpu), machine.core_of)
     peers = _numa_peers(machine, gpu)
     if len(cores) < len(peers):
         raise LaunchError(
@@ -107,12 +103,12 @@ def _exclusive(machine: Machine, gpu: str) -> Cpus:
 
 def _core_complex(machine: Machine, gpu: str) -> Cpus:
     """Return the cores that share a cache, from the largest such groups first."""
-    groups = sorted(_grouped(_of_node(machine, gpu), machine.complex_of), key=lambda cpus: (-len(cpus), min(cpus)))
+    groups = sorted(_grouped(machine.cpus_near(gpu), machine.complex_of), key=lambda cpus: (-len(cpus), min(cpus)))
     return groups[_numa_peers(machine, gpu).index(gpu) % len(groups)]
 
 
 _MODES: Final[dict[str, Callable[[Machine, str], Cpus]]] = {
-    "node": _of_node,
+    "node": Machine.cpus_near,
     "socket": _of_socket,
     "exclusive": _exclusive,
     "core-complex": _core_complex,

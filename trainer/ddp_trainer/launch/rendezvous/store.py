@@ -224,11 +224,9 @@ def main(argv: Sequence[str]) -> int:
     if_free = "--if-free" in argv
     try:
         over, signalled = asyncio_utils.run(_run(_parser().parse_args(argv)))
-    except PortInUseError as error:
-        if not if_free:
-            print(f"ddp-store: {error}", file=sys.stderr)
-        return Exit.SUCCESS if if_free else error.exit_code
     except LaunchError as error:
+        if if_free and isinstance(error, PortInUseError):
+            return Exit.SUCCESS
         print(f"ddp-store: {error}", file=sys.stderr)
         return error.exit_code
     if not over:
