@@ -16,7 +16,7 @@ from ddp_trainer.preflight.collectives.exchange import Exchange
 from ddp_trainer.preflight.collectives.fill_pattern import Pattern
 from ddp_trainer.preflight.collectives.operations import Operation
 from ddp_trainer.preflight.collectives.rank import Rank
-from ddp_trainer.preflight.collectives.result import Result, Unsupported
+from ddp_trainer.preflight.collectives.result import Result, Seconds, Unsupported
 from ddp_trainer.preflight.collectives.sizes import show
 
 _ABSENT: Final = re.compile(
@@ -69,7 +69,16 @@ def measure(
         return None
     moved = cell.count * cell.dtype.itemsize * (cell.world if operation.in_pieces else 1) if operation.has_size else 0
     wrongs = [each["wrong"] for each in told if each["wrong"]]
-    return Result.of((name, shown_dtype, moved), max_rank_times(told), operation.bus_factor(cell.world), wrongs)
+    seconds = Seconds.of(max_rank_times(told))
+    return Result(
+        operation=name,
+        dtype=shown_dtype,
+        size_bytes=moved,
+        seconds=seconds,
+        algorithm_bytes_per_second=moved / seconds.median,
+        bus_bytes_per_second=moved / seconds.median * operation.bus_factor(cell.world),
+        wrong=wrongs,
+    )
 
 
 def max_rank_times(told: Iterable[Mapping[str, Any]]) -> list[float]:

@@ -55,35 +55,6 @@ class Result:
     """Rank, element, expected, got and count of each rank with a wrong result."""
 
     @classmethod
-    def of(
-        cls,
-        identity: tuple[str, str, int],
-        times: Sequence[float],
-        factor: float,
-        wrong: Sequence[Mapping[str, Any]],
-    ) -> Self:
-        """Return the result of a measurement.
-
-        Args:
-            identity: Operation, dtype and size in bytes.
-            times: Seconds of each repeat.
-            factor: Ratio of bus bandwidth to algorithm bandwidth.
-            wrong: Differences of the ranks with a wrong result.
-        """
-        operation, dtype, size_bytes = identity
-        seconds = Seconds.of(times)
-        algorithm = size_bytes / seconds.median
-        return cls(
-            operation=operation,
-            dtype=dtype,
-            size_bytes=size_bytes,
-            seconds=seconds,
-            algorithm_bytes_per_second=algorithm,
-            bus_bytes_per_second=algorithm * factor,
-            wrong=wrong,
-        )
-
-    @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Return the result in a document. Raises KeyError or TypeError if it is invalid."""
         fields = {name: document[name] for name in cls.__dataclass_fields__ if name != "seconds"}

@@ -14,13 +14,14 @@ from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.reporter import Outcome
 from ddp_trainer.preflight.collectives.request import parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
+from tests.support.collective_results import a_result
 
 ABOUT: dict[str, Any] = {"backend": "gloo", "world_size": 2, "torch": "2.13.0", "ranks": [{"host": "a"}, {"host": "b"}]}
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04]
 
 
 def measured(times: list[float], size_bytes: int = 4096, wrong: tuple[dict[str, Any], ...] = ()) -> Result:
-    return Result.of(("all_reduce", "float32", size_bytes), times, 1.5, wrong)
+    return a_result("all_reduce", size_bytes, times, 1.5, wrong)
 
 
 def kept(folder: Path, *results: Result) -> BaselineRun:

@@ -19,6 +19,7 @@ from ddp_trainer.preflight.collectives.thresholds import (
     threshold_violations,
     thresholds_for,
 )
+from tests.support.collective_results import a_result
 
 H100 = "NVIDIA H100 80GB HBM3"
 GIB = 1 << 30
@@ -60,7 +61,7 @@ def test_what_is_below_a_floor_is_said_with_both_figures() -> None:
 
 def all_reduce(size: int, gigabytes: float, name: str = "all_reduce") -> Result:
     seconds = size / (gigabytes * 1e9)
-    return Result.of((name, "float32", size), [seconds] * 3, 1.0, [])
+    return a_result(name, size, [seconds] * 3)
 
 
 def test_a_bus_is_judged_by_large_messages_of_a_whole_machine() -> None:
