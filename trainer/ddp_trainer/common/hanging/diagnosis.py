@@ -25,7 +25,7 @@ from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_lon
 from ddp_trainer.common.time_classes import Section
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BlockingRank:
     """A rank that others wait for, and the reason."""
 
@@ -85,13 +85,13 @@ def _at_work(looks: Sequence[RankStatus]) -> list[RankStatus]:
 
 def _stopped(looks: Sequence[RankStatus]) -> list[BlockingRank]:
     found = [look for look in looks if look.state is RankState.STOPPED]
-    return [BlockingRank(look=look, why=f"is stopped by a signal (state T){_where(look)}") for look in found]
+    return [BlockingRank(look, f"is stopped by a signal (state T){_where(look)}") for look in found]
 
 
 def _gil_holders(looks: Sequence[RankStatus]) -> list[BlockingRank]:
     found = [look for look in looks if look.state is RankState.DEAF]
     return [
-        BlockingRank(look=look, why=f"holds the GIL: no thread of Python gets a turn{_after(look)}{_where(look)}")
+        BlockingRank(look, f"holds the GIL: no thread of Python gets a turn{_after(look)}{_where(look)}")
         for look in found
     ]
 
@@ -114,7 +114,7 @@ def _lagging_in_collective(looks: Sequence[RankStatus]) -> list[BlockingRank]:
     elsewhere = {culprit.look.rank for culprit in _lagging_in_group(looks)}
     behind = [look for look in looks if look.sequence == first]
     behind = [look for look in behind if look.rank in elsewhere] or behind
-    return [BlockingRank(look=look, why=f"did not enter {missed}{_where(look)}") for look in behind]
+    return [BlockingRank(look, f"did not enter {missed}{_where(look)}") for look in behind]
 
 
 def _lagging_in_group(looks: Sequence[RankStatus]) -> list[BlockingRank]:
@@ -153,7 +153,7 @@ def _lagging_ranks(looks: Sequence[RankStatus], count: str, what: str, others: s
                 behind.setdefault(look.rank, (look, f"{what.format(collective)}{others}{_where(look)}"))
             else:
                 waiting.add(look.rank)
-    return [BlockingRank(look=look, why=why) for rank, (look, why) in behind.items() if rank not in waiting]
+    return [BlockingRank(look, why) for rank, (look, why) in behind.items() if rank not in waiting]
 
 
 def _named(looks: Sequence[RankStatus], first: int) -> str:
@@ -185,8 +185,8 @@ def _mismatched_collectives(looks: Sequence[RankStatus]) -> list[BlockingRank]:
     number = looks[0].sequence - known + at + 1
     return [
         BlockingRank(
-            look=look,
-            why=f"entered {order[at]} where "
+            look,
+            f"entered {order[at]} where "
             + (f"{expected} was due" if expected else "others entered another")
             + f" as collective #{number}{_where(look)}",
         )
@@ -217,9 +217,7 @@ def _outside_collectives(looks: Sequence[RankStatus]) -> list[BlockingRank]:
         return []
     idle = [look for look in looks if not look.waits_in]
     waited_for = len(idle) < len(looks)
-    return [
-        BlockingRank(look=look, why=f"waits in no collective{_where(look)}", is_waited_for=waited_for) for look in idle
-    ]
+    return [BlockingRank(look, f"waits in no collective{_where(look)}", is_waited_for=waited_for) for look in idle]
 
 
 RULES: Final[tuple[Callable[[Sequence[RankStatus]], list[BlockingRank]], ...]] = (
