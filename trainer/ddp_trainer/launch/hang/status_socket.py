@@ -17,7 +17,7 @@ import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -38,22 +38,6 @@ REQUEST_SECONDS: Final = 1.0
 LINES_PER_MINUTE: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Ranks that the launcher has reported at half of their limit, or at all of it."""
-
-    time: float
-    """Unix time in seconds."""
-    generation: int
-    ranks: tuple[int, ...]
-    killed: tuple[int, ...]
-    sentences: tuple[str, ...]
-
-    def summary(self) -> dict[str, Any]:
-        """Return the fields without the sentences, which contain lines of code."""
-        return {"time": self.time, "generation": self.generation, "ranks": self.ranks, "killed": self.killed}
-
-
 class SnapshotSource(Protocol):
     """Source of the ranks' states."""
 
@@ -68,13 +52,13 @@ class SnapshotSource(Protocol):
 class FindingHistory:
     """Most recent findings."""
 
-    last: deque[Finding] = field(default_factory=lambda: deque(maxlen=MOST_FINDINGS))
+    last: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_FINDINGS))
+    """Fields for JSON, with the Unix time in seconds."""
 
     def add(self, generation: int, ranks: tuple[int, ...], killed: tuple[int, ...], sentences: tuple[str, ...]) -> None:
         """Add a finding with the current time."""
-        self.last.append(
-            Finding(time=time.time(), generation=generation, ranks=ranks, killed=killed, sentences=sentences)
-        )
+        about = {"time": time.time(), "generation": generation, "ranks": ranks, "killed": killed}
+        self.last.append({**about, "sentences": sentences})
 
 
 @dataclass(slots=True, eq=False)
@@ -134,15 +118,15 @@ class HangStatusServer:
             return page
 
     async def _summary_document(self) -> dict[str, Any]:
-        findings = [finding.summary() for finding in self.findings.last]
-        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=findings)
+        # The sentences contain lines of code.
+        told = [{name: finding[name] for name in finding if name != "sentences"} for finding in self.findings.last]
+        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=told)
 
     async def _stacks(self) -> dict[str, Any]:
         ranks, ras = await asyncio.gather(
             self.eyes.take_snapshots(), asyncio.to_thread(nccl_ras.report, self.environment)
         )
-        findings = [asdict(finding) for finding in self.findings.last]
-        return self._payload(ranks=ranks, findings=findings, ras=ras)
+        return self._payload(ranks=ranks, findings=list(self.findings.last), ras=ras)
 
     def _payload(self, **parts: Any) -> dict[str, Any]:
         return {"version": VERSION, **self.about(), "time": time.time(), **parts}
