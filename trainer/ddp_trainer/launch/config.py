@@ -27,6 +27,7 @@ from ddp_trainer.launch.protocol.messages import Identity, Policy
 from ddp_trainer.launch.protocol.timeouts import Heartbeat
 from ddp_trainer.launch.workers.logs import LogSpec, parse_std
 from ddp_trainer.launch.workers.worker_group import Program
+from ddp_trainer.net.arguments import node_range
 from ddp_trainer.process.gpu_devices import visible_gpus
 
 GRACE_MARGIN_SECONDS: Final = 5.0
@@ -125,10 +126,7 @@ def policy_of(arguments: argparse.Namespace, conf: Conf) -> Policy:
     Raises:
         LaunchError: For an invalid range of nodes or a negative number of restarts.
     """
-    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", arguments.nnodes.strip())
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= low <= high:
-        raise LaunchError(f"--nnodes {arguments.nnodes!r} is neither a number from 1 nor MIN:MAX with MIN <= MAX.")
+    low, high = node_range(arguments.nnodes, LaunchError)
     if arguments.max_restarts < 0:
         raise LaunchError(f"--max-restarts {arguments.max_restarts} is less than 0.")
     return Policy(

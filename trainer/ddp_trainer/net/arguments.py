@@ -32,6 +32,19 @@ class ArgumentParser(argparse.ArgumentParser):
         raise self._refusal(f"{message[:1].upper()}{message[1:]}{self._hint}.")
 
 
+def node_range(text: str, refusal: Callable[[str], Exception]) -> tuple[int, int]:
+    """Return the least and the greatest number of nodes of ``--nnodes``. Raises the refusal for anything else.
+
+    >>> node_range("2:8", ValueError), node_range("4", ValueError)
+    ((2, 8), (4, 4))
+    """
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text.strip())
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= least <= most:
+        raise refusal(f"--nnodes {text!r} is neither a number from 1 nor MIN:MAX with MIN <= MAX.")
+    return least, most
+
+
 def node_index(environ: Mapping[str, str], node_rank: int | None = None) -> int | None:
     """Return the index of this pod: of its indexed Job, else the trailing number of its name, else ``node_rank``.
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.net.addresses import is_local_address, split_endpoint
-from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser, node_index
+from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser, node_index, node_range
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import formatter, names
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
@@ -69,7 +69,7 @@ def _write(file: str, document: str) -> None:
 
 def order_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Order:
     """Return the order that the flags and the environment describe. Raises PreflightError."""
-    least, expected = (1, 1) if arguments.standalone else _nodes(arguments.nnodes)
+    least, expected = (1, 1) if arguments.standalone else node_range(arguments.nnodes, PreflightError)
     rank: int | None = None if arguments.standalone else arguments.node_rank
     if rank is None and not arguments.standalone:
         rank = node_index(environ)
@@ -110,14 +110,6 @@ def _secret(arguments: argparse.Namespace, environ: Mapping[str, str], expected:
         told = f"no secret, so every host that reaches this preflight is believed; set {Env.SECRET_FILE} on all nodes"
         print(f"ddp-launch preflight: {told}", file=sys.stderr)
     return secret
-
-
-def _nodes(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text.strip())
-    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= least <= most:
-        raise PreflightError(f"--nnodes {text!r} is neither a number from 1 nor MIN:MAX with MIN <= MAX.")
-    return least, most
 
 
 def _endpoint(text: str, flag: str) -> tuple[str, int]:
