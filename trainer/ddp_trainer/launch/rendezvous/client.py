@@ -97,14 +97,10 @@ class TcpLink:
         while not self._is_refused:
             try:
                 reader, writer = await self._connect()
+            except WrongSecret:
+                listener.link_failed(waiting_messages.WRONG_SECRET)
             except HandshakeError as error:
-                is_other = isinstance(error, WrongSecret)
-                why = (
-                    waiting_messages.WRONG_SECRET
-                    if is_other
-                    else f"what listens there is no store of this run: {error}"
-                )
-                listener.link_failed(why)
+                listener.link_failed(f"what listens there is no store of this run: {error}")
             except (OSError, TimeoutError) as error:
                 listener.link_failed(connection_error_message(error))
             else:
@@ -211,11 +207,8 @@ class TcpLink:
 
 def _most_specific_error(errors: list[Exception]) -> Exception:
     """Return the error that best explains why no address is the store's."""
-    for kind in (WrongSecret, HandshakeError):
-        for error in errors:
-            if isinstance(error, kind):
-                return error
-    return errors[0]
+    kinds = (WrongSecret, HandshakeError)
+    return next((error for kind in kinds for error in errors if isinstance(error, kind)), errors[0])
 
 
 def _line(message: FromAgent) -> bytes:
