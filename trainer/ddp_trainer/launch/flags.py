@@ -263,11 +263,8 @@ def _action(parser: argparse.ArgumentParser, flag: str) -> tuple[str, argparse.A
         return name, known[name]
     meant = [option for option in known if name.startswith("--") and option.startswith(name)]
     # A prefix that is unique in torchrun stays valid beside flags of later versions and of this launcher.
-    meant = [
-        option
-        for option in meant
-        if _flag_priority(known[option]) == min(_flag_priority(known[each]) for each in meant)
-    ]
+    first = min((_flag_priority(known[option]) for option in meant), default=0)
+    meant = [option for option in meant if _flag_priority(known[option]) == first]
     longs = list(dict.fromkeys(f"--{known[option].dest.replace('_', '-')}" for option in meant))
     if len(longs) == 1:
         return longs[0], known[longs[0]]

@@ -56,7 +56,8 @@ class GpuProbes:
         """Probe the GPU of every local rank, except the ``busy`` ones, whose workers hold their GPUs."""
         self._found.clear()
         self._health = Verdict(may_start=True)
-        devices = self._devices()
+        devices = list(self.setup.launch.slices or visible_gpus(self.environment))
+        devices = devices[: self.setup.launch.local_world_size]
         for local_rank, device in enumerate(devices):
             if local_rank not in busy:
                 self._start_one(device)
@@ -65,10 +66,6 @@ class GpuProbes:
         if not self._waited_for:
             # The caller must finish its action before the result of the action arrives.
             asyncio.get_running_loop().call_soon(self.ended, "")
-
-    def _devices(self) -> list[str]:
-        devices = self.setup.launch.slices or visible_gpus(self.environment)
-        return list(devices[: self.setup.launch.local_world_size])
 
     def _start_one(self, device: str) -> None:
         output = self.setup.pulse_dir / f"gpu-probe-{device}.txt"

@@ -8,7 +8,7 @@ right one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,8 +40,9 @@ def select_interface(environ: Mapping[str, str], generation: Assignment) -> Inte
         generation: Place of this node in its group, with the addresses of some of the other nodes.
     """
     unset = [name for name in (*EXACT, NCCL) if not environ.get(name)]
-    target = next(_targets(generation), "")
-    if EXACT[0] not in unset or not target:
+    known = generation.peer_addresses or (generation.master_address,)
+    target = next((each for each in known if is_address(each) and not is_loopback(each)), "")
+    if generation.node_count == 1 or EXACT[0] not in unset or not target:
         return InterfaceSettings()
     source = route_from(target)
     if not source:
@@ -61,14 +62,6 @@ def interface_to(address: str) -> str | None:
     """Return the interface on the route to ``address``; None for a name, a loopback, or an address without a route."""
     source = "" if not is_address(address) or is_loopback(address) else route_from(address)
     return next((each.name for each in _list_interfaces() if source in each.addresses), None) if source else None
-
-
-def _targets(generation: Assignment) -> Iterator[str]:
-    """Yield addresses of other nodes that another machine can have. A static group has only the address of rank 0."""
-    if generation.node_count == 1:
-        return
-    known = generation.peer_addresses or (generation.master_address,)
-    yield from (each for each in known if is_address(each) and not is_loopback(each))
 
 
 def _list_interfaces() -> Sequence[Interface]:

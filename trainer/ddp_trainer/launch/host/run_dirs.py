@@ -60,7 +60,7 @@ def prepare_run_dirs(
                 base = _scratch(arguments, stack, base)
             log_dir = log_dir or base / File.ATTEMPTS
             log_dir.mkdir(parents=True, exist_ok=True)
-            tell = say if asked or run_dir else _discard_message
+            tell = say if asked or run_dir else lambda _: None
             yield (
                 log_dir,
                 _prepare_board_dir(Path(asked or base / File.METRICS), ROOM_BYTES * (1 + processes), tell, stack),
@@ -88,10 +88,6 @@ def _of_run(arguments: argparse.Namespace) -> Path:
     """Create a folder below ``--log-dir`` with torchrun's naming. Raises OSError."""
     Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{arguments.rdzv_id}_", dir=arguments.log_dir))
-
-
-def _discard_message(_: str) -> None:
-    """Discard a message about the folder of boards. The user has configured neither metrics nor a folder."""
 
 
 def _temporary(stack: ExitStack, *, stays: bool = False) -> Path:
