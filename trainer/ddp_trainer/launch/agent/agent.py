@@ -306,7 +306,7 @@ class Agent:
             self._guard.end()
 
     def _kill(self, local_rank: int) -> None:
-        self._workers.kill(local_rank)
+        self._workers.signal(signal.SIGKILL, {local_rank})
 
     def _do_to_workers(self, action: StartWorkers | PrepareWorkers | RegroupWorkers | SignalWorkers) -> None:
         match action:

@@ -182,11 +182,6 @@ class Workers:
         lines = tuple(self._tails[local_rank])  # a copy, since another thread adds to them
         return b"\n".join(lines).decode(errors="replace")
 
-    def kill(self, local_rank: int) -> None:
-        """Kill the worker of a local rank and its whole process group."""
-        if worker := self._living.get(local_rank):
-            kill_group(worker.pid, signal.SIGKILL)
-
     @property
     def supports_fork_server(self) -> bool:
         """Whether a fork server can start workers of this program."""
