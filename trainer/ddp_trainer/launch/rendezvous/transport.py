@@ -103,15 +103,12 @@ class HereLink:
         if self._listener:
             self._loop.call_soon(self._listener.on_message, message)
 
-    def _watch_deadline(self) -> None:
+    def _tick(self) -> None:
+        self._membership.tick()
         if self._timer:
             self._timer.cancel()
         deadline = self._membership.deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
-
-    def _tick(self) -> None:
-        self._membership.tick()
-        self._watch_deadline()
 
 
 class StaticLink:
