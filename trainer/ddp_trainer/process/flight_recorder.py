@@ -160,10 +160,8 @@ def _merged(recorders: list[_Recorder]) -> Record:
 
 
 def _position(status: dict[str, Any], name: str) -> Position:
-    enqueued, started, completed = (
-        int(status[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed")
-    )
-    return Position(enqueued, completed, started, name)
+    numbers = {what: int(status[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed")}
+    return Position(**numbers, name=name)
 
 
 def _describe(entry: dict[str, Any]) -> str:

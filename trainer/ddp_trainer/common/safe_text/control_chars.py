@@ -41,11 +41,7 @@ def escape_control_chars(text: str) -> str:
     """
     if not _CONTROL.search(text):
         return text
-    return _SURROGATE.sub(_escape_surrogate, text.translate(_ESCAPED))
-
-
-def _escape_surrogate(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.translate(_ESCAPED))
 
 
 def escape_log_line(line: str) -> str:
