@@ -32,11 +32,10 @@ from ddp_trainer.train.loop.run_context import build_context
 from ddp_trainer.train.loop.run_result import Outcome, summarize
 from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.loop.train_step import begin_step, commit_step, compute_step
-from ddp_trainer.train.observability.profiling import Profile
 from ddp_trainer.train.recovery.elastic_state import ElasticState
 from ddp_trainer.train.recovery.spare_ranks import await_end, needs_more_ranks
 from ddp_trainer.train.utils.errors import GroupEnded, StaleGeneration
-from ddp_trainer.train.utils.gc_control import collect_if_due, manual_gc
+from ddp_trainer.train.utils.gc_control import manual_gc
 
 
 class Trainer:
@@ -94,17 +93,22 @@ class Trainer:
 
     def start(self, process: ProcessContext) -> Outcome | None:
         """Enter a worker group, resume, and build its components; return an outcome if there is nothing to train."""
-        config, group, is_new = self._config, process.group, not self._held.is_whole
-        self._enter(process)
+        config, env, group, is_new = self._config, process.env, process.group, not self._held.is_whole
+        self._process = process
+        self._context.enter(process)
+        former, best = self._saver if self._has_entered else None, self._context.watch.best
+        self._saver = make_saver(config, env, group, process.recorder, process.progress, best, former)
+        self.callbacks.enter(self._context)
+        self._has_entered = True
         check_shard(config)
-        if needs_more_ranks(config.parallel, group.world_size, process.env.max_ranks):
+        if needs_more_ranks(config.parallel, group.world_size, env.max_ranks):
             process.progress.log_message(
                 f"--parallel {config.parallel} takes more than {group.world_size} ranks: waiting."
             )
-            return self._wait_as_spare()
+            return await_end(process, self._timer)
         restored = self._held.resume(self._saver)
         if group.is_spare:
-            return self._wait_as_spare()
+            return await_end(process, self._timer)
         self.callbacks.expect(self.state)
         if restored is not None and restored.finished is not None:
             process.progress.log_message(f"The run was finished at step {self.state.step} already.")
@@ -118,22 +122,6 @@ class Trainer:
         if is_new and restored is None and config.on_nonfinite is OnNonfinite.ROLLBACK:
             self._save(None)
         return None
-
-    def _enter(self, process: ProcessContext) -> None:
-        """Switch to the context of a new group: recorder, checkpoint manager and callbacks."""
-        config, env, group = self._config, process.env, process.group
-        self._process = process
-        self._context.enter(process)
-        if not self._has_entered:
-            self._profile = Profile(config, env)
-        former, best = self._saver if self._has_entered else None, self._context.watch.best
-        self._saver = make_saver(config, env, group, process.recorder, process.progress, best, former)
-        self.callbacks.enter(self._context)
-        self._has_entered = True
-
-    def _wait_as_spare(self) -> Outcome:
-        self._timer.enter(Section.ASIDE)
-        return Outcome(await_end(self._process), Exit.SUCCESS)
 
     def _build(self, restored: RestoreResult | None) -> None:
         """Build the components of this group, and reserve memory for saves."""
@@ -152,25 +140,30 @@ class Trainer:
 
     def begin_step(self) -> StepPlan:
         """Clear the gradients, and return the samples of the next step."""
-        collect_if_due(self.state.step, self._config.gc_steps)
-        self._saver.poll()
-        self._profile.step(self.state.step)
+        step, gc_steps = self.state.step, self._config.gc_steps
+        if gc_steps is not None and step % gc_steps == 0:
+            gc.collect()
+        if self._saver.writing is not None:
+            self._saver.poll()
+        if self.callbacks.profile is not None:
+            self.callbacks.profile.step(step)
         return begin_step(self.state, self.parts)
 
     def commit_step(self, batch: StepPlan, result: StepResult) -> bool:
         """Commit a step on all ranks or on none, evaluate and save if due; return True if the ranks agreed to stop."""
-        state, saver, group, times = self.state, self._saver, self._process.group, self._history.time_report()
-        stops, saves = self._process.should_leave_group, saver.should_save()
+        state, saver, process, times = self.state, self._saver, self._process, self._history.time_report()
+        stops = process.stop.exit_code is not None or (process.control is not None and process.control.asked)
+        saves = saver.every_seconds is not None and saver.should_save()
         try:
             decision = commit_step(state, self.parts, batch, result, stop=stops, save=saves, times=times)
         except RollBack as err:
             self._roll_back(str(err))
             return False
-        group.is_starting = False
+        process.group.is_starting = False
         self._history.record_step(state.step, decision.time)
-        self.callbacks.step(state, decision, own_samples=result.samples if group.counts else 0)
+        self.callbacks.step(state, decision, own_samples=result.samples if process.group.counts else 0)
         self._must_stop |= decision.stop > 0
-        self._must_save |= saver.is_due(state.step, asked=bool(decision.save))
+        self._must_save |= decision.save > 0 or (saver.every_steps is not None and state.step % saver.every_steps == 0)
         if not self.parts.strategy.synchronize_with_timeout(state.step):
             return False
         if not self._must_stop and state.step < state.plan.total_steps:
@@ -189,7 +182,8 @@ class Trainer:
         self._run_due_evaluation()
 
     def _is_evaluation_due(self) -> bool:
-        return self._context.watch.is_eval_due(self.state.step, self.state.plan, self._config)
+        step, plan = self.state.step, self.state.plan
+        return plan.is_epoch_end(step - 1) and self._context.watch.is_eval_due(step, plan, self._config)
 
     def _run_due_evaluation(self) -> None:
         """Run an evaluation that is overdue, and save its result, so that a rollback does not repeat it."""
@@ -218,7 +212,7 @@ class Trainer:
 
     def end_group(self) -> Outcome:
         """End the group as all ranks agreed; ranks without a stop request raise GroupEnded if they can join another."""
-        control, is_stopped = self._process.control, self._process.stop.requested
+        control, is_stopped = self._process.control, self._process.stop.exit_code is not None
         ended = GroupEnded(f"The group ended after step {self.state.step}, as all ranks agreed.")
         if self._config.is_model_sharded and control is not None:
             self._save(None)  # while all ranks are present: a rank that leaves takes its shard of the model with it
@@ -276,18 +270,16 @@ class Trainer:
             collects: Collect garbage. DDP's reducer, which is in a reference cycle, must not be the last to hold the
                 process group: it would wait for gloo's threads with the GIL held, and they may wait for the GIL.
         """
-        in_doubt = False
+        is_sharded, in_doubt = self._config.is_model_sharded, False
         if self._has_parts:
             # Other ranks may have committed the step. Its gradients are then needed to apply it here.
-            in_doubt = (
-                self._config.is_model_sharded and self.parts.in_doubt and self._process.group.is_reduction_complete
-            )
+            in_doubt = is_sharded and self.parts.in_doubt and self._process.group.is_reduction_complete
             self.parts.close()
             if not in_doubt:
                 self.state.optimizer.discard_step()
             self._has_parts = False
             del self.parts
-        if self._config.is_model_sharded and stays and self._has_entered:
+        if is_sharded and stays and self._has_entered:
             self._held.capture(in_doubt=in_doubt)
         self._must_stop = self._must_save = False
         if collects:
@@ -300,6 +292,5 @@ class Trainer:
         if self._has_parts:
             self.parts.feed.close()
         if self._has_entered:
-            self._profile.__exit__(kind)
-            self.callbacks.close()
+            self.callbacks.close(has_failed=kind is not None)
             self._saver.__exit__()

@@ -80,14 +80,17 @@ class CheckpointManager:
             clock: Monotonic clock, in seconds.
         """
         self._snapshot = Snapshot(device) if config.checkpoint_mode is CheckpointMode.ASYNC else None
-        self._writing: Writing | None = None
+        self.writing: Writing | None = None
+        """Save in progress whose result :meth:`poll` has not reported; None without one."""
         self._former: CheckpointManager | None = None
         self._mtbf = config.mtbf
         self._costs: list[float] = []
         self._note = note
-        self._every_steps = config.checkpoint_steps
-        self._every_seconds = config.checkpoint_seconds
         self._enabled = config.checkpoint_dir is not None
+        self.every_steps = config.checkpoint_steps if self._enabled else None
+        """All ranks save when the step is a multiple of this; None without such saves."""
+        self.every_seconds = config.checkpoint_seconds if self._enabled else None
+        """Rank 0 votes to save once this time has elapsed; None without such saves."""
         self._directory = directory
         self._keeps_time = keeps_time
         self._recorder = recorder
@@ -96,8 +99,8 @@ class CheckpointManager:
         self._last = clock()
         self._skipped_at = self._last
         self._saved_at: float | None = None
-        if self._enabled and self._every_seconds is not None:
-            recorder.checkpoint_interval(self._every_seconds)
+        if self.every_seconds is not None:
+            recorder.checkpoint_interval(self.every_seconds)
         self.saved_step: int | None = None
         """Step of the last attempted save; the same on all ranks."""
         self.durable_step: int | None = None
@@ -148,7 +151,7 @@ class CheckpointManager:
     @property
     def pending_save(self) -> Writing | None:
         """Save that this rank may be writing, for this group or an earlier one; None without one."""
-        return self._writing if self._former is None else self._former.pending_save
+        return self.writing if self._former is None else self._former.pending_save
 
     @property
     def writes(self) -> bool:
@@ -196,21 +199,15 @@ class CheckpointManager:
 
         The vote is true if the interval has elapsed and the previous save has ended. False on all other ranks.
         """
-        if not (self._enabled and self._keeps_time) or self._every_seconds is None:
+        if not self._keeps_time or self.every_seconds is None:
             return False
         now = self._clock()
-        if self._writing is None:
-            return now - self._last >= self._every_seconds
-        if now - max(self._last, self._skipped_at) >= self._every_seconds:
+        if self.writing is None:
+            return now - self._last >= self.every_seconds
+        if now - max(self._last, self._skipped_at) >= self.every_seconds:
             self._skipped_at = now
             self._recorder.checkpoint_skipped()
         return False
-
-    def is_due(self, step: int, *, asked: bool) -> bool:
-        """Return True if a save is due after ``step`` committed steps; all ranks get the same result."""
-        if not self._enabled:
-            return False
-        return asked or (self._every_steps is not None and step % self._every_steps == 0)
 
     def save(
         self,
@@ -259,25 +256,25 @@ class CheckpointManager:
             self._measure_interval(began)
         archive = pack(state())
         if self._snapshot is None:
-            self._writing = Writing(write, draft(), archive, began)
-            self._writing.run()
+            self.writing = Writing(write, draft(), archive, began)
+            self.writing.run()
         else:
-            self._writing = Writing(write, draft(), self._snapshot.take(archive), began)
-            self._writing.start()
+            self.writing = Writing(write, draft(), self._snapshot.take(archive), began)
+            self.writing.start()
         self._last = self._clock()
-        self._writing.blocking_seconds = self._last - began
+        self.writing.blocking_seconds = self._last - began
         self.poll()
 
     def poll(self) -> None:
-        """Report the save in progress if it has ended; called after every step.
+        """Report the save in progress if it has ended; called before every step.
 
         Raises:
             StaleGeneration: A newer worker group has claimed the directory.
         """
-        writing = self._writing
+        writing = self.writing
         if writing is None or not writing.is_over:
             return
-        self._writing = None
+        self.writing = None
         if self._directory is None and isinstance(writing.error, OSError | None):
             return  # only a part: the rank that publishes the checkpoint receives and reports the failure
         if isinstance(writing.error, OSError):
@@ -300,10 +297,10 @@ class CheckpointManager:
             with suppress(StaleGeneration):  # this rank does not write in the new group
                 self._former.wait_for_save()
             self._former = None
-        if self._writing is not None:
+        if self.writing is not None:
             began = self._clock()
-            self._writing.wait()
-            self._writing.blocking_seconds += self._clock() - began
+            self.writing.wait()
+            self.writing.blocking_seconds += self._clock() - began
             self.poll()
 
     def _wait_all_ranks(self, group: Group) -> None:
@@ -328,7 +325,7 @@ class CheckpointManager:
 
     def _measure_interval(self, began: float) -> None:
         """Record the measured interval between saves if none is configured in seconds."""
-        if self._every_seconds is None and self._saved_at is not None:
+        if self.every_seconds is None and self._saved_at is not None:
             self._recorder.checkpoint_interval(began - self._saved_at)
         self._saved_at = began
 

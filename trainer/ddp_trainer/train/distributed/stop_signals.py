@@ -47,11 +47,6 @@ class StopRequest:
         self.heard: Callable[[], None] = lambda: None
         """Callback after each signal, called in the listening thread."""
 
-    @property
-    def requested(self) -> bool:
-        """True if this process received a stop request."""
-        return self.exit_code is not None
-
     def begin_training(self) -> None:
         """Defer requests to the end of the current step from now on."""
         with self._lock:

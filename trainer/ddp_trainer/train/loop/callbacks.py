@@ -19,6 +19,7 @@ from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.models.registry import flops, tokens
 from ddp_trainer.train.observability.console import EvaluationCompleted
 from ddp_trainer.train.observability.loggers import Reports, open_reports
+from ddp_trainer.train.observability.profiling import Profile, open_profile
 from ddp_trainer.train.observability.run_banner import on_small_data, started
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
@@ -35,7 +36,9 @@ class CallbackList:
     _timer: StepTimer
 
     def __init__(self) -> None:
-        self._reports = Reports([])
+        self.profile: Profile | None = None
+        """Profiler of this rank, which the trainer calls at the beginning of each step; None without ``--profile``."""
+        self._reports = Reports()
         self._is_first: bool | None = None
         self._tokens = self._flops = 0
         self._recorded_gradients_at = -math.inf
@@ -46,6 +49,8 @@ class CallbackList:
         """Switch to the process context of a new worker group, and open or close the curves accordingly."""
         self._process, self._timer = context.process, context.timer
         is_first = context.process.env.rank == 0
+        if self._is_first is None:
+            self.profile = open_profile(context.config, context.process.env)
         if is_first is not self._is_first:
             self._reports.close()
             self._reports = open_reports(context.config, context.process.env)
@@ -101,7 +106,8 @@ class CallbackList:
             loss=self.loss,
             learning_rate=rate,
         )
-        self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
+        if self._reports:
+            self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
 
     def _record(self, step: int, epoch: int, samples: int, *, loss: float, rate: float, is_finite: bool) -> None:
         """Report a committed step to the metrics, with the number of samples of this rank."""
@@ -138,6 +144,8 @@ class CallbackList:
             if text is not None and is_first:
                 self._process.progress.log_message(text)
 
-    def close(self) -> None:
-        """Close the loggers, so that the curves are complete on disk."""
+    def close(self, *, has_failed: bool) -> None:
+        """Complete the curves on disk and, unless the run has failed, the trace of ``--profile``."""
         self._reports.close()
+        if self.profile is not None and not has_failed:
+            self.profile.close()

@@ -38,11 +38,6 @@ class ProcessContext:
         recorder, group = NoopRankRecorder(), Group.single_rank()
         return cls(env=env, group=group, recorder=recorder, progress=progress, stop=stop, began=began, control=control)
 
-    @property
-    def should_leave_group(self) -> bool:
-        """True if this process must leave the group after the current step, to end or to join another group."""
-        return self.stop.requested or (self.control is not None and self.control.asked)
-
     def begin_training(self) -> None:
         """Mark the start of training: from now on stop and regroup requests wait for the end of the step."""
         self.stop.begin_training()

@@ -118,24 +118,21 @@ class TensorBoardReport:
             self._events.close()
 
 
-class Reports:
+class Reports(list[Report]):
     """All reports of a run. A report that cannot be written during training is dropped, and training continues."""
-
-    def __init__(self, reports: Sequence[Report]) -> None:
-        self._reports = list(reports)
 
     def begin(self, step: int) -> None:
         """Open all reports; see :meth:`Report.begin`."""
-        for report in self._reports:
+        for report in self:
             report.begin(step)
 
     def rollback(self, step: int) -> None:
         """Remove values of steps after ``step`` during training, and drop reports that cannot be written."""
-        for report in list(self._reports):
+        for report in list(self):
             try:
                 report.begin(step)
             except BadConfig:
-                self._reports.remove(report)
+                self.remove(report)
 
     def step(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Write the values of a committed step under ``train/``."""
@@ -146,22 +143,22 @@ class Reports:
         self._write(step, epoch, "test", values)
 
     def _write(self, step: int, epoch: int, stage: str, values: Mapping[str, float]) -> None:
-        for report in list(self._reports):
+        for report in list(self):
             try:
                 report.write(step, epoch, {f"{stage}/{name}": value for name, value in values.items()})
             except OSError:
-                self._reports.remove(report)
+                self.remove(report)
 
     def close(self) -> None:
         """Write out buffered values and close the files."""
-        for report in self._reports:
+        for report in self:
             report.close()
 
 
 def open_reports(config: Config, env: Environment) -> Reports:
     """Return the reports that the flags select; none on ranks other than rank 0."""
     if env.rank != 0:
-        return Reports([])
+        return Reports()
     csv_report: list[Report] = [] if config.csv is None else [CsvReport(config.csv)]
     events: list[Report] = [] if config.tensorboard is None else [TensorBoardReport(config.tensorboard)]
     return Reports([*csv_report, *events])

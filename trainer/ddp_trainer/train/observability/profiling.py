@@ -7,35 +7,33 @@ profiler is imported only when the window begins.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch.profiler import profile
 
     from ddp_trainer.train.config.config import Config
+    from ddp_trainer.train.config.option_values import ProfileWindow
     from ddp_trainer.train.config.worker_env import Environment
 
 
 class Profile:
-    """Profiler of the steps in the window of ``--profile``; inactive on other ranks and outside of the window."""
+    """Profiler of the steps in a window; inactive outside of the window."""
 
-    def __init__(self, config: Config, env: Environment) -> None:
-        window = config.profile if config.profile_rank == env.rank else None
-        self._start = -1 if window is None else window.start
-        self._stop = -1 if window is None else window.start + window.count
-        directory = config.profile_dir or env.run_dir or Path()
-        self.file = directory / f"profile-rank{env.rank}-step{self._start}.json"
-        """Path of the trace file."""
+    def __init__(self, window: ProfileWindow, file: Path) -> None:
+        """``file`` receives the trace."""
+        self._steps = range(window.start, window.start + window.count)
+        self._file = file
         self._profile: profile | None = None
 
     def step(self, step: int) -> None:
         """Start or stop the profiler at the beginning of a global step, counted from 0."""
         if self._profile is None:
             # A run that resumes within the window profiles the rest of it.
-            if self._start <= step < self._stop:
+            if step in self._steps:
                 self._begin()
-        elif step >= self._stop:
-            self._end()
+        elif step >= self._steps.stop:
+            self.close()
 
     def _begin(self) -> None:
         from torch.profiler import profile  # noqa: PLC0415 - slow to import, and rarely used
@@ -43,17 +41,20 @@ class Profile:
         self._profile = profile()
         self._profile.start()
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Stop the profiler if it runs, and write the trace."""
         if self._profile is None:
             return
         self._profile.stop()
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self._profile.export_chrome_trace(str(self.file))
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._profile.export_chrome_trace(str(self._file))
         self._profile = None
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._end()
+def open_profile(config: Config, env: Environment) -> Profile | None:
+    """Return the profiler of the steps in ``--profile``; None without the flag and on other ranks."""
+    window = config.profile
+    if window is None or config.profile_rank != env.rank:
+        return None
+    directory = config.profile_dir or env.run_dir or Path()
+    return Profile(window, directory / f"profile-rank{env.rank}-step{window.start}.json")

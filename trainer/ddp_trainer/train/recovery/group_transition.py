@@ -57,7 +57,7 @@ class GroupTransition:
         if self._control is None or not self._control.stands_by:
             return env
         self._control.report_standby()
-        return self._control.next_place(lambda: self._stop.requested)
+        return self._control.next_place(lambda: self._stop.exit_code is not None)
 
     def join(self, env: Environment) -> Group:
         """Join the worker group of this environment; see :meth:`Group.join`.
@@ -103,7 +103,7 @@ class GroupTransition:
         else:
             self._group.abort()
         self._control.report_group_exit(ended)
-        return self._control.next_place(lambda: self._stop.requested)
+        return self._control.next_place(lambda: self._stop.exit_code is not None)
 
     def close(self) -> None:
         """Report to the agent that this process now ends with its group."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.time_classes import Section
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.option_rules import layout_of
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_result import Outcome
+from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 
 
@@ -41,21 +45,23 @@ def select_active_ranks(parallel: LayoutRange, group: Group, note: Callable[[str
     group.narrow(layout.world)
 
 
-def await_end(around: ProcessContext) -> Summary:
-    """Wait as a spare until the run ends, and return its summary.
+def await_end(around: ProcessContext, timer: StepTimer) -> Outcome:
+    """Wait as a spare until the run ends, and return its outcome.
 
     Raises:
         PeerLost: The other ranks were lost.
         GroupEnded: A new group is formed, or this process received a stop request.
     """
     control, stop = around.control, around.stop
+    timer.enter(Section.ASIDE)
 
     def is_over() -> bool:
-        return stop.requested or (control is not None and control.is_called_off)
+        return stop.exit_code is not None or (control is not None and control.is_called_off)
 
     try:
-        return Summary.from_dict(json.loads(around.group.wait_as_spare(is_over)))
+        summary = Summary.from_dict(json.loads(around.group.wait_as_spare(is_over)))
     except PeerLost as err:
         if is_over():
             raise GroupEnded(err.message) from err
         raise
+    return Outcome(summary, Exit.SUCCESS)

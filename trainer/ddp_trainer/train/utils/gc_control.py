@@ -22,9 +22,3 @@ def manual_gc(every_steps: int | None) -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def collect_if_due(step: int, every_steps: int | None) -> None:
-    """Collect garbage if the number of committed steps, ``step``, is a multiple of ``every_steps``."""
-    if every_steps is not None and step % every_steps == 0:
-        gc.collect()
