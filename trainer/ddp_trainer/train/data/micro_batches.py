@@ -13,18 +13,18 @@ from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.utils.errors import BadTask
 
 
-def micro_batches(batch: Batch, samples: int, most: int | None) -> Sequence[Batch]:
+def micro_batches(batch: Batch, samples: int, most: int) -> Sequence[Batch]:
     """Split a batch into consecutive micro-batches.
 
     Args:
         batch: Collated samples.
         samples: Number of samples in the batch.
-        most: Largest number of samples in a micro-batch; None leaves the batch whole.
+        most: Largest number of samples in a micro-batch.
 
     Raises:
         BadTask: A part of the batch does not have ``samples`` entries.
     """
-    if most is None or samples <= most:
+    if samples <= most:
         return (batch,)
     pieces = [slice(start, start + most) for start in range(0, samples, most)]
     return [map_parts(partial(_slice_part, samples=samples, where=where), batch) for where in pieces]

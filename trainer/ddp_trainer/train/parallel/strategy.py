@@ -123,7 +123,8 @@ class Strategy:
             timer: Timer of the phases.
         """
         total = torch.empty(0)
-        batches = micro_batches(part.batch, part.samples, self._micro_batch)
+        most = self._micro_batch
+        batches = [part.batch] if most is None else micro_batches(part.batch, part.samples, most)
         for number, batch in enumerate(batches, start=1):
             with nullcontext() if part.is_last and number == len(batches) else self.no_sync():
                 with self._forward_timer:

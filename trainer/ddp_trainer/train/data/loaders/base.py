@@ -1,4 +1,4 @@
-"""Interface of a feed, and :class:`DirectFeed`, which reads in the training process on request."""
+"""Interface of a feed: what hands a step its samples."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from ddp_trainer.train.data.loaders.map_reader import SliceReader
 from ddp_trainer.train.data.loaders.request import FetchResult, Request
-from ddp_trainer.train.data.task import Samples
 
 
 @runtime_checkable
@@ -52,24 +50,3 @@ class Feed(ABC):
 
     def close(self) -> None:  # noqa: B027 - a default
         """Stop reading and release resources."""
-
-
-class DirectFeed(Feed):
-    """Feed that reads in the training process, without reading ahead."""
-
-    def __init__(self, samples: Samples, reader: SliceReader) -> None:
-        self._samples = samples
-        self._reader = reader
-
-    def fetch(self, request: Request) -> FetchResult:
-        """Read the samples of a request."""
-        return self._reader.read(request)
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return the state of the samples, or None if they have none."""
-        return {"samples": self._samples.state_dict()} if isinstance(self._samples, Stateful) else None
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the state of the samples, if they have one."""
-        if state is not None and isinstance(self._samples, Stateful):
-            self._samples.load_state_dict(state["samples"])

@@ -7,11 +7,15 @@ therefore the same on any rank and in any batch. Draws of a data set that return
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch.utils.data import default_collate
 
 from ddp_trainer.train.data.batch_reader import many_reader
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
+from ddp_trainer.train.data.loaders.base import Feed, Stateful
 from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.task import Batch, Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadData, BadSample
@@ -57,6 +61,27 @@ class SliceReader:
                     raise
                 skipped.append(err.message)
         return FetchResult(default_collate(read) if read else None, tuple(skipped))
+
+
+class DirectFeed(Feed):
+    """Feed that reads in the training process, without reading ahead."""
+
+    def __init__(self, samples: Samples, reader: SliceReader) -> None:
+        self._samples = samples
+        self._reader = reader
+
+    def fetch(self, request: Request) -> FetchResult:
+        """Read the samples of a request."""
+        return self._reader.read(request)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the state of the samples, or None if they have none."""
+        return {"samples": self._samples.state_dict()} if isinstance(self._samples, Stateful) else None
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Restore the state of the samples, if they have one."""
+        if state is not None and isinstance(self._samples, Stateful):
+            self._samples.load_state_dict(state["samples"])
 
 
 def first_batch(samples: Samples) -> Batch:
