@@ -1,14 +1,12 @@
 """Conversion of errors of collectives: the network failed, a peer is lost, or an error of this process.
 
-:func:`convert_errors` is the entry point. :mod:`~ddp_trainer.train.distributed.device_errors` classifies the errors.
+:func:`raise_converted` is the entry point. :mod:`~ddp_trainer.train.distributed.device_errors` classifies the errors.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 import torch.distributed as dist
 
@@ -28,21 +26,23 @@ _SOURCE_LINE: Final = re.compile(r"^(?:\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*)+")
 """Source location at the start of a torch message, which does not help the user."""
 
 
-@contextmanager
-def convert_errors(who: str, failed: str) -> Iterator[None]:
-    """Context for collectives, which raises PeerLost, GpuFailed or BadConfig instead of torch's errors.
+def raise_converted(err: RuntimeError, who: str, failed: str, *, is_loss: bool) -> NoReturn:
+    """Raise PeerLost, GpuFailed or BadConfig instead of the error of a collective; any other error as it is.
 
     Args:
+        err: The error.
         who: The rank, as the subject of the message.
         failed: What the rank could not do, as the rest of the message.
+        is_loss: A lost peer is the cause, unless a CUDA or NCCL error of this process is.
     """
-    try:
-        yield
-    except RuntimeError as err:
-        raise_train_error(err, who)
-        if can_be_peer_loss(err):
-            raise peer_lost(f"{who} {failed}", err) from err
-        raise
+    error = to_train_error(err, who)
+    if isinstance(error, GpuFailed):
+        limit_exit(error)
+    if error is None and is_loss:
+        error = PeerLost(f"{who} {failed}: {reason(str(err))}.", hint=REFORM)
+    if error is None:
+        raise err
+    raise error from err
 
 
 def is_network(err: RuntimeError) -> bool:
@@ -52,20 +52,6 @@ def is_network(err: RuntimeError) -> bool:
     if isinstance(err, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError):
         return True
     return type(err) is RuntimeError and _NETWORK.search(str(err)) is not None
-
-
-def raise_train_error(err: RuntimeError, who: str) -> None:
-    """Raise the trainer's error instead of a CUDA or NCCL error that is not caused by a lost peer, if it is one."""
-    error = to_train_error(err, who)
-    if isinstance(error, GpuFailed):
-        limit_exit(error)
-    if error is not None:
-        raise error from err
-
-
-def peer_lost(what: str, err: RuntimeError) -> PeerLost:
-    """Return the error for a lost peer, with the reason in torch's message."""
-    return PeerLost(f"{what}: {reason(str(err))}.", hint=REFORM)
 
 
 def reason(text: str) -> str:

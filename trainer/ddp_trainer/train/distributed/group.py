@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,8 +22,9 @@ from torch import Tensor
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
-from ddp_trainer.train.distributed.collective_errors import convert_errors, is_network, peer_lost, raise_train_error
+from ddp_trainer.train.distributed.collective_errors import is_network, raise_converted
 from ddp_trainer.train.distributed.device_check import require_same_device
+from ddp_trainer.train.distributed.device_errors import can_be_peer_loss
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.group_teardown import (
@@ -122,7 +123,7 @@ class Group(GroupTeardown):
         hosts_store = env.rank == 0 and not env.agent_hosts_store
         if not hosts_store:
             _wait_for_store(env.master_address, env.master_port, timeout_seconds, f"{who} {failed}", control)
-        with convert_errors(who, failed), _or_cut(connections):
+        try:
             store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
@@ -135,6 +136,11 @@ class Group(GroupTeardown):
             meeting = GroupStore(store, f"ddp/generation-{env.generation}", backends, timeout)
             require_same_device(store, meeting.prefix, env.rank, device, backends)
             meeting.begin(env.rank, env.world_size)
+        except BaseException as err:
+            connections.cut()  # no other code leaves this group
+            if isinstance(err, RuntimeError):
+                raise_converted(err, who, failed, is_loss=can_be_peer_loss(err))
+            raise
         connections.complete()
         group = cls(env.rank, env.world_size, backend, device, connections, abort=abort)
         group._meeting = meeting
@@ -220,6 +226,16 @@ class Group(GroupTeardown):
         with self._connections.more() if self._connections is not None else nullcontext():
             yield
 
+    def begin_step(self) -> None:
+        """Clear the mark of :meth:`mark_reduced` at the start of a step."""
+        if self._abort is not None:
+            self._abort.clear_mark()
+
+    def mark_reduced(self) -> None:
+        """Mark that all collectives of this step except its vote have started, for :attr:`is_reduction_complete`."""
+        if self._abort is not None:
+            self._abort.mark()
+
     def sum(self, tensor: Tensor) -> Tensor:
         """Sum a tensor over ranks, in place, and return it."""
         return self._reduce(tensor, dist.ReduceOp.SUM)
@@ -300,9 +316,12 @@ class Group(GroupTeardown):
             GpuFailed: The GPU of this rank failed; CUDA reports it where a result is read.
             BadConfig: NCCL rejects its configuration.
         """
-        with convert_errors(f"Rank {self.rank}", f"lost a peer {self.activity}"):
+        try:
             yield
-        self.check_not_aborted()
+        except RuntimeError as err:
+            self._raise_converted(err, is_loss=can_be_peer_loss(err))
+        if self._abort is not None:
+            self.check_not_aborted()
 
     @contextmanager
     def convert_pass_errors(self) -> Iterator[None]:
@@ -311,14 +330,13 @@ class Group(GroupTeardown):
         Raises:
             PeerLost, GpuFailed, BadConfig: As :meth:`convert_errors`.
         """
-        who = f"Rank {self.rank}"
         try:
             yield
         except RuntimeError as err:
-            raise_train_error(err, who)
-            if self.world_size > 1 and is_network(err):
-                raise peer_lost(f"{who} lost a peer {self.activity}", err) from err
-            raise
+            self._raise_converted(err, is_loss=self.world_size > 1 and is_network(err))
+
+    def _raise_converted(self, err: RuntimeError, *, is_loss: bool) -> NoReturn:
+        raise_converted(err, f"Rank {self.rank}", f"lost a peer {self.activity}", is_loss=is_loss)
 
     def close(self) -> None:
         """Leave the group in order, together with all other ranks."""
@@ -345,13 +363,3 @@ def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, con
             time.sleep(_KNOCK_SECONDS)
         else:
             return
-
-
-@contextmanager
-def _or_cut(connections: GlooSockets) -> Iterator[None]:
-    """Cut the connections if the join fails, because no other code leaves this group."""
-    try:
-        yield
-    except BaseException:
-        connections.cut()
-        raise

@@ -72,18 +72,8 @@ class GroupTeardown:
 
     @property
     def is_reduction_complete(self) -> bool:
-        """True if the work before :meth:`mark_reduced` in this step was complete before an abort."""
+        """True if the work before :meth:`.Group.mark_reduced` in this step was complete before an abort."""
         return self._abort is None or self._abort.is_reduction_complete
-
-    def begin_step(self) -> None:
-        """Clear the mark of :meth:`mark_reduced` at the start of a step."""
-        if self._abort is not None:
-            self._abort.clear_mark()
-
-    def mark_reduced(self) -> None:
-        """Mark that all collectives of this step except its vote have started, for :attr:`is_reduction_complete`."""
-        if self._abort is not None:
-            self._abort.mark()
 
     def check_not_aborted(self) -> None:
         """Check that no abort has invalidated the collective result that was read last.
