@@ -38,14 +38,12 @@ class Guard:
         self._limit = config.nonfinite_limit
         self._note = note
         self._in_a_row = 0
+        self._latest = 0
+        """Last step that was not finite; a finite one after it ends the row."""
         self.skipped = 0
         """Surviving steps that consumed their samples without changing weights."""
         self.rollbacks = 0
         """Number of rollbacks to a checkpoint."""
-
-    def passed(self) -> None:
-        """Reset the count of consecutive skipped steps, after a step that changed the weights."""
-        self._in_a_row = 0
 
     def handle_nonfinite(self, step: int, verdict: StepDecision, optimization: OptimizerWrapper) -> None:
         """Decide about a step whose loss or gradient is not finite; return normally if the step is skipped.
@@ -55,6 +53,9 @@ class Guard:
             NonFiniteLoss: The run must stop.
         """
         what = _describe(step, verdict)
+        if step > self._latest + 1:
+            self._in_a_row = 0
+        self._latest = step
         if math.isfinite(verdict.loss) and optimization.back_off():
             self.skipped += 1
             self._note(f"{what} It was skipped: the loss scale is now {optimization.loss_scale:g}.")
@@ -85,7 +86,7 @@ class Guard:
         self.skipped = 0 if state is None else state["skipped"]
         # A rollback loads counts from before it happened, so its own count must not decrease.
         self.rollbacks = max(self.rollbacks, 0 if state is None else state["rollbacks"])
-        self._in_a_row = 0
+        self._in_a_row = self._latest = 0
 
 
 def _describe(step: int, verdict: StepDecision) -> str:

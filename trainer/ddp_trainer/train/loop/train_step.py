@@ -65,8 +65,7 @@ def commit_step(
         NonFiniteLoss: The loss or a gradient is not finite, and the run must stop; nothing was committed.
         RollBack: The loss or a gradient is not finite, and the run must roll back; nothing was committed.
     """
-    strategy, optimizer, buffers, guard = parts.strategy, state.optimizer, parts.buffers, state.context.guard
-    counts = parts.group.counts
+    strategy, optimizer, buffers, counts = parts.strategy, state.optimizer, parts.buffers, parts.group.counts
     # The other ranks wait for these collectives, even if this rank has no samples or could not fetch them.
     strategy.reduce(batch.samples)
     loss = strategy.reported_loss(parts.no_loss if result.loss is None else result.loss)
@@ -94,10 +93,9 @@ def commit_step(
     if decision.is_finite:
         buffers.commit()
         optimizer.step(batch.step)
-        guard.passed()
     else:
         buffers.discard()
-        guard.handle_nonfinite(batch.step, decision, optimizer)
+        state.context.guard.handle_nonfinite(batch.step, decision, optimizer)
     strategy.on_step_end(batch.step, optimizer.optimizer)
     parts.timer.end_phase(Phase.OPTIMIZER)
     state.commit(batch.ids, skipped=decision.skipped)
