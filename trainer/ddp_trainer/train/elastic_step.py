@@ -56,7 +56,8 @@ class Step:
                     f"A batch of step {self.number} was not given to step.backward.",
                     hint="Call step.backward(loss) once for each batch.",
                 )
-            parts.buffers.slice_done()
+            if parts.buffers is not None:
+                parts.buffers.slice_done()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of the last batch.

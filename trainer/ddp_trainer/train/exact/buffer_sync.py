@@ -3,7 +3,7 @@
 A BatchNorm layer updates its buffers with the statistics of each batch. Ranks process different batch slices, so their
 buffers would diverge. DDP broadcasts the buffers of rank 0, which ignores the slices of other ranks. In
 :class:`SharedBuffers`, every slice starts from the same buffers, and the step changes them by the mean change of all
-slices. The result is the same at any world size, up to rounding. Without buffers this costs nothing.
+slices. The result is the same at any world size, up to rounding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddp_trainer.train.distributed.group import Group
 
 
 class SharedBuffers:
-    """Synchronizes the buffers of a model over the batch slices of a step.
+    """Synchronizes the buffers of a model, at least one, over the batch slices of a step.
 
     Calls in each step, in order:
 
@@ -37,8 +37,6 @@ class SharedBuffers:
 
     def slice_done(self) -> None:
         """Record how a pass over a slice changed the buffers, and reset them for the next pass."""
-        if not self._buffers:
-            return
         self._slices_done += 1
         for buffer, start, moved in zip(self._buffers, self._start, self._moved, strict=True):
             moved.add_(buffer.detach().double() - start.double())
@@ -53,8 +51,7 @@ class SharedBuffers:
         The vote then covers the exchange. If the host does not wait for collectives, an abort could interrupt a
         collective after the vote unnoticed.
         """
-        if self._buffers:
-            self._total = self._reduce_sum()
+        self._total = self._reduce_sum()
 
     def commit(self) -> None:
         """Change the buffers by the mean over all slices of all ranks, from the sums of :meth:`gather`."""

@@ -24,9 +24,8 @@ class TreeBuffers(SharedBuffers):
 
     def close_slice(self, slice_index: int) -> None:
         """Add the changes of all passes over the slice to the tree."""
-        if self._buffers:
-            self._tree.put(slice_index, [*(moved.clone() for moved in self._moved), self._count()])
-            self._reset()
+        self._tree.put(slice_index, [*(moved.clone() for moved in self._moved), self._count()])
+        self._reset()
 
     def _reduce_sum(self) -> Tensor:
         return torch.cat([each.flatten() for each in self._tree.total()])

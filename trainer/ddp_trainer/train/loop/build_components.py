@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import nn
 
 from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.parallel_dims import Layout
@@ -28,7 +29,8 @@ from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
-from ddp_trainer.train.exact.buffer_factory import make_buffers
+from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
+from ddp_trainer.train.exact.exact_buffers import TreeBuffers
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.group_components import GroupComponents
 from ddp_trainer.train.loop.run_context import RunContext
@@ -127,7 +129,7 @@ def build_components(state: TrainState) -> GroupComponents:
         strategy=strategy,
         feed=make_feed(context.samples, plan, batch_slices, config, group.device),
         batches=StepBatches(plan, batch_slices),
-        buffers=make_buffers(model, group, plan.batch_slices, config),
+        buffers=_build_buffers(model, group, plan.batch_slices, config),
         random=KeyedRng(plan.seed, group.device),
         timer=context.timer,
         evaluation=_evaluation(state),
@@ -158,6 +160,15 @@ def _plan(context: RunContext, stored_batch_slices: int | None) -> BatchPlan:
         sequential=is_stream(samples),
         endless=not known_count(samples) and is_stream(samples),
     )
+
+
+def _build_buffers(model: nn.Module, group: Group, batch_slices: int, config: Config) -> SharedBuffers | None:
+    """Build the synchronization of the model's buffers that the options select; None if it has none."""
+    if not any(buffer.numel() for buffer in model.buffers()):
+        return None
+    if config.level is Level.EXACT:
+        return TreeBuffers(model, group, batch_slices)
+    return (FirstRanksBuffers if config.broadcast_buffers else SharedBuffers)(model, group)
 
 
 def _build_balancer(context: RunContext, plan: BatchPlan) -> LoadBalancer | None:

@@ -26,7 +26,8 @@ class GroupComponents:
     strategy: Strategy
     feed: Feed
     batches: StepBatches
-    buffers: SharedBuffers
+    buffers: SharedBuffers | None
+    """Synchronization of the model's buffers; None for a model without buffers."""
     random: KeyedRng
     timer: StepTimer
     evaluation: Evaluation
@@ -50,16 +51,19 @@ class GroupComponents:
         self.batch_slices = batch_slices[self.group.rank]
         for part in (self.batches, self.feed):
             part.assign_slices(self.batch_slices)
-        for part_of_all in (self.strategy, self.buffers):
-            part_of_all.assign_slices(batch_slices)
+        self.strategy.assign_slices(batch_slices)
+        if self.buffers is not None:
+            self.buffers.assign_slices(batch_slices)
 
     def restart(self) -> None:
         """Resume after weights and buffers were loaded from a checkpoint in the same group."""
-        self.buffers.restart()
+        if self.buffers is not None:
+            self.buffers.restart()
         # Prefetched samples belong to later steps than the next one, so the feed must drop them.
         self.feed.assign_slices(self.batch_slices)
 
     def close(self) -> None:
         """Close the feed, and undo the changes of an uncommitted step to buffers."""
         self.feed.close()
-        self.buffers.discard()
+        if self.buffers is not None:
+            self.buffers.discard()

@@ -81,7 +81,8 @@ def commit_step(
         busy=() if parts.balance is None else parts.balance.cost_vector(result.samples),
         time=times,
     )
-    buffers.gather()
+    if buffers is not None:
+        buffers.gather()
     parts.group.mark_reduced()
     parts.in_doubt = True
     decision = decide_step(report, parts.group)
@@ -91,10 +92,12 @@ def commit_step(
         raise result.error
     check(decision, step=batch.step, samples=batch.samples, digest=batch.digest)
     if decision.is_finite:
-        buffers.commit()
+        if buffers is not None:
+            buffers.commit()
         optimizer.step(batch.step)
     else:
-        buffers.discard()
+        if buffers is not None:
+            buffers.discard()
         state.context.guard.handle_nonfinite(batch.step, decision, optimizer)
     strategy.on_step_end(batch.step, optimizer.optimizer)
     parts.timer.end_phase(Phase.OPTIMIZER)

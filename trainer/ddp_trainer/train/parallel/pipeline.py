@@ -79,7 +79,7 @@ class Pipeline(Strategy):
         self,
         part: BatchSlice,
         optimizer: OptimizerWrapper,
-        buffers: SharedBuffers,  # noqa: ARG002 - stages do not record changes of buffers
+        buffers: SharedBuffers | None,  # noqa: ARG002 - stages do not record changes of buffers
         timer: StepTimer,
     ) -> Tensor:
         """Run the schedule once and return the sum of the losses, 0 on ranks without the last stage.

@@ -112,14 +112,14 @@ class Strategy:
         return nullcontext()
 
     def forward_backward(
-        self, part: BatchSlice, optimizer: OptimizerWrapper, buffers: SharedBuffers, timer: StepTimer
+        self, part: BatchSlice, optimizer: OptimizerWrapper, buffers: SharedBuffers | None, timer: StepTimer
     ) -> Tensor:
         """Add the gradients of a slice, and return the sum of its losses, a float64 scalar on the device.
 
         Args:
             part: The slice. Gradients are exchanged in the last pass of the last slice.
             optimizer: Scales the losses for the backward pass.
-            buffers: Running statistics, which every pass starts from the same values.
+            buffers: Running statistics, which every pass starts from the same values; None if the model has none.
             timer: Timer of the phases.
         """
         total = torch.empty(0)
@@ -134,8 +134,10 @@ class Strategy:
                 self.backward(optimizer.scaled(losses), part.total_samples)
                 timer.end_phase(Phase.BACKWARD)
             total = loss if number == 1 else total + loss
-            buffers.slice_done()
-        buffers.close_slice(part.slice_index)
+            if buffers is not None:
+                buffers.slice_done()
+        if buffers is not None:
+            buffers.close_slice(part.slice_index)
         self.slice_done(part.slice_index)
         return total
 
