@@ -14,8 +14,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ddp_trainer.train.data.keyed_rng import mix, mix_all
 from ddp_trainer.train.utils.errors import BadConfig
-from ddp_trainer.train.utils.splitmix import mix, mix_all
 
 DEFAULT_MAX_RANKS = 8
 """Number of ranks to leave room for if no launcher provides a maximum."""

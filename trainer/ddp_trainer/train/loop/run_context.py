@@ -18,7 +18,7 @@ from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signat
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import BackendName, Level, StrategyName
 from ddp_trainer.train.data.batch_reader import data_digest, is_stream
-from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
+from ddp_trainer.train.data.keyed_rng import ALGORITHM, KeyedRng, Stream
 from ddp_trainer.train.data.loaders.bad_samples import Skips
 from ddp_trainer.train.data.loaders.base import Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
@@ -30,7 +30,6 @@ from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.contiguous import make_contiguous
 from ddp_trainer.train.utils.errors import BadTask
-from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -22,12 +22,12 @@ from ddp_trainer.train.checkpoint.snapshot import state_bytes
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.data.batch_plan import BatchPlan
+from ddp_trainer.train.data.keyed_rng import ALGORITHM
 from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.transforms.model_transforms import Losses
-from ddp_trainer.train.utils.splitmix import ALGORITHM
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState

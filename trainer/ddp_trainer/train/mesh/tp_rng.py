@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
+from ddp_trainer.train.data.keyed_rng import mix
 from ddp_trainer.train.utils.errors import BadConfig
-from ddp_trainer.train.utils.splitmix import mix
 
 _ADDS: Final = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 """Dropout layers that do more than multiply by a mask."""

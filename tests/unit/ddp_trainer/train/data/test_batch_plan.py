@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, cut, digest, order, owned, shares
+from ddp_trainer.train.data.keyed_rng import mix, mix_all
 from ddp_trainer.train.utils.errors import BadConfig
-from ddp_trainer.train.utils.splitmix import mix, mix_all
 
 
 def a_plan(**changes: int) -> BatchPlan:
