@@ -19,7 +19,6 @@ from ddp_trainer.common.parallel_dims import SAME_LAYERS
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.grad_norm import total_norm
 
 
 class ShardedState:
@@ -119,7 +118,7 @@ class ShardedState:
             by_holders.setdefault(self._num_replicas(gradient), []).append(local_shard(gradient))
         squares = torch.zeros((), dtype=torch.float64, device=self._group.device)
         for holders, pieces in by_holders.items():
-            squares += total_norm(pieces).double().square().to(squares.device) / holders
+            squares += nn.utils.get_total_norm(pieces).double().square().to(squares.device) / holders
         return self._group.sum(squares).sqrt().float()
 
     def _num_replicas(self, tensor: Tensor) -> int:

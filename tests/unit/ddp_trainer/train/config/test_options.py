@@ -24,9 +24,8 @@ from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.mesh.grad_norm import nonfinite_flag, total_norm
 from ddp_trainer.train.optim.loss_scale import LossScale
-from ddp_trainer.train.optim.optimizer import OptimizerWrapper, lr_scale, rate_factor
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper, lr_scale, nonfinite_flag, rate_factor
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
@@ -167,7 +166,7 @@ def test_a_gradient_that_is_not_finite_is_found_wherever_it_is(bad: float, dtype
     assert all(torch.equal(one, other) for one, other in zip(gradients, before, strict=True))
     gradients[1][1, 0] = bad
     assert nonfinite_flag(gradients) != 0
-    assert nonfinite_flag(gradients, total_norm(gradients)) != 0
+    assert nonfinite_flag(gradients, nn.utils.get_total_norm(gradients)) != 0
 
 
 def test_no_gradients_have_no_flaw() -> None:
