@@ -13,7 +13,7 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import parse_recompute
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
+from ddp_trainer.train.parallel.strategy import ScaledBackward
 from ddp_trainer.train.tasks.text import Text
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
 from kubectl_ddp.plan.choice import Choice

@@ -30,7 +30,7 @@ from ddp_trainer.train.parallel.tensor_parallel import full_losses, in_slices
 class Fsdp(Strategy):
     """FSDP strategy for a model that :func:`ddp_trainer.train.parallel.fully_shard.shard` has cut.
 
-    Gradients are summed over ranks, not averaged: see :class:`.scaled_backward.ScaledBackward`.
+    Gradients are summed over ranks, not averaged: see :class:`.strategy.ScaledBackward`.
     """
 
     def __init__(self, parts: Parts) -> None:

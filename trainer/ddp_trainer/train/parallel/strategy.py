@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +42,30 @@ from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.parallel.loss_module import SampleLosses
-from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
 from ddp_trainer.train.utils.dynamo_stub import without_compiler
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
+
+
+class SampleLosses(nn.Module):
+    """Module that returns the losses of some samples, shape ``(n,)``, one loss per sample.
+
+    For no samples it returns a zero that depends on every weight. DDP expects a gradient of every weight in each
+    backward pass, so a rank without samples contributes zeros.
+    """
+
+    def __init__(self, model: nn.Module, losses: Callable[[nn.Module, Batch], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._losses = losses
+
+    def forward(self, batch: Batch | None) -> Tensor:
+        """Return the losses of the samples, or a zero for None."""
+        if batch is None:
+            zeros = [(weight * 0).sum() for weight in self.model.parameters() if weight.requires_grad]
+            return torch.stack(zeros).sum()
+        return self._losses(self.model, batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,3 +200,60 @@ class Strategy:
         a restarted run get the same one. It is True after the last step of an epoch and of the run.
         """
         return True
+
+
+class ScaledBackward:
+    """Callable that adds the gradients of ``losses.sum() / samples`` to the weights.
+
+    This rank has only some of the samples of the step. The pass starts with the weight of each loss in the mean as its
+    gradient, one number for all losses. Sum and division as operations on the losses would join the graph and cost
+    10 us more in every pass.
+    """
+
+    def __init__(self, averaged_over: int = 1) -> None:
+        """Prepare the pass.
+
+        Args:
+            averaged_over: Number of ranks over which gradients are averaged later. The gradients are multiplied by
+                it, so that the average equals the sum. 1 if gradients are summed.
+        """
+        self._ranks = averaged_over
+        self._run = _engine()
+        self._made: tuple[object, ...] = ()
+        self._gradient = torch.empty(0)
+
+    def __call__(self, losses: Tensor, samples: int) -> None:
+        """Run the backward pass.
+
+        Args:
+            losses: Losses of this pass, one per sample.
+            samples: Number of samples of the whole global step.
+        """
+        if self._run is None:
+            torch.autograd.backward(losses.sum() * (self._ranks / samples))
+            return
+        wanted = samples, losses.shape, losses.dtype
+        if wanted != self._made:
+            each = torch.tensor(self._ranks / samples, dtype=losses.dtype, device=losses.device)
+            self._made, self._gradient = wanted, each.expand(losses.shape)
+        self._run(losses, self._gradient)
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Callable[[Tensor, Tensor], None] | None:
+    """Return the function behind :func:`torch.autograd.backward`; None if this version of torch has no such function.
+
+    The public function accepts gradients as well, but it compares shapes symbolically and therefore imports sympy.
+    """
+    try:
+        run: Any = torch.autograd.graph._engine_run_backward  # noqa: SLF001 - tested below
+
+        def backward(losses: Tensor, gradients: Tensor) -> None:
+            run((losses,), (gradients,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+        weight = torch.ones(2, requires_grad=True)
+        backward(weight * 3, torch.full((2,), 0.5))
+        tried = weight.grad
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+    return backward if tried is not None and tried.tolist() == [1.5, 1.5] else None

@@ -12,8 +12,8 @@ from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import KernelName
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.parallel import scaled_backward
-from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
+from ddp_trainer.train.parallel import strategy
+from ddp_trainer.train.parallel.strategy import ScaledBackward
 from tests.support.train_builders import Lines
 
 
@@ -33,7 +33,7 @@ def test_a_backward_pass_gives_the_gradient_of_the_mean_over_the_whole_step(rank
 
 def test_the_engine_is_used_as_torch_has_it() -> None:
     # Fails when a new version of torch has changed it: passes then cost more, and nothing else happens.
-    assert scaled_backward._engine() is not None
+    assert strategy._engine() is not None
 
 
 def test_without_the_engine_the_gradient_is_the_same() -> None:
