@@ -44,6 +44,8 @@ CHECKPOINT: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.CHECKPOINT)
 OTHER: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.OTHER)]
 STEP: Final = RANK.cell_index[Metric.STEP]
 EPOCH: Final = RANK.cell_index[Metric.EPOCH]
+LOSS: Final = RANK.cell_index[Metric.LOSS]
+LEARNING_RATE: Final = RANK.cell_index[Metric.LEARNING_RATE]
 LAST_STEP_TIMESTAMP: Final = RANK.cell_index[Metric.LAST_STEP_TIMESTAMP]
 FIRST_BUCKET: Final = RANK.cell_index[cell(Metric.STEP_DURATION, str(STEP_SECONDS[0]))]
 """The other buckets follow, in order of their bounds."""
@@ -237,10 +239,18 @@ class BoardRankRecorder(RankRecorder):
         if cells[STEPS] >= self._look_at:
             self._update_sampler(cells[STEPS], stride.last, exposed)
 
-    @suppress_errors
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
-        """Record the mean loss of the last step over all ranks, and its learning rate."""
-        self._board.put({Metric.LOSS: loss, Metric.LEARNING_RATE: learning_rate})
+        """Record the mean loss of the last step over all ranks, and its learning rate.
+
+        The trainer calls it at every step, so it writes like :meth:`step`.
+        """
+        try:
+            if loss is not None:
+                self._cells[LOSS] = loss
+            if learning_rate is not None:
+                self._cells[LEARNING_RATE] = learning_rate
+        except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
+            warn_once("progress", error)
 
     @suppress_errors
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
