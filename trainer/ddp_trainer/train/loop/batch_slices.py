@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ddp_trainer.common.time_classes import Phase
+from ddp_trainer.train.data.batch_parts import merge
 from ddp_trainer.train.data.batch_reader import to_device
-from ddp_trainer.train.data.concat_batches import merge
 from ddp_trainer.train.data.loaders.request import BatchSlice, Request
 from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Batch

@@ -20,8 +20,8 @@ from ddp_trainer.train import run
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import KernelName, LrScaling, ScheduleName
+from ddp_trainer.train.data.batch_parts import micro_batches
 from ddp_trainer.train.data.batch_plan import BatchPlan
-from ddp_trainer.train.data.micro_batches import micro_batches
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.optim.loss_scale import LossScale
