@@ -21,9 +21,8 @@ from torch import Tensor
 
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
+from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend, require_same_device
 from ddp_trainer.train.distributed.collective_errors import can_be_peer_loss, is_network, raise_converted
-from ddp_trainer.train.distributed.device_check import require_same_device
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.group_teardown import (
