@@ -29,8 +29,7 @@ from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
-from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.exact.exact_buffers import TreeBuffers
+from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers, TreeBuffers
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.group_components import GroupComponents
 from ddp_trainer.train.loop.run_context import RunContext
