@@ -1,4 +1,4 @@
-"""Strategy ``data-parallel``: nn.DataParallel, one process that splits every batch over all visible GPUs."""
+"""Strategies of one process: ``single``, and ``data-parallel``, which splits every batch over all visible GPUs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,29 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.data.task import Batch
-from ddp_trainer.train.parallel.single import Single
-from ddp_trainer.train.parallel.strategy import Parts
+from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
+from ddp_trainer.train.utils.errors import BadConfig
+
+
+class Single(Strategy):
+    """Training in one process.
+
+    It rejects a group of several ranks: each would train a separate model on its part of the data.
+
+    Raises:
+        BadConfig: The group has more than one rank.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        if self._group.world_size > 1:
+            raise BadConfig(
+                f"--strategy {parts.config.strategy} trains in one process, and this group has "
+                f"{self._group.world_size} ranks.",
+                hint="Start one process, or give --strategy ddp.",
+            )
+
 
 WHY_DDP = (
     "nn.DataParallel copies the whole model to every GPU in every pass, drives all GPUs from one Python process, and "

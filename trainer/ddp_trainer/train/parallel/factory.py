@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.train.config.option_values import Level, StrategyName
-from ddp_trainer.train.parallel.data_parallel import DataParallel
+from ddp_trainer.train.parallel.data_parallel import DataParallel, Single
 from ddp_trainer.train.parallel.ddp import Ddp
 from ddp_trainer.train.parallel.local_sgd import LocalSgd
 from ddp_trainer.train.parallel.manual_ddp import Manual
-from ddp_trainer.train.parallel.single import Single
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 
 if TYPE_CHECKING:
