@@ -19,24 +19,30 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train import api
 from ddp_trainer.train.api import JobLabels
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.data.task import Samples
+from ddp_trainer.train.data.batch_plan import digest
+from ddp_trainer.train.data.keyed_rng import Stream
+from ddp_trainer.train.data.loaders.step_batches import StepPlan
+from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.device_selection import limit_threads
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
-from ddp_trainer.train.elastic_step import Step
+from ddp_trainer.train.loop.batch_slices import StepResult, fetch_slice
+from ddp_trainer.train.loop.group_components import GroupComponents
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_result import Outcome
+from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.recovery.group_transition import GroupTransition
 from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.error_file import exit_without_teardown
-from ddp_trainer.train.utils.errors import BadConfig, PeerLost
+from ddp_trainer.train.utils.errors import BadConfig, BadTask, PeerLost
 
 
 class ElasticLoop:
@@ -201,3 +207,74 @@ def _require_unsharded_model(config: Config) -> None:
             f"--parallel is {config.parallel}, and a loop of one's own holds the whole model on each rank.",
             hint="Give replicate alone, or train a task of the trainer.",
         )
+
+
+class Step:
+    """This rank's part of a global step: iterate over its batches, and pass the loss of each to :meth:`backward`.
+
+    There is one batch for each batch slice that this rank owns. A rank may therefore have several batches, or none in
+    the last step of an epoch.
+    """
+
+    def __init__(self, samples_of_all: StepPlan, state: TrainState, parts: GroupComponents) -> None:
+        self.number = samples_of_all.step
+        """Number of the global step, counted from 0."""
+        self.epoch = state.plan.epoch_of(self.number)
+        """Number of the epoch, counted from 0."""
+        self.batch_ids = samples_of_all.ids
+        """Ids of the samples of the whole global step."""
+        self.own_ids: list[Tensor] = []
+        """Ids of the samples whose loss was passed to :meth:`backward`, one tensor per batch."""
+        self.samples_of_all = samples_of_all
+        self.result = StepResult(loss=parts.no_loss.clone())
+        """Samples and losses that were passed to :meth:`backward`."""
+        self._optimizer, self._parts = state.optimizer, parts
+        self._waiting: Tensor | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        parts = self._parts
+        for request in self.samples_of_all.own:
+            batch, _ = fetch_slice(parts, request, self.result)
+            parts.random.enter(Stream.MODEL, self.number, request.slice_index)
+            self._waiting = request.ids
+            yield batch
+            if self._waiting is not None:
+                raise BadTask(
+                    f"A batch of step {self.number} was not given to step.backward.",
+                    hint="Call step.backward(loss) once for each batch.",
+                )
+            if parts.buffers is not None:
+                parts.buffers.slice_done()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of the last batch.
+
+        The loss is weighted so that the sum over all batches is the mean over the whole global step. The result does
+        not depend on the number of ranks.
+
+        Args:
+            loss: Mean loss of the batch, a scalar.
+
+        Raises:
+            BadTask: No batch is pending, or its loss was passed already.
+        """
+        if self._waiting is None:
+            raise BadTask(
+                f"step.backward was called without a batch of step {self.number}.",
+                hint="Call it once for each batch, inside the loop over the step.",
+            )
+        ids, self._waiting = self._waiting, None
+        self._parts.timer.end_phase(Phase.FORWARD)
+        torch.autograd.backward(self._optimizer.scaled(loss) * (len(ids) / len(self.batch_ids)))
+        self._parts.timer.end_phase(Phase.BACKWARD)
+        self.own_ids.append(ids)
+        result = self.result
+        result.samples += len(ids)
+        result.digest += digest(ids)
+        result.loss = self.loss + loss.detach().double() * len(ids)
+
+    @property
+    def loss(self) -> Tensor:
+        """Sum of the losses of those samples, a float64 scalar on the device."""
+        assert self.result.loss is not None  # noqa: S101 - set at construction
+        return self.result.loss
