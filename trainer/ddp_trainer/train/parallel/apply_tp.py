@@ -1,23 +1,140 @@
-"""Apply tensor parallelism to a model before its optimizer is built.
+"""Tensor parallelism of a model by a plan, before its optimizer is built.
 
-:func:`apply_tp` looks up the model's plan with :func:`~ddp_trainer.train.parallel.tp_plan.find_plan`. It then cuts the
-weights into one slice per rank of the mesh dimension ``tp``.
+A plan maps names of modules, with ``*`` for any one part of a name, to how each is cut: one of :data:`WORDS`, or a
+``ParallelStyle`` of torch. A task provides it as ``tp_plan``, a mapping or a function of the model. A model provides it
+as a method ``tp_plan(tp)``. The task's plan takes precedence. :func:`apply_tp` looks the plan up and cuts the weights
+into one slice per rank of the mesh dimension ``tp``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Final
 
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 from ddp_trainer.train.data.task import Task
+from ddp_trainer.train.data.user_callable import call_user_function, kind_of
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.tp_rng import shared_rng
-from ddp_trainer.train.parallel.tp_plan import find_plan
-from ddp_trainer.train.utils.errors import BadTask
+from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
+
+WORDS: Final[Mapping[str, type[ParallelStyle]]] = {
+    "colwise": ColwiseParallel,
+    "rowwise": RowwiseParallel,
+    "sequence": SequenceParallel,
+    "apart": PerRankRng,
+}
+"""Styles by name. ``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a
+norm. ``apart`` gives a module different random numbers on each rank, for example a dropout of ``colwise`` outputs."""
+
+_EXAMPLE: Final = "{'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'}"
+_SHOWN: Final = 5
+"""Maximum number of names in a hint."""
+
+
+def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, ParallelStyle]:
+    """Return the validated plan of this model.
+
+    Args:
+        model: The model.
+        task: The task, whose own ``tp_plan`` takes precedence.
+        tp: Number of ranks of the dimension ``tp``.
+
+    Raises:
+        BadConfig: There is no plan, or the model cannot be cut for this number of ranks.
+        BadTask: The plan has the wrong form, names a module that does not exist, or an unknown style.
+    """
+    whose = f"The tp_plan of the task {task.name!r}"
+    given: Any = getattr(task, "tp_plan", None)
+    if given is not None:
+        plan = call_user_function(given, whose, model=model) if callable(given) else given
+    elif callable(own := getattr(model, "tp_plan", None)):
+        whose = f"The tp_plan of the model, a {type(model).__name__},"
+        plan = call_user_function(own, whose, tp=tp)
+    else:
+        raise BadConfig(
+            f"--parallel has tp={tp}, and neither the task {task.name!r} nor its model, a {type(model).__name__}, has "
+            "a tp_plan.",
+            hint=f"Give the task a tp_plan, as {_EXAMPLE}, or leave tp out.",
+        )
+    _check_plan_format(plan, whose)
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in plan:
+        check_module_match(pattern, names, whose)
+    styles = {pattern: _style(pattern, style, task) for pattern, style in plan.items()}
+    for pattern, style in styles.items():
+        _check_layer_type(pattern, style, model, task)
+    return styles
+
+
+def _check_plan_format(plan: Any, whose: str) -> None:
+    """Raise BadTask unless the plan is a mapping with at least one entry, and all its keys are strings."""
+    wrong = ""
+    if not isinstance(plan, Mapping):
+        wrong = f"{whose} gives {kind_of(plan)}, and no mapping."
+    elif not plan:
+        wrong = f"{whose} is empty, and nothing would be cut."
+    elif (other := next((key for key in plan if not isinstance(key, str)), "")) != "":
+        wrong = f"{whose} has {other!r} where a name of a module should be."
+    if wrong:
+        raise BadTask(wrong, hint=f"Give names of modules and how each is cut, as {_EXAMPLE}, or leave tp out.")
+
+
+def check_module_match(pattern: str, names: list[str], whose: str) -> None:
+    """Check that a pattern matches at least one module.
+
+    Raises:
+        BadTask: It matches none; the hint lists the closest names.
+    """
+    wanted = _matcher(pattern)
+    if any(wanted.fullmatch(name) for name in names):
+        return
+    near = get_close_matches(pattern, names, n=_SHOWN, cutoff=0.3) or names[:_SHOWN]
+    raise BadTask(
+        f"{whose} names {pattern!r}, and the model has no such module.",
+        hint=f"It has {', '.join(near)}{' and others' if len(names) > len(near) else ''}.",
+    )
+
+
+def _matcher(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+
+
+def _check_layer_type(pattern: str, style: ParallelStyle, model: nn.Module, task: Task) -> None:
+    """Raise BadTask if colwise or rowwise is applied to anything but nn.Linear and nn.Embedding."""
+    if not isinstance(style, ColwiseParallel | RowwiseParallel):
+        return
+    wanted = _matcher(pattern)
+    for name, module in model.named_modules():
+        if wanted.fullmatch(name) and not isinstance(module, nn.Linear | nn.Embedding):
+            raise BadTask(
+                f"The tp_plan of the task {task.name!r} cuts {name} by {type(style).__name__}, and it is a "
+                f"{type(module).__name__}: that is for nn.Linear and nn.Embedding.",
+                hint="Name the layers inside of it, or leave it out.",
+            )
+
+
+def _style(pattern: str, style: object, task: Task) -> ParallelStyle:
+    if isinstance(style, ParallelStyle):
+        return style
+    if not isinstance(style, str) or style not in WORDS:
+        raise BadTask(
+            f"The tp_plan of the task {task.name!r} has {style!r} for {pattern!r}.",
+            hint=f"Give one of {', '.join(WORDS)}, or a ParallelStyle of torch.",
+        )
+    return WORDS[style]()
 
 
 def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:

@@ -1,7 +1,7 @@
 """Strategy of ``--parallel tp=N``: tensor parallelism with torch's DTensor.
 
 Each rank computes a slice of every layer, and ranks exchange activations within each layer. The plan
-(:mod:`ddp_trainer.train.parallel.tp_plan`) defines how each layer is cut. All ranks of a tensor-parallel group see the
+(:mod:`ddp_trainer.train.parallel.apply_tp`) defines how each layer is cut. All ranks of a tensor-parallel group see the
 same samples in the same passes. With ``replicate``, gradients are added up over replicas at the end of the step, among
 the ranks that hold the same slice.
 

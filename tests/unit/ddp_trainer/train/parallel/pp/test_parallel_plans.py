@@ -17,11 +17,11 @@ from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.loop.run_context import check_model_devices
 from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
 from ddp_trainer.train.models.gpt import Gpt
+from ddp_trainer.train.parallel.apply_tp import find_plan
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, check_micro_batches
 from ddp_trainer.train.parallel.pp.pipeline_split import stages_of
 from ddp_trainer.train.parallel.pp.pp_module import StageComputation
 from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, Stream
-from ddp_trainer.train.parallel.tp_plan import find_plan
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
 
