@@ -36,7 +36,7 @@ from bench.peers.torchrun_driver import Torchrun, torchrun
 from bench.scripts.storm_faults import ORDERS, VARIABLE
 from ddp_trainer.common.constants import Env, Role
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, directories, read, unpack
-from ddp_trainer.train.exact.digest import sha256
+from ddp_trainer.train.utils.value_digest import sha256
 
 SUMMARY = "goodput, samples lost and bits kept under one random fault every ten seconds, beside stock torchrun"
 

@@ -219,7 +219,7 @@ class TrainState:
         """Return the SHA-256 of weights and optimizer; None unless the level is ``exact``."""
         if not self._is_exact:
             return None
-        from ddp_trainer.train.exact.digest import sha256  # noqa: PLC0415 - few runs need it
+        from ddp_trainer.train.utils.value_digest import sha256  # noqa: PLC0415 - few runs need it
 
         return sha256([self.context.model.state_dict(), self.optimizer.state_dict()])
 

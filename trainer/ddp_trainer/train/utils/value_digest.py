@@ -1,7 +1,8 @@
-"""Feeding of nested values to a hash."""
+"""Digests of nested values."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,3 +31,19 @@ def feed(update: Callable[[bytes], object], value: Any) -> None:
             feed(update, each)
     else:
         update(f"{value.hex() if isinstance(value, float) else repr(value)};".encode())
+
+
+def sha256(value: Any) -> str:
+    """Return the hexadecimal SHA-256 of nested mappings and lists of tensors and plain values.
+
+    The digest covers names, types, shapes and bits.
+
+    >>> import torch
+    >>> sha256({"weight": torch.zeros(2)}) == sha256({"weight": torch.zeros(2)})
+    True
+    >>> sha256({"weight": torch.zeros(2)}) == sha256({"weight": -torch.zeros(2)})
+    False
+    """
+    sha = hashlib.sha256()
+    feed(sha.update, value)
+    return sha.hexdigest()
