@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from ddp_trainer.train.data.pass_count import Passes
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.option_values import Level
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.parallel.tensor_parallel import full_losses, in_slices
@@ -82,3 +84,30 @@ class Fsdp(Strategy):
 
     def _pass_context(self) -> AbstractContextManager[None]:
         return in_slices() if self._is_sliced else nullcontext()
+
+
+class Passes:
+    """Number of passes of the rank that makes the most."""
+
+    def __init__(self, plan: BatchPlan, ranks: int, config: Config) -> None:
+        """``ranks`` is the number of ranks that a batch is divided among."""
+        self._plan = plan
+        self._owned = [owned(plan.batch_slices, ranks, rank) for rank in range(ranks)]
+        self._most = config.micro_batch
+        self._together = config.level is Level.FAST
+        self._known: dict[int, int] = {}
+
+    def of(self, step: int) -> int:
+        """Return the number of passes in a global step; at least 1."""
+        length = self._plan.batch_length(step)
+        if length not in self._known:
+            self._known[length] = max(self._of_rank(length, batch_slices) for batch_slices in self._owned)
+        return self._known[length]
+
+    def _of_rank(self, length: int, batch_slices: range) -> int:
+        slices = [cut(length, self._plan.batch_slices, slice_index) for slice_index in batch_slices]
+        sizes = [where.stop - where.start for where in slices]
+        return sum(map(self._of_samples, [sum(sizes)] if self._together else sizes))
+
+    def _of_samples(self, samples: int) -> int:
+        return min(samples, 1) if self._most is None else -(-samples // self._most)

@@ -15,8 +15,8 @@ from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import BatchPlan, owned
 from ddp_trainer.train.data.loaders.map_reader import first_batch
-from ddp_trainer.train.data.pass_count import Passes
 from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.parallel.fsdp import Passes
 from ddp_trainer.train.recovery.spare_ranks import needs_more_ranks
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample
 
