@@ -28,7 +28,6 @@ from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.observability.step_timer import StepTimer
-from ddp_trainer.train.utils.contiguous import make_contiguous
 from ddp_trainer.train.utils.errors import BadTask
 
 
@@ -149,3 +148,18 @@ def check_model_devices(model: nn.Module, task: str, *, spreads: bool, is_deferr
             f"The model of the task {task!r} is on {' and '.join(devices)}, and each of its ranks has one device.",
             hint="Let model() build it on the CPU.",
         )
+
+
+def make_contiguous(model: nn.Module, *, spreads: bool) -> None:
+    """Make all strided buffers of a model contiguous, in place.
+
+    A buffer may be a view of another tensor, a transpose, or one row expanded to many (``expand``). A collective cannot
+    write received data into such a buffer, and torch's ``fully_shard`` rejects such weights. Values do not change.
+
+    Args:
+        model: The model to change.
+        spreads: Also make the weights contiguous, because the ranks share one model.
+    """
+    for tensor in [*model.buffers(), *(model.parameters() if spreads else ())]:
+        if tensor.layout is torch.strided:
+            tensor.data = tensor.data.contiguous()

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.utils.contiguous import make_contiguous
+from ddp_trainer.train.loop.run_context import make_contiguous
 from tests.support.train_builders import HERE, Lines
 
 
