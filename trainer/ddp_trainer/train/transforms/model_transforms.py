@@ -5,6 +5,7 @@ The entry point is :func:`prepare`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -39,7 +40,7 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
     """
     require_precision(config.precision, group.device)
     if config.deterministic or config.level is Level.EXACT:
-        from ddp_trainer.train.transforms.determinism import be_deterministic  # noqa: PLC0415 - a process-wide change
+        from ddp_trainer.train.transforms.model_transforms import be_deterministic  # noqa: PLC0415 - a process-wide change
 
         be_deterministic()
     if config.sync_batchnorm:
@@ -154,3 +155,15 @@ def _convert(module: nn.Module) -> None:
     for name, child in module.named_children():
         converted = nn.SyncBatchNorm.convert_sync_batchnorm(child)  # type: ignore[no-untyped-call] # torch's
         setattr(module, name, converted)
+
+
+def be_deterministic() -> None:
+    """Allow only deterministic algorithms; call it before the first work on a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    try:
+        # The public function also configures the compiler, which it has to import: 6 s.
+        torch._C._set_deterministic_algorithms(True)  # noqa: SLF001 - the rest of the public function
+    except (AttributeError, TypeError):
+        torch.use_deterministic_algorithms(mode=True)
