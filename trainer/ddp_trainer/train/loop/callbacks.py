@@ -11,16 +11,20 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ddp_trainer.train.evaluation.task_report import model_report
+import torch
+from torch import nn
+
+from ddp_trainer.train.data.batch_plan import BatchPlan, shares
+from ddp_trainer.train.data.task import SupportsShow, Task
+from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.loop.step_consensus import StepDecision
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.models.registry import flops, tokens
-from ddp_trainer.train.observability.console import EvaluationCompleted
+from ddp_trainer.train.observability.console import EvaluationCompleted, Started
 from ddp_trainer.train.observability.loggers import Reports, open_reports
 from ddp_trainer.train.observability.profiling import Profile, open_profile
-from ddp_trainer.train.observability.run_banner import on_small_data, started
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.transforms.hfu import recompute_ratio
@@ -149,3 +153,59 @@ class CallbackList:
         self._reports.close()
         if self.profile is not None and not has_failed:
             self.profile.close()
+
+
+def model_report(task: Task, model: nn.Module) -> str | None:
+    """Return the task's report on the model; None if the task has none. An error becomes the report."""
+    if not isinstance(task, SupportsShow):
+        return None
+    trains = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return task.show(model)
+    except Exception as err:  # noqa: BLE001 - the user's code may raise anything, and the run is over and saved
+        return f"What was learnt could not be shown: {err!r}."
+    finally:
+        model.train(trains)
+
+
+def started(
+    task: str, model: nn.Module, plan: BatchPlan, group: Group, *, step: int, flops: int | None = None
+) -> Started:
+    """Return the event for the start of training.
+
+    Args:
+        task: Name of the task.
+        model: Model whose weights are counted.
+        plan: Batches of the run.
+        group: Process group.
+        step: Number of steps that are committed already.
+        flops: Floating-point operations for one sample, or None if the model does not provide them.
+    """
+    sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
+    return Started(
+        task=task,
+        world_size=group.world_size,
+        backend=group.backend,
+        device=str(group.device),
+        batch_slices=plan.batch_slices,
+        global_batch=plan.global_batch,
+        per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
+        samples=plan.samples,
+        steps_per_epoch=plan.steps_per_epoch,
+        steps=plan.total_steps,
+        resumed_step=step,
+        weights=sum(weight.numel() for weight in model.parameters()),
+        flops_per_sample=flops,
+    )
+
+
+def on_small_data(plan: BatchPlan) -> str:
+    """Return a message if the data set has fewer samples than a global batch, else an empty string."""
+    if plan.endless or plan.samples >= plan.global_batch:
+        return ""
+    return (
+        f"The data set has {plan.samples} samples, fewer than the global batch of {plan.global_batch}: "
+        "every epoch is one step of all of them."
+    )

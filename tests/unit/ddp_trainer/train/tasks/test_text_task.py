@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.evaluation.task_report import model_report
+from ddp_trainer.train.loop.callbacks import model_report
 from ddp_trainer.train.tasks.digits import Digits
 from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, generate_text, read
 from ddp_trainer.train.utils.errors import BadData
