@@ -11,6 +11,7 @@ trainer, since its own reports are more precise.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import sys
@@ -19,7 +20,6 @@ from typing import Any, Final
 
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
-from ddp_trainer.metrics.record.monkeypatch import Patch
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.sample_counter import get_sample_counter
 from ddp_trainer.metrics.record.sampler import Watch
@@ -209,3 +209,36 @@ class Hooks:
 
         passes.by(backward)
         timeline.looks_away, timeline.looks_again = passes.unset, passes.set
+
+
+class Patch:
+    """Replacement of ``owner.name`` by a function that calls the original as :attr:`inner`."""
+
+    __slots__ = ("_is_set", "_name", "_ours", "_owner", "inner")
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.inner: Callable[..., Any] = getattr(owner, name)
+        self._owner = owner
+        self._name = name
+        self._ours: Callable[..., Any] = self.inner
+        self._is_set = False
+
+    def by(self, function: Callable[..., Any]) -> None:
+        """Install ``function`` as the replacement."""
+        self._ours = functools.wraps(self.inner)(function)
+        self.set()
+
+    def set(self) -> None:
+        """Install the replacement, unless it is already in place or wrapped by what is in place."""
+        if not self._is_set:
+            self._is_set = True
+            there = getattr(self._owner, self._name)
+            if there is not self._ours:
+                self.inner = there
+                setattr(self._owner, self._name, self._ours)
+
+    def unset(self) -> None:
+        """Restore the original. If other code has wrapped the replacement, it stays below that wrapper."""
+        if self._is_set and getattr(self._owner, self._name) is self._ours:
+            self._is_set = False
+            setattr(self._owner, self._name, self.inner)
