@@ -11,14 +11,9 @@ _SMALLER_IS_BETTER: Final = ("loss", "error", "perplexity")
 
 @dataclass(frozen=True, slots=True)
 class TargetMetric:
-    """A metric of the test samples and its direction of improvement."""
+    """A metric of the test samples. Losses, errors and perplexities improve downwards, all others upwards."""
 
     metric: str
-
-    @property
-    def lower_is_better(self) -> bool:
-        """True for losses, errors and perplexities, False for all other metrics."""
-        return any(word in self.metric for word in _SMALLER_IS_BETTER)
 
     def is_better(self, value: float, best: float | None) -> bool:
         """Return whether ``value`` is better than the best so far. NaN is never better.
@@ -30,4 +25,4 @@ class TargetMetric:
             return False
         if best is None:
             return True
-        return value < best if self.lower_is_better else value > best
+        return value < best if any(word in self.metric for word in _SMALLER_IS_BETTER) else value > best

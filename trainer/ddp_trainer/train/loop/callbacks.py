@@ -16,7 +16,6 @@ from torch import nn
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, shares
 from ddp_trainer.train.data.task import SupportsShow, Task
-from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.loop.step_consensus import StepDecision
@@ -74,12 +73,29 @@ class CallbackList:
         Raises:
             BadConfig: A report that a flag requests cannot be written.
         """
-        progress, group = self._process.progress, self._process.group
+        progress, group, plan = self._process.progress, self._process.group, state.plan
         task, model, step = state.context.task, state.context.model, state.step
         progress.begin(step)
         self._reports.begin(step)
-        progress.show_event(started(task.name, model, state.plan, group, step=step, flops=flops(model)))
-        if remark := on_small_data(state.plan):
+        sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
+        progress.show_event(
+            Started(
+                task=task.name,
+                world_size=group.world_size,
+                backend=group.backend,
+                device=str(group.device),
+                batch_slices=plan.batch_slices,
+                global_batch=plan.global_batch,
+                per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
+                samples=plan.samples,
+                steps_per_epoch=plan.steps_per_epoch,
+                steps=plan.total_steps,
+                resumed_step=step,
+                weights=sum(weight.numel() for weight in model.parameters()),
+                flops_per_sample=flops(model),
+            )
+        )
+        if remark := on_small_data(plan):
             progress.log_message(remark)
 
     def rollback(self, step: int, lost: int, why: str) -> None:
@@ -99,7 +115,13 @@ class CallbackList:
         epoch, rate = plan.epoch_of(step - 1), optimizer.learning_rate
         if decision.is_finite or self.loss is None:
             self.loss = decision.loss / decision.samples
-        self._record(step, epoch, own_samples, loss=self.loss, rate=rate, is_finite=decision.is_finite)
+        recorder = self._process.recorder
+        self._timer.report(recorder, step=step, epoch=epoch, samples=own_samples)
+        recorder.progress(self.loss, rate)
+        if self._tokens or self._flops:
+            recorder.work(own_samples * self._tokens, own_samples * self._flops)
+        if not decision.is_finite:
+            recorder.skipped_step()
         if self._process.group.rank == 0:
             self._record_gradients(optimizer)
         self._process.progress.step(
@@ -112,16 +134,6 @@ class CallbackList:
         )
         if self._reports:
             self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
-
-    def _record(self, step: int, epoch: int, samples: int, *, loss: float, rate: float, is_finite: bool) -> None:
-        """Report a committed step to the metrics, with the number of samples of this rank."""
-        recorder = self._process.recorder
-        self._timer.report(recorder, step=step, epoch=epoch, samples=samples)
-        recorder.progress(loss, rate)
-        if self._tokens or self._flops:
-            recorder.work(samples * self._tokens, samples * self._flops)
-        if not is_finite:
-            recorder.skipped_step()
 
     def _record_gradients(self, optimizer: OptimizerWrapper) -> None:
         """Report gradient norm and loss scale of the last step, at most every :data:`GRADIENT_SECONDS` seconds."""
@@ -168,37 +180,6 @@ def model_report(task: Task, model: nn.Module) -> str | None:
         return f"What was learnt could not be shown: {err!r}."
     finally:
         model.train(trains)
-
-
-def started(
-    task: str, model: nn.Module, plan: BatchPlan, group: Group, *, step: int, flops: int | None = None
-) -> Started:
-    """Return the event for the start of training.
-
-    Args:
-        task: Name of the task.
-        model: Model whose weights are counted.
-        plan: Batches of the run.
-        group: Process group.
-        step: Number of steps that are committed already.
-        flops: Floating-point operations for one sample, or None if the model does not provide them.
-    """
-    sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
-    return Started(
-        task=task,
-        world_size=group.world_size,
-        backend=group.backend,
-        device=str(group.device),
-        batch_slices=plan.batch_slices,
-        global_batch=plan.global_batch,
-        per_rank=str(sizes[0]) if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)}",
-        samples=plan.samples,
-        steps_per_epoch=plan.steps_per_epoch,
-        steps=plan.total_steps,
-        resumed_step=step,
-        weights=sum(weight.numel() for weight in model.parameters()),
-        flops_per_sample=flops,
-    )
 
 
 def on_small_data(plan: BatchPlan) -> str:

@@ -65,21 +65,12 @@ class StepDecision(NamedTuple):
 
 def decide_step(ballot: StepReport, group: Group) -> StepDecision:
     """Sum the reports of all ranks; this is the only point of a step at which the host waits for the device."""
-    if group.world_size == 1:
-        return _single_rank_decision(ballot)
-    numbers = group.read(group.sum(_written(ballot, group.device)))
+    numbers = _read(ballot) if group.world_size == 1 else group.read(group.sum(_written(ballot, group.device)))
     samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
-    time, busy = more[: len(NO_WORD)], more[len(NO_WORD) :]
+    time, busy = tuple(more[: len(NO_WORD)]), tuple(more[len(NO_WORD) :])
     return StepDecision(
         int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy, time
     )
-
-
-def _single_rank_decision(ballot: StepReport) -> StepDecision:
-    """Return the decision of a group of one."""
-    samples, digest, loss, failed, stop, save, skipped, flaw, busy, time = ballot
-    found = 0.0 if flaw is None else flaw.item()
-    return StepDecision(samples, digest, loss.item(), int(failed), int(stop), int(save), skipped, found, busy, time)
 
 
 def _written(ballot: StepReport, device: torch.device) -> Tensor:
