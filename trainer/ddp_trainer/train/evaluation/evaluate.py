@@ -17,8 +17,8 @@ from ddp_trainer.train.config.option_values import EvaluateOn
 from ddp_trainer.train.data.batch_plan import cut
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng
+from ddp_trainer.train.data.loaders.base import Request
 from ddp_trainer.train.data.loaders.map_reader import SliceReader
-from ddp_trainer.train.data.loaders.request import Request
 from ddp_trainer.train.data.task import Batch, Task
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadTask, WrongSamples

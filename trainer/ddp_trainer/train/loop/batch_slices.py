@@ -10,7 +10,7 @@ from torch import Tensor
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.data.batch_parts import merge
 from ddp_trainer.train.data.batch_reader import to_device
-from ddp_trainer.train.data.loaders.request import BatchSlice, Request
+from ddp_trainer.train.data.loaders.base import BatchSlice, Request
 from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.loop.group_components import GroupComponents

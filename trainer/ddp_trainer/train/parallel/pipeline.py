@@ -27,7 +27,7 @@ from ddp_trainer.common.time_classes import Phase, Wait
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_parts import micro_batches
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
-from ddp_trainer.train.data.loaders.request import BatchSlice
+from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.mesh.sharded_state import local_shard

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from ddp_trainer.train.data.keyed_rng import KeyedRng
+from ddp_trainer.train.data.loaders.base import Request
 from ddp_trainer.train.data.loaders.map_reader import SliceReader
-from ddp_trainer.train.data.loaders.request import Request
 from ddp_trainer.train.tasks.image_folder import ImageFolder, Images, list_splits, random_cut
 from ddp_trainer.train.utils.errors import BadData, BadSample
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.data.batch_reader import many_reader
-from ddp_trainer.train.data.loaders.base import Feed
-from ddp_trainer.train.data.loaders.request import FetchResult, Request
+from ddp_trainer.train.data.loaders.base import Feed, FetchResult, Request
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.utils.errors import BadTask
 

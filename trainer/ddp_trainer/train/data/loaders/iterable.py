@@ -14,8 +14,7 @@ from typing import Any, Final
 from torch.utils.data import default_collate
 
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
-from ddp_trainer.train.data.loaders.base import Feed, Stateful
-from ddp_trainer.train.data.loaders.request import FetchResult, Request
+from ddp_trainer.train.data.loaders.base import Feed, FetchResult, Request, Stateful
 from ddp_trainer.train.utils.errors import BadData, BadSample
 
 _END: Final = object()

@@ -15,8 +15,7 @@ from torch.utils.data import default_collate
 
 from ddp_trainer.train.data.batch_reader import many_reader
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
-from ddp_trainer.train.data.loaders.base import Feed, Stateful
-from ddp_trainer.train.data.loaders.request import FetchResult, Request
+from ddp_trainer.train.data.loaders.base import Feed, FetchResult, Request, Stateful
 from ddp_trainer.train.data.task import Batch, Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadData, BadSample
 

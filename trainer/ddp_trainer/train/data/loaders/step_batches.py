@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, hashes
-from ddp_trainer.train.data.loaders.request import Request
+from ddp_trainer.train.data.loaders.base import Request
 
 _SAMPLES_AT_ONCE: Final = 1 << 14
 _STEPS_AT_ONCE: Final = 1 << 8

@@ -16,9 +16,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_trainer.train.data.batch_plan import BatchPlan
-from ddp_trainer.train.data.loaders.base import Feed
+from ddp_trainer.train.data.loaders.base import Feed, FetchResult, Request
 from ddp_trainer.train.data.loaders.map_reader import SliceReader
-from ddp_trainer.train.data.loaders.request import FetchResult, Request
 from ddp_trainer.train.data.loaders.step_batches import StepBatches
 from ddp_trainer.train.utils.errors import LoaderWorkerLost, TrainError
 
