@@ -43,7 +43,7 @@ def measure_waits(
     phases.expect(kinds)
     waits = CommWaits(phases)
     if layout.shard > 1 and layout.pp == 1:  # a pipeline measures its own gathers and reductions
-        from ddp_trainer.train.parallel.fsdp_comm import time_collectives  # noqa: PLC0415 - imports fully_shard
+        from ddp_trainer.train.parallel.fully_shard import time_collectives  # noqa: PLC0415 - imports fully_shard
 
         time_collectives(model, waits)
     return waits
