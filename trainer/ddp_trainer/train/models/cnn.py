@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.validation import at_least, share
+from ddp_trainer.train.models.registry import at_least, share
 
 
 class Cnn(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.models.gpt_layers import Block, Head, ScaledDotProductAttention
-from ddp_trainer.train.models.validation import at_least, share
+from ddp_trainer.train.models.registry import at_least, share
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:

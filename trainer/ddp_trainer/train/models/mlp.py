@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.validation import at_least, share
+from ddp_trainer.train.models.registry import at_least, share
 
 
 class Mlp(nn.Sequential):

@@ -13,6 +13,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 if TYPE_CHECKING:
     from torch import nn
 
+
 MODELS: Final[Mapping[str, str]] = {
     "mlp": "ddp_trainer.train.models.mlp:Mlp",
     "cnn": "ddp_trainer.train.models.cnn:Cnn",
@@ -104,3 +105,25 @@ def tokens(model: nn.Module) -> int | None:
     """
     count = getattr(model, "tokens_per_sample", None)
     return int(count()) if callable(count) else None
+
+
+def at_least(least: int, **options: int) -> None:
+    """Refuse options that are too small.
+
+    Raises:
+        BadConfig: An option is less than ``least``.
+    """
+    for name, value in options.items():
+        if value < least:
+            raise BadConfig(f"The model's {name} is {value}.", hint=f"Give {least} or more.")
+
+
+def share(**options: float) -> None:
+    """Refuse options that are not a dropout probability.
+
+    Raises:
+        BadConfig: An option is not in 0 ≤ p < 1.
+    """
+    for name, value in options.items():
+        if not 0 <= value < 1:
+            raise BadConfig(f"The model's {name} is {value:g}.", hint="Give a number from 0 to less than 1.")

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.validation import at_least
+from ddp_trainer.train.models.registry import at_least
 
 _SHRINKS: Final = 32
 """Ratio of the sides of the image and the last feature map.
