@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -22,29 +22,6 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("step", "epoch", "name", "value")
 
 
-class Report(Protocol):
-    """Destination of metrics."""
-
-    def begin(self, step: int) -> None:
-        """Open the report for training after ``step`` committed steps, and remove values of later steps.
-
-        Raises:
-            BadConfig: The report cannot be written.
-        """
-
-    def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Write values by name.
-
-        Args:
-            step: Number of committed steps.
-            epoch: Epoch, counted from 0.
-            values: Values by name.
-        """
-
-    def close(self) -> None:
-        """Write out buffered values and close the files."""
-
-
 class CsvReport:
     """CSV report with the columns step, epoch, name and value. New names need no new columns."""
 
@@ -53,7 +30,11 @@ class CsvReport:
         self._stream: TextIO | None = None
 
     def begin(self, step: int) -> None:
-        """Open the file and keep the rows up to this step."""
+        """Open the file and keep the rows up to this step.
+
+        Raises:
+            BadConfig: The file cannot be written.
+        """
         try:
             self.close()
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +70,11 @@ class TensorBoardReport:
         self._events: SummaryWriter | None = None
 
     def begin(self, step: int) -> None:
-        """Open the report. TensorBoard then hides values of later steps that were written before."""
+        """Open the report. TensorBoard then hides values of later steps that were written before.
+
+        Raises:
+            BadConfig: The directory cannot be written, or TensorBoard is not installed.
+        """
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional, and slow to import
         except ImportError:
@@ -118,11 +103,15 @@ class TensorBoardReport:
             self._events.close()
 
 
-class Reports(list[Report]):
+class Reports(list[CsvReport | TensorBoardReport]):
     """All reports of a run. A report that cannot be written during training is dropped, and training continues."""
 
     def begin(self, step: int) -> None:
-        """Open all reports; see :meth:`Report.begin`."""
+        """Open all reports for training after ``step`` committed steps, and remove values of later steps.
+
+        Raises:
+            BadConfig: A report cannot be written.
+        """
         for report in self:
             report.begin(step)
 
@@ -157,11 +146,12 @@ class Reports(list[Report]):
 
 def open_reports(config: Config, env: Environment) -> Reports:
     """Return the reports that the flags select; none on ranks other than rank 0."""
-    if env.rank != 0:
-        return Reports()
-    csv_report: list[Report] = [] if config.csv is None else [CsvReport(config.csv)]
-    events: list[Report] = [] if config.tensorboard is None else [TensorBoardReport(config.tensorboard)]
-    return Reports([*csv_report, *events])
+    reports = Reports()
+    if env.rank == 0 and config.csv is not None:
+        reports.append(CsvReport(config.csv))
+    if env.rank == 0 and config.tensorboard is not None:
+        reports.append(TensorBoardReport(config.tensorboard))
+    return reports
 
 
 def valid_prefix_bytes(file: Path, step: int) -> int:
