@@ -250,29 +250,30 @@ def _one(device: torch.device) -> Tensor:
 
 
 def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimizer:
-    if lacks_fused and config.optimizer_kernel is KernelName.FUSED:
+    asked = config.optimizer_kernel
+    if asked is KernelName.FUSED and lacks_fused:
         raise BadConfig(
             f"--optimizer-kernel is fused, but that of {config.optimizer} knows no weights in pieces (--parallel).",
             hint="Give --optimizer-kernel auto.",
         )
-    if config.optimizer_kernel is KernelName.AUTO and _has_mixed_weights(model):
+    if asked is not KernelName.AUTO:
+        try:
+            return _with_kernel(_KERNEL[asked], model, config)
+        except RuntimeError as err:
+            raise BadConfig(
+                f"--optimizer-kernel is {asked}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
+                hint="Give --optimizer-kernel auto.",
+            ) from None
+    if _has_mixed_weights(model):
         # Weights have different meshes, or only some are sharded, and no kernel accepts both in one call.
         return _with_kernel(_KERNEL[KernelName.LOOP], model, config)
-    if lacks_fused and config.optimizer_kernel is KernelName.AUTO:
+    if lacks_fused:
         return _with_kernel(_KERNEL[KernelName.FOREACH], model, config)
-    if config.optimizer_kernel is KernelName.AUTO:
-        # The fused kernel passes over each weight once. torch's default on the CPU makes ten calls per weight.
-        try:
-            return _with_kernel(_KERNEL[KernelName.FUSED], model, config)
-        except RuntimeError:
-            return _with_kernel(_TORCHS_CHOICE, model, config)
+    # The fused kernel passes over each weight once. torch's default on the CPU makes ten calls per weight.
     try:
-        return _with_kernel(_KERNEL[config.optimizer_kernel], model, config)
-    except RuntimeError as err:
-        raise BadConfig(
-            f"--optimizer-kernel is {config.optimizer_kernel}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
-            hint="Give --optimizer-kernel auto.",
-        ) from None
+        return _with_kernel(_KERNEL[KernelName.FUSED], model, config)
+    except RuntimeError:
+        return _with_kernel(_TORCHS_CHOICE, model, config)
 
 
 def _has_mixed_weights(model: nn.Module) -> bool:
