@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.launch import config as settings
 from ddp_trainer.launch.agent.termination_report import Report, fit
-from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address
 from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
-from ddp_trainer.launch.host.port_reservation import reserve_port
-from ddp_trainer.launch.protocol import exit_codes
+from ddp_trainer.launch.host.port_reservation import ReservedPort
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.rendezvous.ranks import choose, in_order
@@ -56,56 +53,6 @@ class TestRanks:
     def test_members_keep_their_places_when_there_are_too_many(self) -> None:
         nodes = [a_node("a", 0), a_node("b", 1), a_node("c", 2)]
         assert [node.name for node in choose(nodes, {"t-b", "t-c"}, 2)] == ["b", "c"]
-
-
-class TestEvidence:
-    @pytest.mark.parametrize(
-        ("code", "message", "oom_killed", "reason"),
-        [
-            (137, "", False, FailureReason.SIGKILL),
-            (137, "", True, FailureReason.HOST_OOM),
-            (139, "", False, FailureReason.SIGSEGV),
-            (134, "whatever", False, FailureReason.SIGABRT),
-            (143, "", False, FailureReason.SIGTERM),
-            (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to", False, FailureReason.GPU_OOM),
-            (1, "MemoryError: ", False, FailureReason.HOST_OOM),
-            (1, "ModuleNotFoundError: No module named 'x'", False, FailureReason.IMPORT_ERROR),
-            (
-                1,
-                "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
-                False,
-                "collective_error",
-            ),
-            (1, "torch.distributed.DistBackendError: NCCL error in: x", False, FailureReason.COLLECTIVE_ERROR),
-            (1, "DistStoreError: Timed out after 61 seconds", False, FailureReason.COLLECTIVE_TIMEOUT),
-            (1, "RuntimeError: Gloo connect Timeout", False, FailureReason.COLLECTIVE_TIMEOUT),
-            (1, "ValueError: no", False, FailureReason.PYTHON_EXCEPTION),
-            (5, "", False, FailureReason.OTHER),
-            (200, "", False, FailureReason.OTHER),
-        ],
-    )
-    def test_reasons_are_read_off_codes_and_messages(
-        self, code: int, message: str, oom_killed: bool, reason: str
-    ) -> None:
-        assert failure_reason.reason_of(code, message, oom_killed=oom_killed) == reason
-
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"message": 3}', "nonsense", '{"message": {}}'])
-    def test_an_error_file_that_cannot_be_read_is_none(self, tmp_path: Path, text: str) -> None:
-        path = tmp_path / "error.json"
-        path.write_text(text)
-        assert failure_reason.read_error_file(path) is None
-
-    def test_an_error_file_of_torch_has_the_time_it_was_written(self, tmp_path: Path) -> None:
-        path = tmp_path / "error.json"
-        note = {"message": {"message": "E: x", "extraInfo": {"py_callstack": "trace", "timestamp": "12"}}}
-        path.write_text(json.dumps(note))
-        os.utime(path, (12.5, 12.5))
-        assert failure_reason.read_error_file(path) == failure_reason.ErrorFile("E: x", "trace", 12.5)
-
-    def test_the_kernels_count_of_memory_kills_is_read(self, tmp_path: Path) -> None:
-        (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
-        assert failure_reason.oom_kill_count(tmp_path) == 2
-        assert failure_reason.oom_kill_count(tmp_path / "none") == 0
 
 
 class TestEndpoints:
@@ -394,11 +341,6 @@ class TestPorts:
     def test_nobody_is_given_a_held_port(self) -> None:
         with reserve_port() as held, socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("0.0.0.0", held.getsockname()[1]))
-
-
-def test_every_code_below_128_is_final_and_every_other_is_not() -> None:
-    assert exit_codes.of_given_up_run(127) == 127
-    assert exit_codes.of_given_up_run(128) == 93
 
 
 def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> None:

@@ -4,8 +4,8 @@
 ranks.
 
 When one rank dies, its peers also fail in a collective, within milliseconds and by their own clocks. Therefore a
-failure with the reason "a peer has gone" is never the first failure if there is another one. A rank that exited with 0
-before it is also the cause of such a failure.
+failure with the reason "a peer has gone" is never the first failure if there is another one. A worker that SIGTERM
+stopped without a request of its agent, or a rank that exited with 0 before, is also the cause of such a failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.protocol.messages import Failure
 
 CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
-"""Reasons of failures that a dead peer causes."""
+"""Reasons of failures that need no fault of the worker itself: a peer died, or SIGTERM stopped the worker."""
 
 EARLY_EXIT: Final = "ended with code 0 before the others"
 """Message of a rank that exited with 0 while other ranks still needed it."""
@@ -235,9 +235,11 @@ def oom_kill_count(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def _order(failure: Failure) -> tuple[int, float]:
-    """Sort key. An early exit explains only failures that a peer caused. Any other failure has its own cause."""
-    rank = 2 if failure.reason in CONSEQUENCES else 1 if failure.reason == FailureReason.EARLY_EXIT else 0
-    return rank, failure.timestamp
+    """Sort key: failures with a cause of their own, then those that explain only the failures of their peers."""
+    explains_peers = (FailureReason.SIGTERM, FailureReason.EARLY_EXIT)
+    if failure.reason in explains_peers:
+        return 1 + explains_peers.index(failure.reason), failure.timestamp
+    return 3 if failure.reason in CONSEQUENCES else 0, failure.timestamp
 
 
 def _signal(exit_code: int) -> signal.Signals | None:

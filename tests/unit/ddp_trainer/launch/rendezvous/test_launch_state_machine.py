@@ -7,7 +7,6 @@ from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
 from ddp_trainer.launch.protocol.messages import (
     Join,
     Leave,
-    Over,
     Part,
     Rejected,
     Start,
@@ -183,28 +182,6 @@ def test_nobody_is_hurried_where_the_ranks_have_ended_their_group_together_unles
     assert third.asked_to_stop == Stop(graceful=False)
 
 
-def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
-    run = SimulatedRun(a_policy(3, 3, max_restarts=2))
-    agents = run.joined(0, 1, 2)
-    for agent in agents:
-        agent.fail()
-    for agent in agents:
-        agent.join()
-    assert run.starts[-1].restarts_left == 1
-
-
-def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earliest_error() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
-    first, second = run.joined(0, 1)
-    first.fail(exit_code=3, at=20, rank=0)
-    second.fail(exit_code=5, at=10, rank=2)
-    first.join()
-    second.join()
-    assert isinstance(first.last, Over)
-    assert (first.last.verdict, first.last.exit_code, first.last.failure.rank) == (Verdict.FAILED, 5, 2)
-    assert first.last == second.last
-
-
 def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another() -> None:
     run = SimulatedRun(a_policy(2, 2, max_restarts=0))
     first, second = run.joined(0, 1)
@@ -227,73 +204,6 @@ def test_a_rank_that_ended_with_0_before_is_the_cause_of_what_a_peer_of_another_
     for agent in (first, second):
         assert (agent.last.verdict, agent.last.exit_code, agent.last.failure.rank) == (Verdict.FAILED, 1, 0)
         assert "rank 2 then failed" in agent.last.failure.message
-
-
-@pytest.mark.parametrize("exit_code", [2, 93])
-def test_what_no_restart_can_help_ends_the_run_at_once(exit_code: int) -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=5))
-    (agent,) = run.joined(0)
-    agent.fail(exit_code=exit_code).join()
-    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, exit_code)
-    assert len(run.starts) == 1
-
-
-@pytest.mark.parametrize("restarts", [0, 2])
-@pytest.mark.parametrize("exit_code", [137, 139, 171])
-def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(restarts: int, exit_code: int) -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=restarts))
-    agents = run.joined(0, 1)
-    for number in range(restarts + 1):
-        agents[number % 2].fail(exit_code=exit_code, reason="sigkill")
-        agents[0].join()
-        agents[1].join()
-    for agent in agents:
-        assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
-        assert agent.last.failure.exit_code == exit_code
-        assert sum(agent.last.restarts.values()) == restarts
-        agent.mark_disconnected()
-    assert len({start.number for start in run.starts}) == 1 + restarts
-    (late,) = run.joined(0)
-    assert [(each.exit_code, each.late) for each in late.heard if isinstance(each, Over)] == [(93, True)]
-    assert late.runs is None
-
-
-@pytest.mark.parametrize("exit_code", [143, 172])
-def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code: int) -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
-    (agent,) = run.joined(0)
-    agent.fail(exit_code=exit_code).join()
-    assert agent.runs == 2
-    assert run.starts[-1].restarts == {"preemption": 1}
-
-
-def test_a_script_that_always_exits_143_is_given_up_in_the_end() -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
-    (agent,) = run.joined(0)
-    for _ in range(50):
-        if isinstance(agent.last, Over):
-            break
-        agent.fail(exit_code=143).join()
-    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
-
-
-def test_a_hang_is_charged_under_its_own_name() -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
-    (agent,) = run.joined(0)
-    agent.fail(exit_code=171).join()
-    assert run.starts[-1].restarts == {"hang": 1}
-    assert run.starts[-1].restarts_left == 0
-
-
-def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
-    run = SimulatedRun(a_policy(1, 2, max_restarts=0))
-    survivor, lost = run.joined(0, 1)
-    survivor.fail(reason="collective_error")
-    lost.mark_disconnected()
-    survivor.join()
-    run.wait(2)
-    assert survivor.runs == 2
-    assert run.starts[-1].restarts == {"membership": 1}
 
 
 def test_a_lost_node_is_not_waited_for_and_joins_when_it_is_back() -> None:

@@ -1,0 +1,78 @@
+"""Reasons of failures by exit code, message and kernel counters, and the one that caused the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.common.constants import FailureReason
+from ddp_trainer.launch.failures import failure_reason
+from tests.support.launch_simulation import a_failure
+
+
+class TestEvidence:
+    @pytest.mark.parametrize(
+        ("code", "message", "oom_killed", "reason"),
+        [
+            (137, "", False, FailureReason.SIGKILL),
+            (137, "", True, FailureReason.HOST_OOM),
+            (139, "", False, FailureReason.SIGSEGV),
+            (134, "whatever", False, FailureReason.SIGABRT),
+            (143, "", False, FailureReason.SIGTERM),
+            (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to", False, FailureReason.GPU_OOM),
+            (1, "MemoryError: ", False, FailureReason.HOST_OOM),
+            (1, "ModuleNotFoundError: No module named 'x'", False, FailureReason.IMPORT_ERROR),
+            (
+                1,
+                "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+                False,
+                "collective_error",
+            ),
+            (1, "torch.distributed.DistBackendError: NCCL error in: x", False, FailureReason.COLLECTIVE_ERROR),
+            (1, "DistStoreError: Timed out after 61 seconds", False, FailureReason.COLLECTIVE_TIMEOUT),
+            (1, "RuntimeError: Gloo connect Timeout", False, FailureReason.COLLECTIVE_TIMEOUT),
+            (1, "ValueError: no", False, FailureReason.PYTHON_EXCEPTION),
+            (5, "", False, FailureReason.OTHER),
+            (200, "", False, FailureReason.OTHER),
+        ],
+    )
+    def test_reasons_are_read_off_codes_and_messages(
+        self, code: int, message: str, oom_killed: bool, reason: str
+    ) -> None:
+        assert failure_reason.reason_of(code, message, oom_killed=oom_killed) == reason
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"message": 3}', "nonsense", '{"message": {}}'])
+    def test_an_error_file_that_cannot_be_read_is_none(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "error.json"
+        path.write_text(text)
+        assert failure_reason.read_error_file(path) is None
+
+    def test_an_error_file_of_torch_has_the_time_it_was_written(self, tmp_path: Path) -> None:
+        path = tmp_path / "error.json"
+        note = {"message": {"message": "E: x", "extraInfo": {"py_callstack": "trace", "timestamp": "12"}}}
+        path.write_text(json.dumps(note))
+        os.utime(path, (12.5, 12.5))
+        assert failure_reason.read_error_file(path) == failure_reason.ErrorFile("E: x", "trace", 12.5)
+
+    def test_the_kernels_count_of_memory_kills_is_read(self, tmp_path: Path) -> None:
+        (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+        assert failure_reason.oom_kill_count(tmp_path) == 2
+        assert failure_reason.oom_kill_count(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize(
+    ("cause", "consequence"),
+    [
+        ("python_exception", "sigterm"),
+        ("sigterm", "early_exit"),
+        ("sigterm", "collective_error"),
+        ("sigterm", "collective_timeout"),
+        ("early_exit", "collective_error"),
+    ],
+)
+def test_a_cause_comes_before_its_consequence_whatever_the_clocks_show(cause: str, consequence: str) -> None:
+    later, earlier = a_failure(4, reason=cause, at=2), a_failure(4, reason=consequence, at=1)
+    assert failure_reason.root_cause(later, earlier) == failure_reason.root_cause(earlier, later) == later

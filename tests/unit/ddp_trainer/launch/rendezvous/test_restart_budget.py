@@ -1,0 +1,119 @@
+"""Which ends of a group use up the restart budget, and how a run ends whose budget is spent."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_trainer.launch.protocol.messages import (
+    Over,
+    Verdict,
+)
+from tests.support.launch_simulation import SimulatedRun, a_policy
+
+
+def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
+    run = SimulatedRun(a_policy(3, 3, max_restarts=2))
+    agents = run.joined(0, 1, 2)
+    for agent in agents:
+        agent.fail()
+    for agent in agents:
+        agent.join()
+    assert run.starts[-1].restarts_left == 1
+
+
+def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earliest_error() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    first, second = run.joined(0, 1)
+    first.fail(exit_code=3, at=20, rank=0)
+    second.fail(exit_code=5, at=10, rank=2)
+    first.join()
+    second.join()
+    assert isinstance(first.last, Over)
+    assert (first.last.verdict, first.last.exit_code, first.last.failure.rank) == (Verdict.FAILED, 5, 2)
+    assert first.last == second.last
+
+
+@pytest.mark.parametrize("exit_code", [2, 93])
+def test_what_no_restart_can_help_ends_the_run_at_once(exit_code: int) -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=5))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=exit_code).join()
+    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, exit_code)
+    assert len(run.starts) == 1
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("exit_code", [137, 139, 171])
+def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(restarts: int, exit_code: int) -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=restarts))
+    agents = run.joined(0, 1)
+    for number in range(restarts + 1):
+        agents[number % 2].fail(exit_code=exit_code, reason="sigkill")
+        agents[0].join()
+        agents[1].join()
+    for agent in agents:
+        assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+        assert agent.last.failure.exit_code == exit_code
+        assert sum(agent.last.restarts.values()) == restarts
+        agent.mark_disconnected()
+    assert len({start.number for start in run.starts}) == 1 + restarts
+    (late,) = run.joined(0)
+    assert [(each.exit_code, each.late) for each in late.heard if isinstance(each, Over)] == [(93, True)]
+    assert late.runs is None
+
+
+@pytest.mark.parametrize("exit_code", [143, 172])
+def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code: int) -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=exit_code).join()
+    assert agent.runs == 2
+    assert run.starts[-1].restarts == {"preemption": 1}
+
+
+def test_a_script_that_always_exits_143_is_given_up_in_the_end() -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
+    (agent,) = run.joined(0)
+    for _ in range(50):
+        if isinstance(agent.last, Over):
+            break
+        agent.fail(exit_code=143).join()
+    assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+
+
+def test_a_hang_is_charged_under_its_own_name() -> None:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
+    (agent,) = run.joined(0)
+    agent.fail(exit_code=171).join()
+    assert run.starts[-1].restarts == {"hang": 1}
+    assert run.starts[-1].restarts_left == 0
+
+
+def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
+    run = SimulatedRun(a_policy(1, 2, max_restarts=0))
+    survivor, lost = run.joined(0, 1)
+    survivor.fail(reason="collective_error")
+    lost.mark_disconnected()
+    survivor.join()
+    run.wait(2)
+    assert survivor.runs == 2
+    assert run.starts[-1].restarts == {"membership": 1}
+
+
+@pytest.mark.parametrize("first_report", ["sigterm", "collective_error"])
+def test_a_worker_that_sigterm_stopped_is_not_charged_when_its_peer_failed_earlier(
+    first_report: str,
+) -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    preempted, peer = run.joined(0, 1)
+    reports = {
+        "sigterm": lambda: preempted.fail(exit_code=143, reason="sigterm", at=11, rank=0),
+        "collective_error": lambda: peer.fail(exit_code=1, reason="collective_error", at=10, rank=2),
+    }
+    reports.pop(first_report)()
+    for report in reports.values():
+        report()
+    preempted.join()
+    peer.join()
+    assert (preempted.runs, peer.runs) == (2, 2)
+    assert run.starts[-1].restarts == {"preemption": 1}
