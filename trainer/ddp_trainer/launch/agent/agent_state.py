@@ -32,7 +32,7 @@ from ddp_trainer.launch.agent.join_wait import JoinWait
 from ddp_trainer.launch.agent.local_workers import LocalWorkers
 from ddp_trainer.launch.agent.worker_stop import TOLD_TO_STOP, WorkerStop
 from ddp_trainer.launch.failures.failure_reason import is_of_suspect_gpu, root_cause
-from ddp_trainer.launch.failures.stop_codes import AS_ASKED, finish_of
+from ddp_trainer.launch.failures.stop_codes import CODES_OF_A_REQUESTED_STOP, finish_of
 from ddp_trainer.launch.protocol.actions import (
     Action,
     CancelTimer,
@@ -310,7 +310,8 @@ class AgentStateMachine:
             is_prepared = self.state is State.PREPARING and not self._workers.active
             return [CancelTimer(Timer.KILL), Rejoin()] if is_prepared else []
         actions: list[Action] = []
-        if failure and not (self.state is State.STOPPING and failure.exit_code in AS_ASKED):
+        was_requested = self.state is State.STOPPING and failure and failure.exit_code in CODES_OF_A_REQUESTED_STOP
+        if failure and not was_requested:
             first = root_cause(self.failure, failure)
             first = root_cause(first, self._finished_first) if self._finished_first else first
             if first is not self.failure and self.worker_stop.ending is None:

@@ -1,4 +1,4 @@
-"""Exit codes of workers that stop on request, and of an agent whose run is over."""
+"""Exit codes of workers that their agent stops, and of an agent whose run is over."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.messages import Over, Verdict
 
-AS_ASKED: Final = {
+CODES_OF_A_REQUESTED_STOP: Final = {
     Exit.TERMINATED,
     Exit.STALE_GENERATION,
     Exit.SIGNAL_BASE + signal.SIGKILL,
     Exit.SIGNAL_BASE + signal.SIGINT,
     Exit.SIGNAL_BASE + signal.SIGHUP,
 }
-"""Exit codes of workers that stopped on request. They are not failures."""
+"""Exit codes that are no failure while the agent stops its workers.
+
+Of a worker that exits by itself, :data:`~ddp_trainer.launch.protocol.exit_codes.CAUSE_OF_CODE` classifies the code.
+"""
 
 
 def finish_of(over: Over) -> Finish:

@@ -1,4 +1,4 @@
-"""Exit codes of a pod. Controllers read them and act on them.
+"""Exit codes of a pod, which controllers act on, and what the exit code of a worker costs.
 
 ===================================================  =====  ====================================
 event                                                code   action of the controller
@@ -40,10 +40,13 @@ CAUSE_OF_CODE: Final = {
     int(Exit.STALE_GENERATION): RestartCause.PREEMPTION,
     int(Exit.HANG): RestartCause.HANG,
 }
-"""Cause of a restart, by the exit code of the failed worker. Any other code is a plain failure."""
+"""Cause of a restart, by the exit code of the failed worker. Any other code is a plain failure.
+
+A worker that died of signal ``n`` has the code 128 + ``n``, see :func:`of_wait_status`.
+"""
 
 CHARGED: Final = (RestartCause.FAILURE, RestartCause.HANG)
-"""Causes that use up the restart budget. The other causes are free."""
+"""Causes that use up the restart budget, ``--max-restarts``. The other causes are free."""
 
 HOPELESS: Final = frozenset({int(Exit.USAGE), int(Exit.DO_NOT_RESTART), int(Exit.NOT_FIT)})
 """Codes that no restart can fix: an invalid command line, a worker that requests no restart, unfit nodes."""
