@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
 import pytest
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.train.distributed.stop_signals import StopRequest
 
 TOLD_AT_EVERY_LINE = """
 import os, signal, sys, threading
@@ -49,3 +51,23 @@ def test_no_signal_is_lost_while_a_process_begins_to_listen() -> None:
     assert len(codes) > 5
     assert set(codes) <= {-15, Exit.TERMINATED}
     assert Exit.TERMINATED in codes
+
+
+def test_a_request_before_training_is_obeyed_at_once_and_later_ones_wait() -> None:
+    left: list[int] = []
+    request = StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code))
+    request.begin_training()
+    request.on_signal(15)
+    assert request.exit_code == 143
+    assert left == []
+    request.on_signal(2)
+    assert left == [130]
+    request.finished()
+    early = StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code))
+    early.on_signal(15)
+    assert left == [130, 143]
+
+
+def test_some_of_the_grace_period_is_left_to_the_launcher() -> None:
+    assert math.isclose(StopRequest(grace_seconds=30, leave=lambda *_: None).patience_seconds, 29)
+    assert math.isclose(StopRequest(grace_seconds=1, leave=lambda *_: None).patience_seconds, 0.5)

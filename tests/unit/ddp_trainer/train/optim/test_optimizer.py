@@ -1,0 +1,147 @@
+"""The optimizer of a run: kernels, clipping, learning rate, check of gradients, resume."""
+
+from __future__ import annotations
+
+import copy
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from ddp_trainer.common.enums import OptimizerName
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.option_values import KernelName, LrScaling, ScheduleName
+from ddp_trainer.train.optim.optimizer import OptimizerWrapper, lr_scale, rate_factor
+from tests.support.train_builders import Lines
+
+
+@pytest.mark.parametrize("optimizer", OptimizerName)
+def test_every_kernel_takes_the_same_step(optimizer: OptimizerName) -> None:
+    weights = []
+    for kernel in KernelName:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        config = Config(optimizer=optimizer, optimizer_kernel=kernel, warmup_steps=0)
+        optimization = OptimizerWrapper.build(Lines(), model, config, 10)
+        torch.autograd.backward(model(torch.ones(4, 3)).square().sum())
+        optimization.check_grads()
+        optimization.step(0)
+        weights.append(model.weight.detach())
+    assert all(torch.allclose(each, weights[0], rtol=1e-5) for each in weights)
+
+
+def test_clipping_bounds_the_norm_of_the_step() -> None:
+    model = nn.Linear(2, 1)
+    before = model.weight.detach().clone()
+    config = Config(optimizer=OptimizerName.SGD, learning_rate=1.0, momentum=0, weight_decay=0, clip_norm=0.5)
+    optimization = OptimizerWrapper.build(Lines(), model, Config(**{**vars_of(config), "warmup_steps": 0}), 10**9)
+    torch.autograd.backward((model(torch.ones(1, 2)) * 100).sum())
+    optimization.check_grads()
+    optimization.step(0)
+    moved = (model.weight.detach() - before).norm()
+    assert 0.4 * 0.5 < moved <= 0.5
+
+
+def vars_of(config: Config) -> dict[str, object]:
+    from dataclasses import fields
+
+    return {each.name: getattr(config, each.name) for each in fields(config)}
+
+
+def test_a_linear_schedule_falls_to_nothing_in_equal_steps() -> None:
+    factors = [rate_factor(ScheduleName.LINEAR, step, 2, 12) for step in range(12)]
+    assert factors == pytest.approx([0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    assert rate_factor(ScheduleName.LINEAR, 20, 2, 12) == 0
+
+
+@pytest.mark.parametrize(("rule", "factor"), [(LrScaling.LINEAR, 4.0), (LrScaling.SQRT, 2.0)])
+def test_the_rate_follows_the_batch_on_request_alone(rule: LrScaling, factor: float) -> None:
+    config = Config(global_batch=64, lr_scaling=rule, lr_reference_batch=16, warmup_steps=0)
+    assert lr_scale(config) == factor
+    assert lr_scale(Config(global_batch=1024)) == 1.0
+    model = nn.Linear(1, 1)
+    optimization = OptimizerWrapper.build(Lines(), model, config, 10)
+    torch.autograd.backward(model(torch.ones(1, 1)).sum())
+    optimization.step(0)
+    assert optimization.learning_rate == pytest.approx(factor * config.learning_rate)
+
+
+def test_the_rate_rises_then_falls_to_nothing() -> None:
+    factors = [rate_factor(ScheduleName.COSINE, step, 4, 20) for step in range(20)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[4:] == sorted(factors[4:], reverse=True)
+    assert 0 < factors[-1] < 0.05
+    assert rate_factor(ScheduleName.CONSTANT, 19, 4, 20) == 1.0
+    assert rate_factor(ScheduleName.COSINE, 7, 0, 3) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", OptimizerName)
+def test_a_restored_optimizer_steps_as_the_first_would(name: OptimizerName) -> None:
+    config = Config(optimizer=name, warmup_steps=0, clip_norm=1.0)
+    models = [nn.Linear(1, 1) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    first, second = (OptimizerWrapper.build(Lines(), model, config, 10) for model in models)
+
+    def step(model: nn.Module, optimization: OptimizerWrapper, number: int) -> None:
+        optimization.zero_grad()
+        torch.autograd.backward(model(torch.ones(1, 1)).sum())
+        assert optimization.check_grads() == 0
+        optimization.step(number)
+
+    step(models[0], first, 0)
+    models[1].load_state_dict(models[0].state_dict())
+    second.load_state_dict(deepcopy(first.state_dict()))
+    for model, optimization in zip(models, (first, second), strict=True):
+        step(model, optimization, 5)
+    assert torch.equal(models[0].weight, models[1].weight)
+    assert first.learning_rate == second.learning_rate == pytest.approx(0.5 * config.learning_rate)
+
+
+def test_a_tasks_own_optimizer_goes_before_the_flags() -> None:
+    class Own(Lines):
+        def optimizer(self, parameters: object) -> torch.optim.Optimizer:
+            return torch.optim.Adagrad(parameters, lr=0.5)  # type: ignore[arg-type]
+
+    optimization = OptimizerWrapper.build(Own(), nn.Linear(1, 1), Config(warmup_steps=0), 10)
+    assert isinstance(optimization.optimizer, torch.optim.Adagrad)
+    optimization.step(0)
+    assert optimization.learning_rate == 0.5
+
+
+def test_gradients_that_were_fine_leave_an_answer_that_later_flaws_do_not_hide_behind() -> None:
+    model = nn.Linear(2, 1)
+    optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10)
+    for step, factor in enumerate([1.0, 1.0, float("inf"), 1.0, 1.0]):
+        optimization.zero_grad()
+        torch.autograd.backward((model(torch.ones(3, 2)) * factor).sum())
+        flaw = optimization.check_grads().item()
+        assert (flaw == 0) == (factor == 1.0)
+        if flaw == 0:
+            optimization.step(step)
+
+
+@pytest.mark.parametrize("name", OptimizerName)
+@pytest.mark.parametrize(("saved", "loaded"), [("loop", "fused"), ("fused", "loop"), ("foreach", "auto")])
+def test_a_run_goes_on_with_the_kernel_of_its_own_flags(name: OptimizerName, saved: str, loaded: str) -> None:
+    def built(kernel: str) -> tuple[nn.Module, OptimizerWrapper]:
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        config = Config(optimizer=name, optimizer_kernel=KernelName(kernel), warmup_steps=0, learning_rate=0.1)
+        return model, OptimizerWrapper.build(Lines(), model, config, 10)
+
+    def take(model: nn.Module, optimization: OptimizerWrapper, step: int) -> None:
+        optimization.zero_grad()
+        torch.autograd.backward(model(torch.ones(3, 2)).square().sum())
+        optimization.check_grads()
+        optimization.step(step)
+
+    first, before = built(saved)
+    take(first, before, 0)
+    second, after = built(loaded)
+    second.load_state_dict(first.state_dict())
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    assert after.optimizer.param_groups[0]["fused"] is (loaded in {"fused", "auto"})
+    take(first, before, 1)
+    take(second, after, 1)
+    torch.testing.assert_close(second.state_dict(), first.state_dict())
