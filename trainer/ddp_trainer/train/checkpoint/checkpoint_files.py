@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch
 
-from ddp_trainer.train.checkpoint.manifest import FORMAT, IN_PIECES, MANIFEST, PAYLOAD, CheckpointFile, Manifest
+from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.metric_goal import TargetMetric
@@ -132,7 +132,7 @@ class CheckpointDirectory:
                 archive.write_to(stream)
             manifest = replace(draft, sha256=stream.sha256, size_bytes=stream.size_bytes)
             if others is not None:
-                manifest = replace(manifest, format=IN_PIECES, pieces=tuple(others(temporary)))
+                manifest = replace(manifest, format=SHARDED, pieces=tuple(others(temporary)))
             write_fsync(temporary / MANIFEST, manifest.to_json().encode())
             sync_directory(temporary)
             self._claim.check()
@@ -263,7 +263,7 @@ def _read(directory: Path) -> Checkpoint:
     if manifest.format > FORMAT:
         # Fields of a later format are not trusted. check_same_run refuses to resume from it.
         return Checkpoint(manifest, b"")
-    if manifest.pieces or manifest.format == IN_PIECES:
+    if manifest.pieces or manifest.format == SHARDED:
         verify_files(directory, manifest.files)
         return Checkpoint(manifest, b"", directory)
     _check_file_size(directory / PAYLOAD, manifest.size_bytes)

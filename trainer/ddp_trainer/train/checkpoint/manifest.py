@@ -23,10 +23,10 @@ PAYLOAD: Final = "state.pt"
 MANIFEST: Final = "manifest.json"
 WHOLE: Final = 1
 """Format of a checkpoint whose payload is the complete state."""
-IN_PIECES: Final = 2
-"""Format of a sharded checkpoint: several files, the payload first."""
-FORMAT: Final = IN_PIECES
-"""Newest format that this version reads."""
+SHARDED: Final = 2
+"""Format of a sharded checkpoint: the payload, and the files of the key ``pieces``."""
+FORMAT: Final = SHARDED
+"""Newest format that this version reads. It rises with every new key, because earlier versions refuse unknown keys."""
 _OWN_DIGEST: Final = "manifest_sha256"
 """Key of the digest over the other keys; it keeps its meaning in every later format."""
 _Count = Annotated[int, Bounds(0, strict_json.MOST_INTEGER)]
@@ -64,7 +64,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Later:
-    """Fields that are read of a manifest in a later format."""
+    """Fields that are read of a manifest in a later format. They keep name and type in every format."""
 
     format: _Count
     step: _Count
@@ -95,7 +95,7 @@ class Manifest:
     metrics: Mapping[str, float] | None = None
     """Metrics of the evaluation after this step; None without one."""
     pieces: tuple[CheckpointFile, ...] = ()
-    """Files beside the payload; empty if the payload is the complete state."""
+    """Files beside the payload of a sharded checkpoint; empty if the payload is the complete state."""
 
     @property
     def files(self) -> tuple[CheckpointFile, ...]:

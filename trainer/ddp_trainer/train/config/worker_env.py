@@ -79,7 +79,7 @@ class Environment:
     """True if workers of the job keep running when an NCCL group ends."""
     threads_chosen: bool = False
     """True if ``OMP_NUM_THREADS`` is set, which already determines torch's thread count."""
-    node: str = "this node"
+    host: str = "this host"
     """Name of the Kubernetes node, or else the host name, for messages about its hardware."""
     visible_devices: Mapping[str, str] = field(default_factory=dict)
     """Variables that select GPUs, and ``PATH``, in which ``nvidia-smi`` is searched."""
@@ -104,7 +104,7 @@ class Environment:
             restarts=_counts(environ),
             moments=_parse_lifecycle_times(environ),
             threads_chosen="OMP_NUM_THREADS" in environ,
-            node=environ.get(Env.NODE_NAME) or socket.gethostname(),
+            host=environ.get(Env.NODE_NAME) or socket.gethostname(),
             visible_devices={name: environ[name] for name in (VISIBLE, "PATH") if name in environ},
         )
 

@@ -83,7 +83,7 @@ def _without_gpu(env: Environment, driver: Driver, visible: tuple[str, ...]) -> 
     count, ranks = driver.count(), f"{env.local_world_size} rank{'s' * (env.local_world_size > 1)}"
     if count and visible and all(name.startswith(MIG_PREFIX) for name in visible):
         return BadConfig(
-            f"The {ranks} on {env.node} share {len(visible)} MIG slices, of which CUDA shows a process one.",
+            f"The {ranks} on {env.host} share {len(visible)} MIG slices, of which CUDA shows a process one.",
             hint="Give ddp-launch --virtual-local-rank, by which each worker has the UUID of its own slice.",
         )
     if env.local_rank < len(visible):
@@ -93,7 +93,7 @@ def _without_gpu(env: Environment, driver: Driver, visible: tuple[str, ...]) -> 
     has = f"has {there} GPU{'s' * (there > 1)}" if there else "has no GPU"
     named = f" ({VISIBLE}={env.visible_devices[VISIBLE]!r})" if VISIBLE in env.visible_devices else ""
     return BadConfig(
-        f"Rank {env.rank} has no GPU: {env.node} {has}{named} for {ranks}.",
+        f"Rank {env.rank} has no GPU: {env.host} {has}{named} for {ranks}.",
         hint="Start at most one rank per GPU (--nproc-per-node gpu), or give --device cpu.",
     )
 
@@ -103,7 +103,7 @@ def _failed(env: Environment, driver: Driver, what: str, words: str) -> GpuFaile
     fix = fault.fix if fault else ""
     if fault and fault.kind is FaultKind.DRIVER:
         what += f" (torch {torch.__version__} is built for CUDA {driver.cuda})"
-    return GpuFailed(f"Rank {env.rank} on {env.node} {what}: {cause_line(words)}.", hint=f"Fix: {fix}.")
+    return GpuFailed(f"Rank {env.rank} on {env.host} {what}: {cause_line(words)}.", hint=f"Fix: {fix}.")
 
 
 def limit_threads(env: Environment, config: Config | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint.checkpoint_files import unpack
-from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, check_same_run
+from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, check_same_run
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
@@ -203,12 +204,13 @@ def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
 def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     write(directory, 1)
-    later = {"format": 3, "step": 2, "hashes": {"state.pt": "..."}}
+    later = {"format": FORMAT + 1, "step": 2, "hashes": {"state.pt": "..."}}
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / "step-00000002" / MANIFEST).write_text(sealed(later))
     newest = directory.latest_checkpoint(pytest.fail)
     assert newest is not None
-    with pytest.raises(CheckpointMismatch, match=r"has format 3, and this version reads format 2\. Go on with"):
+    refused = f"has format {FORMAT + 1}, and this version reads format {FORMAT}. Go on with"
+    with pytest.raises(CheckpointMismatch, match=re.escape(refused)):
         check_same_run(newest.manifest, IDENTITY, where="here", batch_slices=None)
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, digest, unpack
-from ddp_trainer.train.checkpoint.manifest import MANIFEST, PAYLOAD, CheckpointFile, Manifest
+from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
 from tests.support.train_builders import a_directory, a_manifest, a_state, sealed, write
 
 PIECES = "pieces-00001.pt"
 
 
-def two_checkpoints(path: Path, *, in_pieces: bool = False) -> tuple[CheckpointDirectory, Path]:
+def two_checkpoints(path: Path, *, sharded: bool = False) -> tuple[CheckpointDirectory, Path]:
     """A directory with the steps 1 and 2, and the directory of step 2."""
     directory = a_directory(path)
     write(directory, 1, metrics={"accuracy": 0.5})
@@ -31,7 +31,7 @@ def two_checkpoints(path: Path, *, in_pieces: bool = False) -> tuple[CheckpointD
         (place / PIECES).write_bytes(content)
         return [CheckpointFile(file=PIECES, sha256=digest(content), size_bytes=len(content))]
 
-    directory.write(a_manifest(2, metrics={"accuracy": 0.7}), a_state(2), others if in_pieces else None)
+    directory.write(a_manifest(2, metrics={"accuracy": 0.7}), a_state(2), others if sharded else None)
     return directory, path / "step-00000002"
 
 
@@ -70,8 +70,8 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "metrics of texts": with_field(metrics={"accuracy": "high"}),
     "format a list": with_field(format=[2]),
     "format infinite": with_field(format=float("inf")),
-    "step of a later format a text": with_field(format=3, step="2"),
-    "a later format of no year": with_field(format=3, written_at="now"),
+    "step of a later format a text": with_field(format=FORMAT + 1, step="2"),
+    "a later format of no year": with_field(format=FORMAT + 1, written_at="now"),
 }
 
 
@@ -153,12 +153,12 @@ DAMAGE = st.one_of(
 
 
 @given(damage=DAMAGE, name=st.sampled_from([MANIFEST, PAYLOAD, PIECES]))
-@example(damage=lambda old: old.replace(b'"format": 2', b'"format": 3'), name=MANIFEST)
+@example(damage=lambda old: old.replace(b'"format": %d' % SHARDED, b'"format": %d' % (FORMAT + 1)), name=MANIFEST)
 def test_arbitrary_damage_is_harmless_or_noticed(
     damage: Callable[[bytes], bytes], name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("checkpoints")
-    directory, newest = two_checkpoints(path, in_pieces=True)
+    directory, newest = two_checkpoints(path, sharded=True)
     whole = Manifest.from_json((newest / MANIFEST).read_text())
     old = (newest / name).read_bytes()
     (newest / name).write_bytes(damage(old))

@@ -54,7 +54,7 @@ def here(local_rank: int, local_world: int, **variables: str) -> Environment:
         local_rank=local_rank,
         world_size=local_world,
         local_world_size=local_world,
-        node="node-b",
+        host="node-b",
         visible_devices={"PATH": "", **variables},
     )
 
@@ -158,5 +158,5 @@ def test_torch_without_cuda_reports_none() -> None:
 
 
 def test_the_environment_names_the_kubernetes_node() -> None:
-    assert Environment.from_environ({"DDP_NODE_NAME": "gpu-7", "CUDA_VISIBLE_DEVICES": "0"}).node == "gpu-7"
+    assert Environment.from_environ({"DDP_NODE_NAME": "gpu-7", "CUDA_VISIBLE_DEVICES": "0"}).host == "gpu-7"
     assert Environment.from_environ({"CUDA_VISIBLE_DEVICES": "0"}).visible_devices == {"CUDA_VISIBLE_DEVICES": "0"}
