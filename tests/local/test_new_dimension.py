@@ -1,6 +1,6 @@
 """A dimension that is added to the table of mesh dimensions, and nowhere else, works wherever layouts do.
 
-The tests run a copy of both packages with one row more: ``cp``, along which ranks compute the same as one another.
+The tests run a copy of both packages with one row more: ``mirror``, along which ranks compute the same as one another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.local.test_train_products import run, trained
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = Path("ddp_trainer/common/parallel_dims.py")
 BEFORE: Final = '    MeshDimension("tp"'
-ROW: Final = '    MeshDimension("cp", "compute the same, of the same samples"),\n'
+ROW: Final = '    MeshDimension("mirror", "compute the same, of the same samples"),\n'
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
         from ddp_trainer.common.layout_range import LayoutRange
         from ddp_trainer.common.parallel_dims import Layout, LayoutError
 
-        layout = Layout.parse("cp=2,replicate=2,shard=2")
+        layout = Layout.parse("mirror=2,replicate=2,shard=2")
         try:
             Layout.parse("dp=2")
         except LayoutError as error:
@@ -68,21 +68,23 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
             "data": [layout.place(rank).data_rank for rank in range(layout.world)],
             "counts": [rank for rank in range(layout.world) if layout.place(rank).has_losses],
             "told": layout.describe(3),
-            "chosen": str(LayoutRange.parse("replicate=1:4,cp=1:2").choose(5)),
+            "chosen": str(LayoutRange.parse("replicate=1:4,mirror=1:2").choose(5)),
             "labels": PLACE_LABELS,
             "refused": refused,
         }))
         """,
     ) == {
-        "text": "replicate=2,shard=2,cp=2",
+        "text": "replicate=2,shard=2,mirror=2",
         "sizes": [8, 4, 4],
         "ranks": True,
         "data": [0, 0, 1, 1, 2, 2, 3, 3],
         "counts": [0, 2, 4, 6],
-        "told": "replicate 0, shard 1, cp 1",
-        "chosen": "replicate=2,cp=2",
-        "labels": ["replicate", "pp", "shard", "cp", "tp"],
-        "refused": "'dp' is no dimension of a layout; use replicate, shard, tp, cp and pp, as in replicate=2,shard=4",
+        "told": "replicate 0, shard 1, mirror 1",
+        "chosen": "replicate=2,mirror=2",
+        "labels": ["replicate", "pp", "shard", "mirror", "tp"],
+        "refused": (
+            "'dp' is no dimension of a layout; use replicate, shard, tp, mirror and pp, as in replicate=2,shard=4"
+        ),
     }
 
 
@@ -100,7 +102,7 @@ def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> 
         from kubectl_ddp.values.quantity import Nodes
         from tests.support.jobs import a_job
 
-        layouts_of_job = parse_layouts("replicate=1:2,cp=2")
+        layouts_of_job = parse_layouts("replicate=1:2,mirror=2")
         job = a_job(parallel=layouts_of_job, nnodes=Nodes(1, 2), nproc=2)
         try:
             a_job(parallel=layouts_of_job, nnodes=Nodes(1, 2), nproc=3)
@@ -116,10 +118,10 @@ def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> 
         """,
     )
     assert found == {
-        "flag": "replicate=N,shard=N,tp=N,cp=N,pp=N",
-        "chart": ["replicate", "shard", "tp", "cp", "pp"],
-        "layout": "replicate=2,cp=2",
-        "refused": "parallel 'replicate=1:2,cp=2' has no layout of 6 ranks, which 2 nodes of 3 processes make.",
+        "flag": "replicate=N,shard=N,tp=N,mirror=N,pp=N",
+        "chart": ["replicate", "shard", "tp", "mirror", "pp"],
+        "layout": "replicate=2,mirror=2",
+        "refused": "parallel 'replicate=1:2,mirror=2' has no layout of 6 ranks, which 2 nodes of 3 processes make.",
         "planned": ["pp=2", "replicate=2", "shard=2", "tp=2"],
     }
 
@@ -139,7 +141,7 @@ def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -
         from ddp_trainer.train.mesh.device_mesh import Mesh
         from ddp_trainer.train.mesh.sharded_state import ShardedState
 
-        layout, found = Layout.parse("replicate=2,shard=2,cp=2"), []
+        layout, found = Layout.parse("replicate=2,shard=2,mirror=2"), []
         for rank in range(4):
             dist.init_process_group("fake", rank=rank, world_size=layout.world, store=FakeStore())
             group = Group(rank, layout.world, "fake", torch.device("cpu"))
@@ -153,7 +155,7 @@ def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -
             written = local_state_dict(model, torch.optim.SGD(model.parameters()), state)[TENSORS]
             found.append({
                 "names": list(mesh.names),
-                "cp": dist.get_process_group_ranks(mesh.along("cp").get_group()),
+                "mirror": dist.get_process_group_ranks(mesh.along("mirror").get_group()),
                 "data": group.data_rank,
                 "holders": state._num_replicas(model.weight),
                 "written": {name: [offset for offset, _ in each["chunks"]] for name, each in written.items()},
@@ -163,7 +165,7 @@ def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -
         print(json.dumps(found))
         """,
     )
-    assert [each["cp"] for each in found] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert [each["mirror"] for each in found] == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert [each["data"] for each in found] == [0, 0, 1, 1]
     assert [each["written"] for each in found] == [
         {"model.weight": [[0, 0]]},
@@ -171,7 +173,7 @@ def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -
         {"model.weight": [[1, 0]]},
         {},
     ]
-    assert all(each["names"] == ["replicate", "shard", "cp"] and each["holders"] == 4 for each in found)
+    assert all(each["names"] == ["replicate", "shard", "mirror"] and each["holders"] == 4 for each in found)
 
 
 def test_a_run_along_it_learns_what_one_process_does_and_goes_on_in_another_layout(
@@ -179,7 +181,7 @@ def test_a_run_along_it_learns_what_one_process_does_and_goes_on_in_another_layo
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(packages))
     alone, cut = tmp_path / "alone", tmp_path / "cut"
-    layouts = {"shard=2,cp=2": 4, "cp=2": 2}
+    layouts = {"shard=2,mirror=2": 4, "mirror=2": 2}
     runs = [
         run(cut, 2 * number, ["--parallel", layout], world=world)
         for number, (layout, world) in enumerate(layouts.items(), start=1)

@@ -202,7 +202,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     layout.validate_single_layout,
     layout.the_layout_changes_with_the_nodes,
     layout.the_layout_takes_all_ranks,
-    layout.validate_tp_within_pod,
+    layout.validate_layer_groups_within_pod,
     layout.validate_replica_topology,
     _validate_batch_size,
     layout.the_model_fits_the_layout,

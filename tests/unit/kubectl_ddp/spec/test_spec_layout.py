@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import DIMENSIONS
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
+from kubectl_ddp.spec import layout
 from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from kubectl_ddp.values.program import Module
@@ -152,3 +155,13 @@ def test_a_layout_that_is_odd_is_doubted(text: str, changes: dict[str, Any], dou
 def test_replicas_of_whole_pods_and_pods_of_whole_replicas_are_not_doubted(text: str) -> None:
     found = warnings(laid_out(text, nnodes=Nodes(2, 2), nproc=2))
     assert not [each for each in found if "parallel" in str(each)]
+
+
+def test_two_dimensions_within_layers_share_a_pod_as_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    within_layers = tuple(replace(each, is_used_in_layers=each.name in {"shard", "tp"}) for each in DIMENSIONS)
+    monkeypatch.setattr(layout, "DIMENSIONS", within_layers)
+    with pytest.raises(UsageError) as info:
+        laid_out("shard=2,tp=2", nnodes=Nodes(2, 2), nproc=2)
+    assert "allows shard=2 with tp=2, and a node has 2 processes" in info.value.message
+    assert info.value.hint == "Give shard and tp whose product divides nproc, or change nproc."
+    assert laid_out("shard=2,tp=2", nnodes=Nodes(1, 1), nproc=4).nproc == 4
