@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError

@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import gc
 
-from ddp_trainer.train.utils.gc_control import collect_if_due, manual_gc
+from torch import Tensor, nn
+
+from ddp_trainer.train import run
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.utils.gc_control import manual_gc
+from tests.support.train_builders import HERE, Lines
+
+
+class CollectionCounter(Lines):
+    """Notes how often garbage had been collected when each step began to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collections = 0
+        self.at_steps: list[int] = []
+
+    def count(self, phase: str, _: object) -> None:
+        self.collections += phase == "start"
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self.at_steps.append(self.collections)
+        return super().losses(model, batch)
 
 
 def test_garbage_is_collected_when_told_and_at_no_other_time() -> None:
-    assert gc.isenabled()
-    with manual_gc(3):
-        assert not gc.isenabled()
-        collected: list[int] = []
-        gc.callbacks.append(lambda phase, _: collected.append(1) if phase == "start" else None)
-        try:
-            for step in range(1, 8):
-                collect_if_due(step, 3)
-        finally:
-            gc.callbacks.pop()
-        assert len(collected) == 2
+    task = CollectionCounter()
+    gc.callbacks.append(task.count)
+    try:
+        run(Config(max_steps=7, global_batch=1, batch_slices=1, gc_steps=3), task, env=HERE)
+    finally:
+        gc.callbacks.remove(task.count)
+    training = task.at_steps[:7]
+    assert [count - training[0] for count in training] == [0, 0, 0, 1, 1, 1, 2]
     assert gc.isenabled()
     with manual_gc(None):
         assert gc.isenabled()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.parallel import scaled_backward
-from ddp_trainer.train.parallel.scaled_backward import ScaledBackward
+from ddp_trainer.train.parallel import strategy
+from ddp_trainer.train.parallel.strategy import ScaledBackward
 
 
 def gradient_of(run: ScaledBackward, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -26,7 +26,7 @@ def test_a_backward_pass_gives_the_gradient_of_the_mean_over_the_whole_step(rank
 
 def test_the_engine_is_used_as_torch_has_it() -> None:
     # Fails when a new version of torch has changed it: passes then cost more, and nothing else happens.
-    assert scaled_backward._engine() is not None
+    assert strategy._engine() is not None
 
 
 def test_without_the_engine_the_gradient_is_the_same() -> None:

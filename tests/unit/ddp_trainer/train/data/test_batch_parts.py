@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 import torch
 
-from ddp_trainer.train.data.micro_batches import micro_batches
+from ddp_trainer.train.data.batch_parts import micro_batches
 from ddp_trainer.train.utils.errors import BadTask
 
 
@@ -20,7 +20,6 @@ def test_micro_batches_are_pieces_of_the_batch_in_order() -> None:
     assert [piece["b"][1] for piece in pieces] == [("p", "q"), ("r", "s"), ("t",)]
     assert [piece["c"].x.shape[0] for piece in pieces] == [2, 2, 1]
     assert list(micro_batches(batch, 5, 5)) == [batch]
-    assert list(micro_batches(batch, 5, None)) == [batch]
 
 
 @pytest.mark.parametrize("batch", [torch.ones(3), (torch.ones(5), 7), {"a": torch.ones(4)}])
