@@ -74,7 +74,7 @@ bench: $(READY) ## Run a measurement: make bench BENCH=recovery
 gpu-report: $(READY) ## Put the report of bench gpu into docs/status.md: make gpu-report REPORT=build/gpu/report.json
 	@$(BIN)/python -m bench.gpu_checks.report $(REPORT)
 
-docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, manifests/examples, and what charts/ddp-job takes from the plugin
+docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, manifests/examples and tables of charts
 	@$(BIN)/python -m ddp_trainer.metrics.docgen docs/metrics.md
 	@$(BIN)/python -m ddp_trainer.train.config.reference > docs/trainer-options.md
 	@$(BIN)/python -m ddp_trainer.common.lint.reference docs/lint.md
@@ -84,7 +84,6 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m kubectl_ddp.rbac.roles > charts/ddp-platform/files/roles.yaml
 	@$(BIN)/python -m kubectl_ddp.rbac.role_reference > docs/rbac.md
 	@$(BIN)/python -m tools.examples manifests/examples
-	@$(BIN)/python -m kubectl_ddp.chart charts/ddp-job
 	@$(BIN)/python -m tools.dashboards charts/ddp-platform/files/dashboards
 	@$(BIN)/python -m tools.chart_readme $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
 

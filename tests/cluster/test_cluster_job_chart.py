@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
@@ -25,6 +26,10 @@ SMALL: dict[str, Any] = {
     "memory": "1Gi",
     "shm": "128Mi",
 }
+
+
+OPEN: dict[str, Any] = {"networkPolicy": {"metricsFrom": []}}
+"""Everyone may read the metrics."""
 
 
 def helm_in(space: Namespace, helm: Helm, verb: str, release: str, values: Mapping[str, Any] | None = None) -> Done:
@@ -78,7 +83,7 @@ def stays_as_it_is(space: Namespace, helm: Helm, name: str, values: dict[str, An
     """What may be changed is, and the rest is refused with the way out."""
     secret = secrets_of(space, name)
     helm_in(space, helm, "upgrade", name, values).ok()
-    helm_in(space, helm, "upgrade", name, values | {"metricsFrom": ["*"]}).ok()
+    helm_in(space, helm, "upgrade", name, values | OPEN).ok()
     assert secrets_of(space, name) == secret
     policy = space.path("networking.k8s.io/v1", "networkpolicies", name)
     assert "from" not in space.api.get(policy)["spec"]["ingress"][1]
@@ -99,25 +104,37 @@ def stays_as_it_is(space: Namespace, helm: Helm, name: str, values: dict[str, An
 
 @pytest.mark.timeout(300)
 def test_an_upgrade_leaves_a_suspended_run_suspended_and_a_scaled_one_scaled(space: Namespace, each_helm: Helm) -> None:
-    shared = {"summary": "Nowhere.", "settings": {"nodeSelector.place": {"value": "nowhere", "reason": "a test"}}}
-    presets = {"metadata": {"name": "ddp-presets"}, "data": {"nowhere": json.dumps(shared)}}
-    space.api.create(space.path("v1", "configmaps"), presets)
-    values = SMALL | {"image": space.image, "engine": "job", "nnodes": "1:3", "preset": "nowhere"}
-    assert "There are cpu-gloo, gpu-nccl, none, nowhere." in " ".join(
-        helm_in(space, each_helm, "install", "kept", values | {"preset": "elsewhere"}).err.split()
-    )
+    nowhere = {"nodeSelector": {"place": "nowhere"}}
+    values = SMALL | {"image": space.image, "engine": "job", "nnodes": "1:3"} | nowhere
     helm_in(space, each_helm, "install", "kept", values).ok()
     path = space.path("batch/v1", "jobs", "kept")
-    assert space.api.get(path)["spec"]["template"]["spec"]["nodeSelector"] == {"place": "nowhere"}
+    assert space.api.get(path)["spec"]["template"]["spec"]["nodeSelector"] == nowhere["nodeSelector"]
     space.ddp("scale", "kept", "--nnodes", "2", "--no-wait").ok()
     space.ddp("suspend", "kept").ok()
     before = space.api.get(path)["spec"]
     assert (before["parallelism"], before["suspend"]) == (2, True)
-    helm_in(space, each_helm, "upgrade", "kept", values | {"metricsFrom": ["*"]}).ok()
+    helm_in(space, each_helm, "upgrade", "kept", values | OPEN).ok()
     assert space.api.get(path)["spec"] == before
     assert f"'helm uninstall kept -n {space.name}'" in space.ddp("delete", "kept").ok().err
     until("the run gone", lambda: "jobs/kept" not in space.left())
     gone = " ".join(helm_in(space, each_helm, "upgrade", "kept", values).err.split())
     assert "The run 'kept' of this release is gone" in gone
     helm_in(space, each_helm, "uninstall", "kept").ok()
+    until("nothing left", lambda: not space.left())
+
+
+@pytest.mark.timeout(300)
+def test_values_that_the_plugin_writes_train_and_another_volume_is_refused(space: Namespace, each_helm: Helm) -> None:
+    words = ("render", "--module", "ddp_trainer", "--name", "written", "--engine", "job", "--image", space.image)
+    size = ("--nnodes", "1:2", "--cpu", "500m", "--memory", "1Gi", "--mount", "emptydir=64Mi:/cache")
+    program = ("--", "train", "--task", "digits", "--epochs", "2", "--global-batch", "64", "--seed", "0")
+    values = yaml.safe_load(space.ddp(*words, *size, "-o", "helm-values", *program).ok().out)
+    assert (values["nnodes"], values["volumes"][0]["emptyDir"]) == ("1:2", {"sizeLimit": "64Mi"})
+    helm_in(space, each_helm, "install", "written", values).ok()
+    assert space.ddp("wait", "written", "--for=complete", "--timeout", "4m").code == 0
+    helm_in(space, each_helm, "upgrade", "written", values).ok()
+    other = values | {"volumes": [{"name": "mount-0", "emptyDir": {"sizeLimit": "32Mi"}}]}
+    said = " ".join(helm_in(space, each_helm, "upgrade", "written", other).err.split())
+    assert "stays as long as a run is there: values of its pods, or the chart" in said
+    helm_in(space, each_helm, "uninstall", "written").ok()
     until("nothing left", lambda: not space.left())

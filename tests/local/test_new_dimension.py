@@ -93,7 +93,6 @@ def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> 
         packages,
         """
         import json
-        from kubectl_ddp.chart.constants import constants
         from kubectl_ddp.errors import UsageError
         from kubectl_ddp.plan.choice import layouts
         from kubectl_ddp.plan.traffic import PLANNED
@@ -110,7 +109,6 @@ def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> 
             refused = error.message
         print(json.dumps({
             "flag": FIELDS["parallel"].metavar,
-            "chart": constants()["layout"]["dimensions"],
             "layout": str(layout_of(job)),
             "refused": refused,
             "planned": sorted({str(each) for each in layouts(2, PLANNED)}),
@@ -119,7 +117,6 @@ def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> 
     )
     assert found == {
         "flag": "replicate=N,shard=N,tp=N,mirror=N,pp=N",
-        "chart": ["replicate", "shard", "tp", "mirror", "pp"],
         "layout": "replicate=2,mirror=2",
         "refused": "parallel 'replicate=1:2,mirror=2' has no layout of 6 ranks, which 2 nodes of 3 processes make.",
         "planned": ["pp=2", "replicate=2", "shard=2", "tp=2"],

@@ -1,68 +1,66 @@
-"""``charts/ddp-job`` as a whole: what it is made of, and that both Helms take it alike."""
+"""``charts/ddp-job`` by itself: what plain values make, what the schema refuses, and that both Helms take it alike."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from kubectl_ddp.chart.__main__ import generated, main
-from kubectl_ddp.chart.fabrics import pattern
-from kubectl_ddp.spec.fields import FIELDS
+from ddp_trainer.common.constants import SECRET_KEY, Annotation
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from kubectl_ddp.version import version
-from tests.support.helm import CHARTS, Helm
-from tests.support.rendered import without_secret, worker_template
+from tests.support.helm import CHARTS, KUBERNETES, Helm, Object
+from tests.support.rendered import store_job, templates, without_secret, worker_template
 from tools import chart_readme
 
 CHART = CHARTS / "ddp-job"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
-KUBERNETES = "1.34.0"
+PLAIN: dict[str, Any] = {"module": "vision.train", "image": "registry.example.com/vision:1"}
+ENGINES = {
+    "pytorchjob": "kubeflow.org/v1/PyTorchJob",
+    "trainjob": "trainer.kubeflow.org/v1alpha1/TrainJob",
+    "jobset": "jobset.x-k8s.io/v1alpha2/JobSet",
+}
+"""Engines in the order of preference, with what a cluster that has them serves."""
+ANY_CLUSTER = "v1/Pod"
+"""A kind that only a cluster that was asked is known to serve."""
+MONITORS = "monitoring.coreos.com/v1/PodMonitor"
 
 
-@pytest.mark.parametrize("path", generated())
-def test_what_is_taken_from_the_plugin_is_fresh(path: str) -> None:
-    assert (CHART / path).read_text(encoding="utf-8") == generated()[path], "run `make docs`"
+def rendered(helm: Helm, serves: tuple[str, ...] = (), **values: Any) -> list[Object]:
+    objects = helm.template(CHART, PLAIN | values, release="run", kubernetes=KUBERNETES, serves=serves)
+    return [item for each in objects for item in (each["items"] if each["kind"] == "List" else [each])]
 
 
-def test_writing_it_again_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 0
-    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(generated())
-    assert main(["/nowhere"]) == 2
-    assert "usage: " in capsys.readouterr().err
+def document(objects: list[Object]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SPEC])
+    return found
 
 
 def test_the_readme_has_the_table_of_values() -> None:
     assert (CHART / "README.md").read_text(encoding="utf-8") == chart_readme.updated(CHART), "run `make docs`"
 
 
-def test_every_key_of_a_job_file_is_a_value() -> None:
+def test_the_schema_knows_the_values_and_no_other() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    assert set(FIELDS) <= set(values)
-
-
-@pytest.mark.parametrize("shell", ["p5*.48xlarge", "BM.GPU.[HB][123]00.8", "*roce*", "a4x-maxgpu-4g*"])
-def test_patterns_of_machines_mean_the_same(shell: str) -> None:
-    import fnmatch
-    import re
-
-    words = (
-        "p5.48xlarge",
-        "p5en.48xlarge",
-        "p5en-48xlarge",
-        "BM.GPU.H200.8",
-        "BM.GPU.A100.8",
-        "rdma/roce_gdr",
-        "a4x-maxgpu-4g-metal",
-    )
-    for word in words:
-        assert bool(re.search(pattern(shell), word)) is fnmatch.fnmatchcase(word, shell)
+    assert {*schema["properties"]} == {*values, "global"}
+    for key, value in values.items():
+        if inner := schema["properties"][key].get("properties"):
+            assert {*value} <= {*inner}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_lint_finds_nothing(each_helm: Helm, scenario: Path) -> None:
-    done = each_helm.run("lint", "--strict", str(CHART), "--values", str(scenario), "--kube-version", KUBERNETES)
+    words = ["lint", "--strict", str(CHART), "--values", str(scenario), "--kube-version", KUBERNETES]
+    done = each_helm.run(*words)
+    if "trainingruntime.yaml" in done.out:  # it is in a List, which has no name, and lint wants one of each object
+        assert done.out.count("WARNING") == 1
+        done = each_helm.run(*words, "--set", "engine=jobset")
     assert done.code == 0, done.out + done.err
     assert "WARNING" not in done.out
 
@@ -87,44 +85,98 @@ def test_the_chart_is_of_this_release() -> None:
     assert f"ddp-trainer:{version()}" in about["annotations"]["artifacthub.io/images"]
 
 
-def notes(helm: Helm, **values: Any) -> str:
-    """What is said at an installation."""
-    if helm.major < 4:
-        pytest.skip("Helm 3 makes notes with a cluster only; the tests on a cluster look at them.")
-    sound = {"module": "vision.train", "image": "registry.example.com/vision:1"}
-    return helm.notes(CHART, sound | values, release="run", namespace="team-a")
+@pytest.mark.parametrize("engine", [*ENGINES, "job"])
+def test_plain_values_make_a_job_that_the_plugin_reads(each_helm: Helm, engine: str) -> None:
+    values = {"nnodes": "2:4", "gpus": 8, "cpu": 88, "memory": "900Gi", "env": {"SEED": 1000000}, "args": [12345678]}
+    objects = rendered(each_helm, engine=engine, **values)
+    spec = spec_from_dict(document(objects))
+    assert spec_to_dict(spec) | {"fabric": "none"} == document(objects)
+    assert (spec.nproc, str(spec.nnodes), spec.gpus, str(spec.engine)) == (8, "2:4", 8, engine)
+    [container] = worker_template(objects)["spec"]["containers"]
+    assert container["args"][-3:] == ["-m", "vision.train", "12345678"]
+    assert {"--nnodes=2:4", "--nproc-per-node=8"} <= {*container["args"]}
+    assert {"name": "SEED", "value": "1000000"} in container["env"]
+    resources = {"cpu": "88", "memory": "900Gi", "nvidia.com/gpu": "8"}
+    assert container["resources"] == {"requests": resources, "limits": resources}
 
 
-def test_the_notes_name_the_next_command(helm: Helm) -> None:
-    said = notes(helm, nnodes="2:4", engine="job", queue="team")
-    assert "The run run is a Job of 2:4 nodes with 1 process each" in said
-    assert "kubectl ddp status run -n team-a" in said
-    assert "helm uninstall run -n team-a" in said
-    assert "It waits in the queue team until Kueue lets it go: kubectl ddp why run -n team-a" in said
+def test_a_script_and_a_command_run_as_plain_values(each_helm: Helm) -> None:
+    nothing: dict[str, Any] = {"module": ""}
+    objects = rendered(each_helm, **nothing, script="src/train.py", scriptText="print()\n", args=["--epochs", "3"])
+    [code] = [item for item in objects if item["kind"] == "ConfigMap"]
+    assert code["data"] == {"train.py": "print()\n"}
+    assert worker_template(objects)["spec"]["containers"][0]["args"][-3:] == [
+        "/var/run/ddp-code/train.py",
+        "--epochs",
+        "3",
+    ]
+    objects = rendered(each_helm, **nothing, command=["python", "train.py"])
+    assert worker_template(objects)["spec"]["containers"][0]["args"][-3:] == ["--no-python", "python", "train.py"]
 
 
-def test_the_notes_warn_of_nothing_where_nothing_is_weak(helm: Helm) -> None:
-    assert "Note:" not in notes(helm, checkpointClaim="vision", apiServers=["10.0.0.1"])
+@pytest.mark.parametrize("number", range(len(ENGINES) + 1))
+def test_auto_is_the_first_engine_that_the_cluster_serves(helm: Helm, number: int) -> None:
+    engine = [*ENGINES, "job"][number]
+    serves = (ANY_CLUSTER, *[*ENGINES.values()][number:])
+    objects = rendered(helm, serves)
+    assert job_kinds.root_of(objects)["kind"].lower() == document(objects)["engine"] == engine
+
+
+def test_auto_is_a_pytorchjob_if_no_cluster_is_asked(helm: Helm) -> None:
+    objects = rendered(helm)
+    assert (job_kinds.root_of(objects)["kind"], document(objects)["engine"]) == ("PyTorchJob", "auto")
 
 
 @pytest.mark.parametrize(
-    ("values", "warning"),
+    ("wanted", "serves", "has_one"),
     [
-        ({"gpus": 4, "nproc": 1}, "3 GPUs of each node will stand idle"),
-        ({"image": "vision:latest"}, "The image 'vision:latest' may be another one on each node"),
-        ({"image": "registry.example.com:5000/vision"}, "may be another one on each node"),
-        ({"mig": "1g.10gb", "nnodes": 2}, "may share one GPU"),
-        ({"metricsFrom": ["*"]}, 'Everybody who reaches the pods may read their metrics (metricsFrom: ["*"]).'),
-        ({}, "Without a checkpointClaim each node keeps its own copy"),
-        ({}, "apiServers is empty"),
-        (
-            {"gpus": 8, "nnodes": 2, "fabric": "gcp-tcpx"},
-            "gcp-tcpx: The cluster must add the container tcpx-daemon",
-        ),
+        ("auto", (), True),
+        ("auto", (ANY_CLUSTER,), False),
+        ("auto", (ANY_CLUSTER, MONITORS), True),
+        ("always", (ANY_CLUSTER,), True),
+        ("never", (ANY_CLUSTER, MONITORS), False),
     ],
 )
-def test_the_notes_warn_of_what_is_weaker_than_it_need_be(helm: Helm, values: dict[str, Any], warning: str) -> None:
-    assert warning in notes(helm, **values)
+def test_a_pod_monitor_is_made_where_one_is_read(
+    helm: Helm, wanted: str, serves: tuple[str, ...], *, has_one: bool
+) -> None:
+    kinds = [item["kind"] for item in rendered(helm, serves, podMonitor=wanted)]
+    assert ("PodMonitor" in kinds) is has_one
+
+
+def test_values_that_no_job_file_has_take_effect(helm: Helm) -> None:
+    objects = rendered(helm, engine="job", serviceAccountName="trainer", runSecret="mine", runId="My_Run.1")
+    assert [item for item in objects if item["kind"] == "Secret"] == []
+    for template in templates(objects):
+        assert template["spec"]["serviceAccountName"] == "trainer"
+        assert template["spec"]["automountServiceAccountToken"] is False
+        [volume] = [each for each in template["spec"]["volumes"] if each["name"] == SECRET_KEY]
+        assert volume["secret"]["secretName"] == "mine"
+        assert template["metadata"]["labels"]["ddp.dev/run-id"] == "My_Run.1"
+    assert store_job(objects)["metadata"]["name"] == "run-store"
+    assert "NetworkPolicy" in [item["kind"] for item in objects]
+    without = rendered(helm, networkPolicy={"enabled": False})
+    assert "NetworkPolicy" not in [item["kind"] for item in without]
+
+
+def notes(helm: Helm, **values: Any) -> str:
+    """What is printed at an installation."""
+    if helm.major < 4:
+        pytest.skip("Helm 3 makes notes with a cluster only; the tests on a cluster look at them.")
+    return helm.notes(CHART, PLAIN | values, release="run", namespace="team-a")
+
+
+def test_the_notes_name_the_next_command(helm: Helm) -> None:
+    said = notes(helm, nnodes="2:4", engine="job", kueue={"queue": "team"})
+    assert "The run run is a Job of 2:4 nodes with 1 process each" in said
+    assert "kubectl ddp status run -n team-a" in said
+    assert "helm uninstall run -n team-a" in said
+    assert "It waits in the queue team until Kueue admits it: kubectl ddp why run -n team-a" in said
+    assert "Without checkpointClaim" in said
+    assert "networkPolicy.apiServers is empty" in said
+    safe = notes(helm, checkpointClaim="vision", networkPolicy={"apiServers": ["10.0.0.1/32"]})
+    assert "Without checkpointClaim" not in safe
+    assert "apiServers" not in safe
 
 
 def test_a_value_of_the_command_line_means_what_it_does_in_a_file(each_helm: Helm) -> None:
@@ -132,12 +184,55 @@ def test_a_value_of_the_command_line_means_what_it_does_in_a_file(each_helm: Hel
     words = ["module=vision.train", "gpus=8", "memory=32Gi", "env.SEED=1000000", "args={12345678}"]
     how: dict[str, Any] = {"release": "run", "kubernetes": KUBERNETES}
     set_by_words = each_helm.template(CHART, words=[each for word in words for each in ("--set", word)], **how)
-    assert without_secret(set_by_words) == without_secret(each_helm.template(CHART, said, **how))
+    in_file = without_secret(each_helm.template(CHART, said, **how))
+    job_kinds.root_of(in_file)["metadata"]["annotations"].pop("ddp.dev/rendered")
+    job_kinds.root_of(set_by_words)["metadata"]["annotations"].pop("ddp.dev/rendered")
+    assert without_secret(set_by_words) == in_file
 
 
 def test_letters_that_yaml_refuses_come_through(helm: Helm) -> None:
     words = ["\x7f", "\x85", "\x9f", "\ufeff", "\u2028", "\x00\x1f"[1:]]
-    said = {"module": "vision.train", "args": words, "engine": "job"}
-    objects = helm.template(CHART, said, release="run", kubernetes=KUBERNETES)
-    [container] = worker_template(objects)["spec"]["containers"]
+    [container] = worker_template(rendered(helm, args=words, engine="job"))["spec"]["containers"]
     assert container["args"][-len(words) :] == words
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"nodes": 2}, "nodes"),
+        ({"networkPolicy": {"ingress": []}}, "ingress"),
+        ({"kueue": {"name": "q"}}, "name"),
+        ({"gpus": "8"}, "gpus"),
+        ({"gpus": 65}, "64"),
+        ({"nproc": 0}, "1"),
+        ({"nnodes": 0}, "1"),
+        ({"nnodes": "many"}, "nnodes"),
+        ({"memory": "16"}, "memory"),
+        ({"memory": 16}, "string"),
+        ({"cpu": "many"}, "cpu"),
+        ({"engine": "slurm"}, "pytorchjob"),
+        ({"networkPolicy": {"egress": "shut"}}, "closed"),
+        ({"networkPolicy": {"apiServers": ["10.0.0.1"]}}, "apiServers"),
+        ({"env": {"A": 1.5}}, "string"),
+        ({"env": ["A=1"]}, "object"),
+        ({"args": [True]}, "string"),
+        ({"secretEnv": {"TOKEN": "hub:token"}}, "object"),
+        ({"podMonitor": True}, "never"),
+        ({"maxRestarts": -1}, "0"),
+        ({"name": "Big_Run"}, "name"),
+        ({"runId": "a b"}, "runId"),
+        ({"script": "train.py", "module": ""}, "scriptText"),
+        ({"code": "src"}, "codeArchive"),
+        ({"scriptText": "print()"}, "scriptText"),
+        ({"command": ["python"]}, "command"),
+    ],
+)
+def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict[str, Any], words: str) -> None:
+    said = each_helm.error_response(CHART, PLAIN | values, release="run", kubernetes=KUBERNETES)
+    assert "don't meet the specifications of the schema" in said
+    assert words in said
+
+
+def test_a_run_of_nothing_is_refused(each_helm: Helm) -> None:
+    said = each_helm.error_response(CHART, {}, release="run", kubernetes=KUBERNETES)
+    assert "Nothing says what to run: set script, module or command." in said

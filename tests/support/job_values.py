@@ -1,4 +1,4 @@
-"""Values of the chart ddp-job, drawn at random and mostly sound: every key, in every way of writing it."""
+"""Job files, drawn at random and mostly sound: every key, in every way of writing it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.spec.fields import FIELDS
-from tests.support.namespace_presets import SOUND, UNREADABLE
 
 Values = dict[str, Any]
 
-ENGINES: Final = {
-    "pytorchjob": "kubeflow.org/v1/PyTorchJob",
-    "trainjob": "trainer.kubeflow.org/v1alpha1/TrainJob",
-    "jobset": "jobset.x-k8s.io/v1alpha2/JobSet",
-}
-GANGS: Final = {
-    "volcano": "scheduling.volcano.sh/v1beta1/PodGroup",
-    "kai": "scheduling.run.ai/v2alpha2/PodGroup",
-    "scheduler-plugins": "scheduling.x-k8s.io/v1alpha1/PodGroup",
-}
-KUEUE: Final = "kueue.x-k8s.io/v1beta2"
-DEVICES_OF_DRIVERS: Final = ("resource.nvidia.com/v1beta1/ComputeDomain", "resource.k8s.io/v1/ResourceClaimTemplate")
-MONITORS: Final = "monitoring.coreos.com/v1/PodMonitor"
-ANY_CLUSTER: Final = "v1/Pod"
-"""A kind that only a cluster that was asked is known to serve."""
 WORDS: Final = (
     "train",
     "--epochs",
@@ -118,24 +103,25 @@ IMAGES: Final = (
     "train:latest",
 )
 LABEL_KEYS: Final = ("example.com/pool", "topology.kubernetes.io/zone", "kubernetes.io/arch", "disk")
-SCRIPT: Final = 'import torch\n\nprint("Grüße, <rank> & $(HOME) {{ .Values }}")\n'
+SCRIPTS: Final = (
+    'import torch\n\nprint("Grüße, <rank> & $(HOME) {{ .Values }}")\n',
+    "  print('indented')  \n\tprint('tab')\r\n",
+    "print('🙂')\n\n\n",
+    "print()",
+)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One release: its values, and what Helm is told beside them."""
+    """One job, and what it is rendered with."""
 
     number: int
     values: Values
+    """Keys of the job file."""
+    code: Code | None
     release: str
     namespace: str
-    serves: tuple[str, ...] = ()
-    """Kinds of the cluster; none when no cluster is asked."""
-    kubernetes: tuple[int, int] = (1, 34)
-
-    @property
-    def is_of_cluster(self) -> bool:
-        return ANY_CLUSTER in self.serves
+    api_servers: tuple[str, ...]
 
 
 @dataclass
@@ -144,6 +130,7 @@ class Draw:
 
     random: Random
     values: Values = field(default_factory=dict)
+    code: Code | None = None
 
     def chance(self, likelihood: float) -> bool:
         return self.random.random() < likelihood
@@ -171,19 +158,15 @@ def scenario(seed: int, number: int) -> Scenario:
         _placement,
         _volumes,
         _network,
-        _charts_own,
         _layout,
     ):
         part(draw)
     release = draw.one(["digits", "vision-7", "run", "a" * 30])
     namespace = draw.one(["default", "team-a"])
-    draw.some(0.3, "name", lambda: draw.one(["named", "n", "x" * 40]))
+    draw.values["name"] = draw.one([release, "named", "n", "x" * 40])
     draw.some(0.2, "namespace", lambda: namespace)
-    serves, kubernetes = _cluster(draw)
-    if serves:  # of a cluster alone it is known what a namespace shares
-        draw.some(0.3, "preset", lambda: draw.one([*SOUND, *SOUND, *SOUND, *SOUND, *UNREADABLE]))
-    draw.some(0.2, "runSecret", lambda: "my-secret")
-    return Scenario(number, draw.values, release, namespace, serves, kubernetes)
+    api_servers = tuple(draw.few(["10.0.0.1", "10.0.0.2", "fd00::1"], 2)) if draw.chance(0.3) else ()
+    return Scenario(number, draw.values, draw.code, release, namespace, api_servers)
 
 
 def _program(draw: Draw) -> None:
@@ -199,12 +182,12 @@ def _program(draw: Draw) -> None:
         values["command"] = "python  -u train.py --epochs 3 "
     elif kind in {"script", "code"}:
         values["script"] = draw.one(["train.py", "scripts/My_Train.v2.py", "./train.py"])
-        values["scriptText"] = SCRIPT
+        draw.code = Code(values["script"].rpartition("/")[2], draw.one(SCRIPTS))
     if kind in {"module", "codeModule"}:
         values["module"] = "vision.train"
     if kind.startswith("code"):
-        values |= {"code": "src", "codeArchive": base64.b64encode(b"an archive").decode()}
-        values.pop("scriptText", None)
+        values["code"] = "src"
+        draw.code = Code(ARCHIVE, base64.b64encode(b"an archive").decode())
     if kind != "trainer":
         draw.some(0.6, "args", lambda: draw.few(WORDS, 6))
 
@@ -319,30 +302,12 @@ def _network(draw: Draw) -> None:
     draw.some(0.4, "dns", lambda: draw.few(servers, 3))
 
 
-def _charts_own(draw: Draw) -> None:
-    draw.some(0.2, "runId", lambda: "0123456789ab")
-    draw.some(0.3, "apiServers", lambda: draw.few(["10.0.0.1", "10.0.0.2", "fd00::1"], 2))
-    draw.some(0.2, "podMonitor", lambda: draw.one(["auto", "always", "never"]))
-    if draw.chance(0.2):
-        draw.values |= {"apiVersion": "ddp.dev/v1", "kind": "Job"}
-
-
 def _layout(draw: Draw) -> None:
     layouts = (
         *("replicate=1:1000000", "shard=1:4096", " pp=1 , shard = 1:64,replicate=1:64", "tp=1:2,replicate=1:999"),
         *("replicate=1:64,shard=2", "shard=4", "replicate=1:3,shard=2:4,pp=1:2", "ddp=4", "tp=2:1"),
     )
     draw.some(0.3, "parallel", lambda: draw.one(layouts))
-
-
-def _cluster(draw: Draw) -> tuple[tuple[str, ...], tuple[int, int]]:
-    kubernetes = draw.one([(1, 30), (1, 31), (1, 34), (1, 36)])
-    if draw.chance(0.6):
-        return (), kubernetes
-    serves = [
-        kind for kind in (*ENGINES.values(), *GANGS.values(), *DEVICES_OF_DRIVERS, KUEUE, MONITORS) if draw.chance(0.7)
-    ]
-    return (ANY_CLUSTER, *serves), kubernetes
 
 
 MAPS: Final = frozenset(key for key, field in FIELDS.items() if field.is_map)

@@ -1,184 +1,268 @@
-{{/* The pod of one node: every engine uses this template, so a run means the same on each of them. */}}
+{{/* The pod template of one node. Every engine uses it, so a run means the same on each of them. */}}
 {{- define "ddp-job.pod" -}}
-{{- $isArchive := and .code .code.isArchive -}}
-{{- $labels := dict "sidecar.istio.io/inject" "false" -}}
-{{- $annotations := dict "cluster-autoscaler.kubernetes.io/safe-to-evict" "false" "karpenter.sh/do-not-disrupt" "true" -}}
+{{- $run := .Values._run -}}
+{{- $isArchive := eq $run.code "archive" -}}
+{{- $claims := concat (ternary (list "rdma") list (not (empty .Values.deviceRequests))) (ternary (list "channel") list (not (empty .Values.computeDomain))) -}}
 metadata:
-  # A proxy in front of the collectives' ports breaks them.
-  labels: {{ dict "job" . "role" .c.role.WORKER | include "ddp-job.podLabels" | fromJson | merge $labels .together.podLabels | toJson }}
-  annotations: {{ merge $annotations .together.podAnnotations .added.annotation (include "ddp-job.networks" . | fromJson) | toJson }}
+  labels:
+    {{- include "ddp-job.podLabels" (dict "root" . "role" "worker") | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
+    karpenter.sh/do-not-disrupt: "true"
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 spec:
-  {{- with .engine.restartPolicy }}
-  restartPolicy: {{ . }}
+  {{- if ne $run.engine "pytorchjob" }}
+  restartPolicy: Never
   {{- end }}
-  {{- if .engine.hasSubdomain }}
-  subdomain: {{ toJson .spec.name }}
+  {{- if eq $run.engine "job" }}
+  subdomain: {{ $run.name | quote }}
   {{- end }}
-  {{- with .spec.scheduler | default (get .c.gangs.schedulers .spec.gang) }}
-  schedulerName: {{ toJson . }}
+  {{- with .Values.schedulerName }}
+  schedulerName: {{ . | quote }}
+  {{- end }}
+  {{- with .Values.serviceAccountName }}
+  serviceAccountName: {{ . | quote }}
   {{- end }}
   automountServiceAccountToken: false
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ .spec.grace }}
-  {{- with .spec.priority }}
-  priorityClassName: {{ toJson . }}
+  terminationGracePeriodSeconds: {{ int64 .Values.terminationGracePeriodSeconds }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
-  {{- with include "ddp-job.nodeSelector" . | fromJson }}
-  nodeSelector: {{ toJson . }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with include "ddp-job.affinity" . | fromJson }}
-  affinity: {{ toJson . }}
+  {{- with include "ddp-job.affinity" . | fromYaml }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with include "ddp-job.spread" . | fromJsonArray }}
-  topologySpreadConstraints: {{ toJson . }}
+  {{- with include "ddp-job.spread" . | fromYamlArray }}
+  topologySpreadConstraints:
+    {{- toYaml . | nindent 4 }}
   {{- end }}
-  # A node that is gone is given up after 30 s; the default of 300 s is five minutes of every other GPU.
-  tolerations: {{ include "ddp-job.tolerations" (dict "job" . "seconds" 30 "onGpus" true) }}
-  securityContext: {{ toJson .c.podSecurity }}
-  {{- $claims := include "ddp-job.claims" . | fromJsonArray }}
-  {{- if $claims }}
+  tolerations:
+    # A node that is gone is given up after this time; with the default of 300 s every other GPU would wait for it.
+    - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 30}
+    - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 30}
+    {{- if .Values.gpus }}
+    - {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}
+    {{- end }}
+    {{- with .Values.tolerations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  securityContext: {{ include "ddp-job.podSecurityContext" . }}
+  {{- with $claims }}
   resourceClaims:
-  {{- range $claims }}
-    - {name: {{ toJson . }}, resourceClaimTemplateName: {{ printf "%s-%s" $.spec.name . | toJson }}}
-  {{- end }}
+    {{- range . }}
+    - {name: {{ . }}, resourceClaimTemplateName: {{ $run.name }}-{{ . }}}
+    {{- end }}
   {{- end }}
   {{- if $isArchive }}
   initContainers:
     # A ConfigMap holds files, not directories, and is read-only: scripts write beside themselves.
     - name: unpack-code
-      image: {{ toJson .spec.image }}
+      image: {{ $run.image | quote }}
       imagePullPolicy: IfNotPresent
-      command: {{ toJson .c.unpack }}
-      {{- $unpack := dict "cpu" .spec.cpu "memory" .spec.memory | toJson }}
-      # No more than what the program asks for afterwards, so it costs nothing.
-      resources: {requests: {{ $unpack }}, limits: {{ $unpack }}}
-      securityContext: {{ toJson .c.containerSecurity }}
+      command: [python, -m, tarfile, --extract, /var/run/ddp-code-archive/code.tar.gz, /var/run/ddp-code]
+      resources:
+        requests: &unpack {cpu: {{ include "ddp-job.text" .Values.cpu | quote }}, memory: {{ .Values.memory | quote }}}
+        limits: *unpack
+      securityContext: {{ include "ddp-job.containerSecurityContext" . }}
       terminationMessagePolicy: FallbackToLogsOnError
       volumeMounts:
-        - {name: code-archive, mountPath: {{ .c.path.CODE_ARCHIVE }}, readOnly: true}
-        - {name: code, mountPath: {{ .c.path.CODE }}}
+        - {name: code-archive, mountPath: /var/run/ddp-code-archive, readOnly: true}
+        - {name: code, mountPath: /var/run/ddp-code}
   {{- end }}
   containers:
-    - name: {{ .engine.container }}
-      image: {{ toJson .spec.image }}
+    - name: {{ ternary "node" "pytorch" (eq $run.engine "trainjob") }}
+      image: {{ $run.image | quote }}
       imagePullPolicy: IfNotPresent
-      command: {{ include "ddp-job.command" . }}
-      args: {{ include "ddp-job.arguments" . }}
+      command: {{ include "ddp-job.quoted" .Values.launcher }}
+      args:
+        - --nnodes={{ $run.minNodes }}:{{ $run.maxNodes }}
+        - --nproc-per-node={{ $run.nproc }}
+        - --rdzv-backend=ddp
+        - --rdzv-endpoint={{ $run.name }}-store:29400
+        - --rdzv-id={{ $run.runId }}
+        - --max-restarts={{ .Values.maxRestarts }}
+        - --tee=3
+        - "--log-line-prefix-template=[rank${rank}] "
+        {{- range include "ddp-job.program" . | fromJsonArray }}
+        - {{ include "ddp-job.literal" . | include "ddp-job.quoted" }}
+        {{- end }}
       {{- if $isArchive }}
-      workingDir: {{ .c.path.CODE }}
+      workingDir: /var/run/ddp-code
       {{- end }}
       env:
-      {{- range include "ddp-job.workerVariables" . | fromJsonArray }}
-        - {{ toJson . }}
-      {{- end }}
-      {{- with .spec.envFrom }}
+        {{- include "ddp-job.identityEnv" . | nindent 8 }}
+        - {name: DDP_RUN_DIR, value: /var/run/ddp}
+        - {name: DDP_CHECKPOINT_DIR, value: /checkpoints}
+        - {name: DDP_CHECKPOINT_SCOPE, value: {{ ternary "pod" "job" (empty .Values.checkpointClaim) }}}
+        - {name: DDP_METRICS_PORT, value: "9464"}
+        - {name: DDP_TERMINATION_LOG, value: /dev/termination-log}
+        - {name: DDP_GRACE_SECONDS, value: {{ int64 .Values.terminationGracePeriodSeconds | toString | quote }}}
+        # torch's own default kills or splits a job when it scales up or a pod is replaced.
+        - {name: TORCH_DISABLE_SHARE_RDZV_TCP_STORE, value: "1"}
+        {{- with .Values.parallel }}
+        - {name: DDP_PARALLEL, value: {{ quote . }}}
+        {{- end }}
+        {{- $users := include "ddp-job.usersEnv" . | fromJson }}
+        # A name stands once: server-side apply refuses a second.
+        - {{ get $users "HOME" | default (dict "name" "HOME" "value" "/tmp") | include "ddp-job.quoted" }}
+        {{- range concat (keys .Values.env | sortAlpha) (keys .Values.secretEnv | sortAlpha) }}
+        {{- if ne . "HOME" }}
+        - {{ get $users . | include "ddp-job.quoted" }}
+        {{- end }}
+        {{- end }}
+      {{- with .Values.envFrom }}
       envFrom:
-      {{- range . }}
-        - {{ dict (ternary "secretRef" "configMapRef" (eq .kind "secret")) (dict "name" .name) | toJson }}
-      {{- end }}
+        {{- toYaml . | nindent 8 }}
       {{- end }}
       ports:
-        - {name: {{ .c.portName.OPERATOR }}, containerPort: {{ .c.port.OPERATOR }}}
-        - {name: {{ .c.portName.METRICS }}, containerPort: {{ .c.port.METRICS }}}
-      # Equal, so that memory is never taken away and cores may be exclusive. The slowest rank sets the pace of all: what
-      # one pod could borrow from an idle neighbour would make no step shorter.
-      {{- $resources := include "ddp-job.resources" . }}
+        - {name: pytorchjob-port, containerPort: 23456}
+        - {name: metrics, containerPort: 9464}
+      # Equal, so that memory is never taken away and cores may be exclusive. The slowest rank sets the pace of all.
       resources:
-        requests: {{ $resources }}
-        limits: {{ $resources }}
-        {{- if $claims }}
+        requests: &resources
+          cpu: {{ include "ddp-job.text" .Values.cpu | quote }}
+          memory: {{ .Values.memory | quote }}
+          {{- if .Values.gpus }}
+          {{ .Values.gpuResource }}: {{ .Values.gpus | toString | quote }}
+          {{- end }}
+          {{- range $name, $amount := .Values.resources }}
+          {{ $name }}: {{ include "ddp-job.text" $amount | quote }}
+          {{- end }}
+        limits: *resources
+        {{- with $claims }}
         claims:
-        {{- range $claims }}
-          - {name: {{ toJson . }}}
+          {{- range . }}
+          - name: {{ . }}
+          {{- end }}
         {{- end }}
-        {{- end }}
-      securityContext: {{ toJson .c.containerSecurity }}
-      terminationMessagePath: {{ .c.path.TERMINATION_LOG }}
+      securityContext: {{ include "ddp-job.containerSecurityContext" . }}
+      terminationMessagePath: /dev/termination-log
       terminationMessagePolicy: FallbackToLogsOnError
       volumeMounts:
-        - {name: run, mountPath: {{ .c.path.RUN_DIR }}}
-        - {name: boards, mountPath: {{ .c.path.METRICS_DIR }}}
-        - {name: checkpoints, mountPath: {{ .c.path.CHECKPOINT_DIR }}}
-        - {name: shm, mountPath: {{ .c.path.SHARED_MEMORY }}}
-        - {name: scratch, mountPath: {{ .c.path.SCRATCH }}}
-        - {name: {{ .c.runSecret.key }}, mountPath: {{ .c.path.SECRET }}, readOnly: true}
-        {{- if .code }}
-        - {name: code, mountPath: {{ .c.path.CODE }}, readOnly: {{ not $isArchive }}}
+        - {name: run, mountPath: /var/run/ddp}
+        - {name: boards, mountPath: /var/run/ddp/metrics}
+        - {name: checkpoints, mountPath: /checkpoints}
+        - {name: shm, mountPath: /dev/shm}
+        - {name: scratch, mountPath: /tmp}
+        - {name: run-secret, mountPath: /var/run/ddp-secret, readOnly: true}
+        {{- if $run.code }}
+        - {name: code, mountPath: /var/run/ddp-code, readOnly: {{ not $isArchive }}}
         {{- end }}
-        {{- include "ddp-job.mounts" . | nindent 8 }}
+        {{- with .Values.volumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     - name: run
       emptyDir: {sizeLimit: 1Gi}
     - name: boards
       emptyDir: {medium: Memory, sizeLimit: 16Mi}
     - name: checkpoints
-      {{- if .spec.checkpointClaim }}
-      persistentVolumeClaim: {claimName: {{ toJson .spec.checkpointClaim }}}
+      {{- if .Values.checkpointClaim }}
+      persistentVolumeClaim: {claimName: {{ .Values.checkpointClaim | quote }}}
       {{- else }}
       emptyDir: {}
       {{- end }}
     - name: shm
-      emptyDir: {medium: Memory, sizeLimit: {{ toJson .spec.shm }}}
+      emptyDir: {medium: Memory, sizeLimit: {{ .Values.shm | quote }}}
     - name: scratch
       emptyDir: {}
-    - {{ include "ddp-job.secretVolume" . }}
-    {{- if .code }}
+    - name: run-secret
+      secret: {secretName: {{ $run.secret | quote }}, defaultMode: 256}
+    {{- if $run.code }}
     - name: {{ ternary "code-archive" "code" $isArchive }}
-      configMap: {name: {{ include "ddp-job.codeName" . }}}
+      configMap: {name: {{ printf "%s-code-%s" $run.name (trunc 10 $run.codeDigest) }}}
     {{- end }}
     {{- if $isArchive }}
     - name: code
       emptyDir: {}
     {{- end }}
-    {{- include "ddp-job.volumes" . | nindent 4 }}
+    {{- with .Values.volumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
-{{- define "ddp-job.networks" -}}
-{{- ternary (dict .c.networksAnnotation (join "," .spec.networks)) dict (gt (len .spec.networks) 0) | toJson -}}
+{{/* What the launcher starts, as JSON. */}}
+{{- define "ddp-job.program" -}}
+{{- $start := list -}}
+{{- if .Values.command -}}
+{{- $start = include "ddp-job.texts" .Values.command | fromJsonArray | concat (list "--no-python") -}}
+{{- else if .Values.module -}}
+{{- $start = list "-m" .Values.module -}}
+{{- else -}}
+{{- $script := required "Nothing says what to run: set script, module or command." .Values.script -}}
+{{- $start = ternary (clean $script) (base $script) (ne "" .Values.code) | printf "/var/run/ddp-code/%s" | list -}}
+{{- end -}}
+{{- include "ddp-job.texts" .Values.args | fromJsonArray | concat $start | mustToJson -}}
 {{- end -}}
 
-{{- define "ddp-job.resources" -}}
-{{- $spec := .spec -}}
-{{- $resources := dict "cpu" $spec.cpu "memory" $spec.memory -}}
-{{- if gt $spec.gpus 0 -}}
-{{- $_ := set $resources (ternary (printf "%s%s" .c.mig (default "" $spec.mig)) .c.gpu (hasKey $spec "mig")) (toString $spec.gpus) -}}
-{{- end -}}
-{{- with $spec.rdma -}}{{- $_ := set $resources .resource .count -}}{{- end -}}
-{{- range $name, $amount := .added.resource -}}{{- $_ := set $resources $name $amount -}}{{- end -}}
-{{- toJson $resources -}}
-{{- end -}}
-
-{{/* Names of the claims of devices. */}}
-{{- define "ddp-job.claims" -}}
-{{- concat (keys .added.claim | sortAlpha) (ternary (list .c.channel) list (gt (len .added.computeDomain) 0)) | toJson -}}
+{{/* What every pod of the run knows about itself. */}}
+{{- define "ddp-job.identityEnv" -}}
+- {name: DDP_JOB, value: {{ .Values._run.name | quote }}}
+- {name: DDP_RUN_ID, value: {{ .Values._run.runId | quote }}}
+- {name: DDP_SECRET_FILE, value: /var/run/ddp-secret/run-secret}
+- {name: DDP_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+- {name: DDP_POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: DDP_POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+- {name: DDP_NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
 {{- end -}}
 
-{{- define "ddp-job.mounts" -}}
-{{- range $number, $mount := .spec.mounts }}
-{{- $manner := ternary (dict "readOnly" true) dict (or $mount.readOnly (eq $mount.source "configmap")) }}
-- {{ dict "name" (printf "mount-%d" $number) "mountPath" $mount.path | merge $manner | toJson }}
+{{/* The variables of `env` and `secretEnv` by name, as JSON. */}}
+{{- define "ddp-job.usersEnv" -}}
+{{- $users := dict -}}
+{{- range $name, $value := .Values.env -}}
+{{- $_ := include "ddp-job.text" $value | include "ddp-job.literal" | dict "name" $name "value" | set $users $name -}}
+{{- end -}}
+{{- range $name, $entry := .Values.secretEnv -}}
+{{- $_ := dict "secretKeyRef" $entry | dict "name" $name "valueFrom" | set $users $name -}}
+{{- end -}}
+{{- mustToJson $users -}}
+{{- end -}}
+
+{{/* `affinity`, and beside it the pods of this run for `topology.pack`. Kubernetes places the first pod without any others. */}}
+{{- define "ddp-job.affinity" -}}
+{{- $required := list -}}
+{{- $preferred := list -}}
+{{- range .Values.topology.pack -}}
+{{- $term := dict "topologyKey" .topologyKey "labelSelector" (include "ddp-job.ownPods" $ | fromYaml) -}}
+{{- if .required -}}
+{{- $required = append $required $term -}}
+{{- else -}}
+{{- $preferred = dict "weight" 100 "podAffinityTerm" $term | append $preferred -}}
+{{- end -}}
+{{- end -}}
+{{- $pods := dict -}}
+{{- with $required -}}{{- $_ := set $pods "requiredDuringSchedulingIgnoredDuringExecution" . -}}{{- end -}}
+{{- with $preferred -}}{{- $_ := set $pods "preferredDuringSchedulingIgnoredDuringExecution" . -}}{{- end -}}
+{{- toYaml (merge (ternary (dict "podAffinity" $pods) dict (gt (len $pods) 0)) .Values.affinity) -}}
+{{- end -}}
+
+{{- define "ddp-job.spread" -}}
+{{- range .Values.topology.spread }}
+- maxSkew: 1
+  topologyKey: {{ .topologyKey | quote }}
+  whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" (.required | default false) }}
+  labelSelector: { {{- include "ddp-job.ownPods" $ -}} }
 {{- end }}
-{{- range $number, $files := .spec.secrets }}
-- {{ dict "name" (printf "secret-%d" $number) "mountPath" $files.path "readOnly" true | toJson }}
-{{- end }}
 {{- end -}}
 
-{{- define "ddp-job.volumes" -}}
-{{- range $number, $mount := .spec.mounts }}
-{{- $source := dict "configMap" (dict "name" $mount.name) }}
-{{- if eq $mount.source "pvc" }}
-{{- $manner := ternary (dict "readOnly" true) dict $mount.readOnly }}
-{{- $source = dict "persistentVolumeClaim" (merge $manner (dict "claimName" $mount.name)) }}
-{{- else if eq $mount.source "emptydir" }}
-{{- $source = dict "emptyDir" (dict "sizeLimit" $mount.name) }}
-{{- end }}
-- {{ merge $source (dict "name" (printf "mount-%d" $number)) | toJson }}
-{{- end }}
-{{- range $number, $files := .spec.secrets }}
-- {{ dict "name" (printf "secret-%d" $number) "secret" (dict "secretName" $files.secret "defaultMode" (int $.c.readableByGroup)) | toJson }}
-{{- end }}
+{{- define "ddp-job.ownPods" -}}
+matchLabels: { {{- include "ddp-job.selector" (dict "root" . "role" "worker") -}} , ddp.dev/run-id: {{ .Values._run.runId | quote }}}
 {{- end -}}
 
-{{- define "ddp-job.codeName" -}}
-{{- printf "%s-code-%s" .spec.name (trunc (int .c.codeHashLength) .code.digest) -}}
+{{- define "ddp-job.podSecurityContext" -}}
+{runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}}
+{{- end -}}
+
+{{- define "ddp-job.containerSecurityContext" -}}
+{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end -}}

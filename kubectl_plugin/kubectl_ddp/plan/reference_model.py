@@ -42,7 +42,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "batchSlices": "--batch-slices",
     "microBatch": "--micro-batch",
 }
-"""Flags to read, by the chart's key."""
+"""Flags to read, by the name of what they set."""
 WHOLE: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 

@@ -16,7 +16,7 @@ WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "
 """Words that some YAML reader parses as a boolean or null."""
 
 
-class _Dumper(yaml.SafeDumper):
+class ManifestDumper(yaml.SafeDumper):
     """Dumper that leaves a string unquoted only if every version of YAML reads it as a string.
 
     PyYAML follows YAML 1.1 strictly and writes ``1e3`` unquoted, which kubectl's parser reads as a number.
@@ -31,7 +31,8 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Represent a string, quoted unless it is a plain word."""
     bare = PLAIN.fullmatch(text) is not None and text.lower() not in WORDS
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
 
@@ -42,13 +43,13 @@ def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=is_numbers)
 
 
-_Dumper.add_representer(str, _string)
-_Dumper.add_representer(list, _list)
+ManifestDumper.add_representer(str, represent_text)
+ManifestDumper.add_representer(list, _list)
 
 
 def to_yaml(objects: Sequence[Object]) -> str:
     """Return YAML documents for ``kubectl apply -f -``."""
-    return "---\n".join(yaml.dump(item, Dumper=_Dumper, sort_keys=False, width=2**20) for item in objects)
+    return "---\n".join(yaml.dump(item, Dumper=ManifestDumper, sort_keys=False, width=2**20) for item in objects)
 
 
 def to_json(objects: Sequence[Object]) -> str:

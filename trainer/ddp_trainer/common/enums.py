@@ -1,7 +1,7 @@
-"""Options of the trainer that ``kubectl ddp`` and the chart check before a job is sent.
+"""Options of the trainer that ``kubectl ddp`` checks before a job is sent.
 
-:func:`unknown` reports flags that have another name now and values that an option does not have. The chart reads both
-as data. Standard library only.
+:func:`unknown` reports flags that have another name now and values that an option does not have. Standard library
+only.
 """
 
 from __future__ import annotations

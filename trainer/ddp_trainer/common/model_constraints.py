@@ -1,9 +1,8 @@
 """Constraints that a layout sets on a transformer and its steps, and the error messages for their violations.
 
-``kubectl ddp`` checks a job of the reference trainer before it sends the job. The chart repeats the checks in Helm's
-language, and the trainer checks jobs that were submitted by other means. All of them must report the same, so this
-module holds the rules: arithmetic, standard library only. Each ``of_*`` function yields the violations, none for a
-valid layout.
+``kubectl ddp`` checks a job of the reference trainer before it sends the job, and the trainer checks jobs that were
+submitted by other means. Both must report the same, so this module holds the rules: arithmetic, standard library only.
+Each ``of_*`` function yields the violations, none for a valid layout.
 """
 
 from __future__ import annotations

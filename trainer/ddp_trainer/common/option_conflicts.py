@@ -1,7 +1,7 @@
 """Options of the trainer that conflict with a layout, and the error messages for them.
 
 :func:`find_conflicts` is the entry point. Like :mod:`ddp_trainer.common.model_constraints`, it is used by the trainer,
-and by ``kubectl ddp`` before a job is sent. The chart reads the table as data. Standard library only.
+and by ``kubectl ddp`` before a job is sent. Standard library only.
 """
 
 from __future__ import annotations

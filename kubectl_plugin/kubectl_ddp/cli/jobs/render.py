@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.value_source import Origin
 
 
+HELM_VALUES: Final = "helm-values"
+
+
 @click.command(cls=ProgramCommand)
 @click.option("--explain", is_flag=True, help="Print each value of the job and where it came from, instead.")
 @job_options
-@shared_options("yaml", "json")
+@shared_options("yaml", "json", HELM_VALUES)
 def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     """Print the objects that submit would create; asks no cluster.
 
     The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job has the same one; a
     submission gets one of its own. The Secret in it is random each time: keep the output as you keep a password.
+
+    With -o helm-values it prints values of the chart ddp-job, for 'helm install NAME charts/ddp-job --values -'.
     """
     from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
@@ -36,7 +41,10 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
     prepared = prepare(options, request, shown=True)
     warn(prepared.resolved, options)
-    if not explain:
+    if options.output == HELM_VALUES and not explain:
+        click.echo(_helm_values(prepared), nl=False)
+        _warn_of_pods(prepared, options)
+    elif not explain:
         objects = prepared.objects(prepared.placeholder)
         _warn_of_pods(prepared, options)
         click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
@@ -51,6 +59,19 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
         click.echo(json.dumps(document, indent=2))
     else:
         click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in spec_notes(prepared.spec))]))
+
+
+def _helm_values(prepared: Prepared) -> str:
+    """Return the values of the chart. Raises UsageError with ``--local``, because a chart is for clusters."""
+    from kubectl_ddp.errors import UsageError  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.render import Site  # noqa: PLC0415
+    from kubectl_ddp.render.helm_values import helm_values, to_text  # noqa: PLC0415
+
+    if prepared.site is Site.LOCAL:
+        raise UsageError(
+            f"-o {HELM_VALUES} writes values for a cluster, and the job is local.", hint="Leave --local out."
+        )
+    return to_text(helm_values(prepared.spec, prepared.code, prepared.api_servers))
 
 
 def _warn_of_pods(prepared: Prepared, options: Options) -> None:

@@ -63,7 +63,7 @@ def test_commands_come_with_what_they_do() -> None:
         (["render", "--engine", ""], ["auto", "pytorchjob", "trainjob", "jobset", "job"]),
         (["submit", "--dry-run", ""], ["none", "client", "server"]),
         (["submit", "--dry-run=c"], ["--dry-run=client"]),
-        (["render", "-o", ""], ["yaml", "json"]),
+        (["render", "-o", ""], ["yaml", "json", "helm-values"]),
         (["render", "--preset", "gpu"], ["gpu-nccl"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["nonsense", ""], []),
