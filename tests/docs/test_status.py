@@ -52,7 +52,7 @@ def kind_of(shown: str) -> str:
 def exists(shown: str) -> bool:
     """Whether it is there, and of a test that it has one."""
     if shown.startswith("bench "):
-        return (ROOT / "bench" / f"{shown.removeprefix('bench ').replace('-', '_')}.py").is_file()
+        return (ROOT / "bench" / "measurements" / f"{shown.removeprefix('bench ').replace('-', '_')}.py").is_file()
     path = ROOT / shown
     return path.is_file() and re.search(r"def test_|\.TestCase$", path.read_text(), re.MULTILINE) is not None
 
