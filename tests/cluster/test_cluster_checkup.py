@@ -42,12 +42,12 @@ def test_a_bundle_holds_what_a_colleague_needs_and_no_secret(space: Namespace, t
 
 def test_a_doctor_finds_this_cluster_fit(space: Namespace) -> None:
     done = space.ddp("doctor", "-o", "json")
-    looks = {look["what"]: look for look in done.json["looks"]}
-    assert done.code == 0, [look for look in looks.values() if look["verdict"] == "fail"]
-    assert looks["API server"]["verdict"] == "ok"
-    assert "Pod Security restricted" in looks["namespace"]["found"]
-    assert looks["engine pytorchjob"]["verdict"] == "ok"
-    assert looks["rights: run"]["verdict"] == "ok"
+    found = {each["subject"]: each for each in done.json["findings"]}
+    assert done.code == 0, [each for each in found.values() if each["severity"] == "error"]
+    assert found["API server"]["severity"] == "ok"
+    assert "Pod Security restricted" in found["namespace"]["message"]
+    assert found["engine pytorchjob"]["severity"] == "ok"
+    assert found["rights: run"]["severity"] == "ok"
     assert done.json["roles"] == []
 
 
@@ -55,7 +55,7 @@ def test_a_doctor_lists_every_right_that_is_missing_and_the_role_it_asks_for_is_
     kubeconfig = str(space.kubeconfig_of_nobody())
     done = space.ddp("doctor", "--kubeconfig", kubeconfig)
     assert done.code == 4
-    assert "rights: run" in done.err
+    assert "ERROR    rights: run" in done.out
     assert "create, delete, get, list, patch and watch pytorchjobs.kubeflow.org" in done.out
     made = [each for each in yaml.safe_load_all(done.out[done.out.index("# What to ask for") :]) if each]
     group = "rbac.authorization.k8s.io/v1"

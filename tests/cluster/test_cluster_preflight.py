@@ -26,7 +26,7 @@ def submit(space: Namespace, *words: str, environ: dict[str, str] | None = None)
 def findings(space: Namespace, *words: str) -> list[tuple[str, str]]:
     told = space.ddp("preflight", "--name", "job", "--image", space.image, *words, *TINY, "-o", "json").json
     assert (told["apiVersion"], told["kind"], told["namespace"]) == ("cli.ddp/v1", "Preflight", space.name)
-    return [(each["status"], each["message"]) for each in told["findings"]]
+    return [(each["severity"], each["message"]) for each in told["findings"]]
 
 
 def unsettled(space: Namespace) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_gpu_job_that_can_never_fit_is_refused_before_anything_is_created(spac
     assert not space.left()
 
     warned = submit(space, *words, "--preflight=warn").ok()
-    assert "warning: The job can never fit" in warned.err
+    assert "warning: machines: The job can never fit" in warned.err
     again = submit(space, *words)
     assert (again.code, "was there already, unchanged" in again.err) == (0, True), "what is there is not refused"
     space.ddp("delete", "job").ok()
@@ -74,7 +74,7 @@ def test_all_that_a_job_lacks_is_said_at_once(space: Namespace) -> None:
         *("--priority", "no-such", "--queue", "no-such"),
     )
     told = findings(space, *words)
-    failed = [message for status, message in told if status == "fail"]
+    failed = [message for severity, message in told if severity == "error"]
     for sentence in (
         f"There is no PersistentVolumeClaim 'none' in namespace '{space.name}'.",
         "The Secret 'hub' has no entry token.",
@@ -96,7 +96,7 @@ def test_admission_of_the_pods_is_asked_before_there_is_a_job(space: Namespace) 
     space.api.create(space.path("v1", "limitranges"), {"metadata": {"name": "small"}, "spec": {"limits": limits}})
     space.api.create(space.path("v1", "resourcequotas"), {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})
     until("the quota", lambda: space.api.get(space.path("v1", "resourcequotas", "few")).get("status", {}).get("hard"))
-    failed = [message for status, message in findings(space, "--nnodes", "2") if status == "fail"]
+    failed = [message for severity, message in findings(space, "--nnodes", "2") if severity == "error"]
     assert any("Its pods would be refused: maximum memory usage per Container is 64Mi" in each for each in failed)
     assert any("The quota 'few' allows 2 pods, and 2 nodes with the store take 3 pods" in each for each in failed)
     assert submit(space, "--nnodes", "2").code == 4
@@ -126,7 +126,7 @@ def test_rights_that_are_missing_are_said_all_at_once_with_what_to_ask_for(space
         assert len([line for line in refused.err.splitlines() if line.startswith("error: ")]) == 1
     looked = space.ddp("preflight", "--kubeconfig", kubeconfig, "--image", "x:1", "--engine", "job", *TINY)
     assert looked.code == 5
-    assert "SKIP  machines" in looked.out
+    assert "UNKNOWN  machines" in looked.out
 
 
 def asked_for(refused: Result) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def test_a_name_that_is_taken_and_a_namespace_that_is_not_there_are_said_by_pref
     space.api.create(
         space.path("v1", "services"), {"metadata": {"name": "job-store"}, "spec": {"ports": [{"port": 1}]}}
     )
-    failed = [message for status, message in findings(space) if status == "fail"]
+    failed = [message for severity, message in findings(space) if severity == "error"]
     assert failed == [
         f"There is another Service 'job-store' in namespace '{space.name}' already; choose another --name."
     ]
@@ -173,7 +173,7 @@ def test_capacity_says_what_fits_and_such_a_job_would_fit(space: Namespace) -> N
     largest = told["largest"]
     words = ("--nnodes", str(largest["nodes"]), *(("--gpus", str(largest["gpus"])) if largest["gpus"] else ()))
     found = findings(space, *words)
-    assert any(status == "ok" and message.startswith("There is room for") for status, message in found), found
+    assert any(severity == "ok" and message.startswith("There is room for") for severity, message in found), found
     shown = space.ddp("capacity", *small).ok().out
     assert all(name in shown for name in has)
     assert "The largest job that fits now: " in shown

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from test_render_fabrics import ALL, ENGINES, RUN, job
 
-from ddp_trainer.common.lint.model import Severity
 from kubectl_ddp.lint.manifests import find_workloads, parse_manifest
 from kubectl_ddp.lint.registry import check
 from kubectl_ddp.render import render
 from kubectl_ddp.render.text import to_json, to_yaml
+from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.values.engine import Engine
 
 ONLY_THE_CLUSTER_KNOWS = {"K17", "K18", "K19", "K27"}
@@ -22,15 +22,15 @@ def test_nothing_is_doubtful_in_what_is_rendered(fabric: str, engine: Engine) ->
     made = find_workloads(render(job(fabric, engine), RUN))
     assert {each.kind for each in made} >= {"Job"}
     assert max(each.count for each in made) == 4
-    found = [placed for each in made for placed in check(each, with_variables=False)]
-    assert not [str(placed) for placed in found if placed.finding.severity is not Severity.INFO]
-    assert {placed.finding.rule for placed in found} <= ONLY_THE_CLUSTER_KNOWS
+    found = [finding for each in made for finding in check(each, with_variables=False)]
+    assert not [str(finding) for finding in found if finding.severity is not Severity.INFO]
+    assert {finding.rule for finding in found} <= ONLY_THE_CLUSTER_KNOWS
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_closed_job_lets_its_pods_reach_one_another(engine: Engine) -> None:
     made = find_workloads(render(job("tcp", engine, egress="closed"), RUN))
-    assert not [placed for each in made for placed in check(each) if placed.finding.rule == "K14"]
+    assert not [finding for each in made for finding in check(each) if finding.rule == "K14"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from kubectl_ddp.doctor.model import CheckResult, Verdict
 from kubectl_ddp.doctor.permissions import check_permissions as judge_rights
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
@@ -14,6 +13,7 @@ from kubectl_ddp.kube.controllers import KUEUE, OPERATORS, Operator
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.rbac.table import KINDS, Kind
+from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 
 OLDEST: Final = (1, 31)
 """Oldest version with all features of the Indexed Job that we use (success policy)."""
@@ -63,7 +63,7 @@ class ClusterFacts:
     """Rights that commands need and the user lacks."""
 
 
-def run_checks(facts: ClusterFacts) -> Iterator[CheckResult]:
+def run_checks(facts: ClusterFacts) -> Iterator[Finding]:
     """Yield the results of all checks of a cluster."""
     yield _version(facts)
     yield _namespace(facts)
@@ -75,84 +75,78 @@ def run_checks(facts: ClusterFacts) -> Iterator[CheckResult]:
     yield from judge_rights(facts.missing, facts.namespace)
 
 
-def _version(facts: ClusterFacts) -> CheckResult:
+def _version(facts: ClusterFacts) -> Finding:
     found = f"Kubernetes {facts.version} at {facts.server}, as {facts.user or 'somebody'}"
     major, _, minor = facts.version.removeprefix("v").partition(".")
     known = (int(major or 0), int("".join(filter(str.isdigit, minor.partition(".")[0])) or 0))
     if known < OLDEST:
-        return CheckResult("API server", Verdict.WARN, found, f"--engine job needs Kubernetes {OLDEST[0]}.{OLDEST[1]}.")
-    return CheckResult("API server", Verdict.OK, found)
+        return warning(found, f"--engine job needs Kubernetes {OLDEST[0]}.{OLDEST[1]}.", subject="API server")
+    return ok(found, subject="API server")
 
 
-def _namespace(facts: ClusterFacts) -> CheckResult:
+def _namespace(facts: ClusterFacts) -> Finding:
     if not facts.has_namespace:
-        return CheckResult("namespace", Verdict.FAIL, f"'{facts.namespace}' does not exist", "Choose another with -n.")
+        return error(f"'{facts.namespace}' does not exist", "Choose another with -n.", subject="namespace")
     if facts.labels is None:
-        return CheckResult(
-            "namespace", Verdict.OK, f"'{facts.namespace}'; its labels may not be read, any Pod Security will do"
-        )
+        return ok(f"'{facts.namespace}'; its labels may not be read, any Pod Security will do", subject="namespace")
     profile = facts.labels.get("pod-security.kubernetes.io/enforce", "")
     found = f"'{facts.namespace}', Pod Security {profile or 'not enforced'}; our pods pass restricted"
-    return CheckResult("namespace", Verdict.OK if profile in _PROFILES else Verdict.WARN, found)
+    return Finding(Severity.OK if profile in _PROFILES else Severity.WARNING, found, subject="namespace")
 
 
-def _check_engine_kinds(facts: ClusterFacts) -> Iterator[CheckResult]:
+def _check_engine_kinds(facts: ClusterFacts) -> Iterator[Finding]:
     for engine, root in job_kinds.ROOTS.items():
-        if engine not in facts.engines:
-            continue
-        who = OPERATORS[engine]
-        verdict, found, fix = _operator(facts, who) if who.selector else (Verdict.OK, f"{who.name} acts on it", "")
-        yield CheckResult(f"engine {engine}", verdict, f"{root.kind} is served; {found}", fix)
+        if engine in facts.engines:
+            yield _operator(facts, OPERATORS[engine], root.kind, f"engine {engine}")
     absent = [engine for engine in job_kinds.ROOTS if engine not in facts.engines]
     if absent:
-        yield CheckResult("other engines", Verdict.OK, f"{', '.join(absent)} not served; --engine auto takes another")
+        yield ok(f"{', '.join(absent)} not served; --engine auto takes another", subject="other engines")
 
 
-def _operator(facts: ClusterFacts, who: Operator) -> tuple[Verdict, str, str]:
+def _operator(facts: ClusterFacts, who: Operator, kind: str, subject: str) -> Finding:
+    name = f"{kind} is served; {who.name}"
+    if not who.selector:
+        return ok(f"{name} acts on it", subject=subject)
     pods = facts.operators.get(who.selector)
     if pods is None:
-        return Verdict.WARN, f"whether {who.name} runs may not be seen", ""
+        return warning(f"{name} may not be seen", subject=subject)
     if not pods:
-        return (
-            Verdict.FAIL,
-            f"{who.name} does not run",
-            f"Start it, or use another --engine; its pods have {who.selector}.",
-        )
-    ready = [pod for pod in pods if holds(pod, "Ready")]
-    if not ready:
-        place = f"-n {pods[0]['metadata']['namespace']} -l {who.selector}"
-        return Verdict.FAIL, f"{who.name} is not ready", f"'kubectl describe pods {place}' says why."
-    return Verdict.OK, f"{who.name} runs ({len(ready)} ready)", ""
+        fix = f"Start it, or use another --engine; its pods have {who.selector}."
+        return error(f"{name} does not run", fix, subject=subject)
+    if ready := [pod for pod in pods if holds(pod, "Ready")]:
+        return ok(f"{name} runs ({len(ready)} ready)", subject=subject)
+    place = f"-n {pods[0]['metadata']['namespace']} -l {who.selector}"
+    return error(f"{name} is not ready", f"'kubectl describe pods {place}' shows the reason.", subject=subject)
 
 
-def _queue(facts: ClusterFacts) -> CheckResult:
+def _queue(facts: ClusterFacts) -> Finding:
     if "kueue.x-k8s.io" not in facts.groups:
-        return CheckResult("queues", Verdict.OK, "Kueue is not served; --queue needs it, or Volcano or KAI")
-    verdict, found, fix = _operator(facts, KUEUE)
-    return CheckResult("queues", Verdict.WARN if verdict is Verdict.FAIL else verdict, f"Kueue is served; {found}", fix)
+        return ok("Kueue is not served; --queue needs it, or Volcano or KAI", subject="queues")
+    found = _operator(facts, KUEUE, "Kueue", "queues")
+    return replace(found, severity=Severity.WARNING) if found.severity is Severity.ERROR else found
 
 
-def _nodes(facts: ClusterFacts) -> CheckResult:
+def _nodes(facts: ClusterFacts) -> Finding:
     if facts.nodes is None:
-        return CheckResult("nodes", Verdict.WARN, "may not be listed", "preflight and why say less without.")
-    return CheckResult(
-        "nodes", Verdict.OK if facts.nodes else Verdict.FAIL, f"{facts.nodes} ready, nvidia.com/gpu: {facts.gpus}"
+        return warning("may not be listed", "preflight and why say less without.", subject="nodes")
+    return Finding(
+        Severity.OK if facts.nodes else Severity.ERROR,
+        f"{facts.nodes} ready, nvidia.com/gpu: {facts.gpus}",
+        subject="nodes",
     )
 
 
-def _network_policy(facts: ClusterFacts) -> CheckResult:
+def _network_policy(facts: ClusterFacts) -> Finding:
     fix = "Where none is enforced, pods of others reach the rendezvous port; see SECURITY.md."
     if facts.daemons is None:
-        return CheckResult("NetworkPolicy", Verdict.WARN, "who enforces it may not be seen", fix)
+        return warning("who enforces it may not be seen", fix, subject="NetworkPolicy")
     found = sorted({known for known in ENFORCERS for name in facts.daemons if known in name})
     if found:
-        return CheckResult("NetworkPolicy", Verdict.OK, f"enforced by {', '.join(found)}")
-    return CheckResult("NetworkPolicy", Verdict.WARN, "no known enforcer among the DaemonSets", fix)
+        return ok(f"enforced by {', '.join(found)}", subject="NetworkPolicy")
+    return warning("no known enforcer among the DaemonSets", fix, subject="NetworkPolicy")
 
 
-def _monitor(facts: ClusterFacts) -> CheckResult:
+def _monitor(facts: ClusterFacts) -> Finding:
     if "monitoring.coreos.com" in facts.groups:
-        return CheckResult("Prometheus", Verdict.OK, "PodMonitor is served, so jobs are scraped")
-    return CheckResult(
-        "Prometheus", Verdict.WARN, "PodMonitor is not served", "'top' works without; dashboards need it."
-    )
+        return ok("PodMonitor is served, so jobs are scraped", subject="Prometheus")
+    return warning("PodMonitor is not served", "'top' works without; dashboards need it.", subject="Prometheus")

@@ -1,11 +1,11 @@
-"""Data model of the lint: pods, workloads, rules and findings."""
+"""Data model of the lint: pods, workloads and rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ddp_trainer.common.lint.model import Finding, Found, RuleMetadata
+from ddp_trainer.common.lint.model import Found, RuleMetadata
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, string_mapping
 from kubectl_ddp.lint.container import Container
@@ -149,15 +149,3 @@ class PodRule(RuleMetadata):
     """A rule that checks pods."""
 
     when: Callable[[Pods, Workload], Iterable[Found]]
-
-
-@dataclass(frozen=True, slots=True)
-class PodFinding:
-    """A finding and the pods that it refers to."""
-
-    where: str
-    """Object and role, such as ``PyTorchJob/train Worker``; empty for a variable of a job that has no object yet."""
-    finding: Finding
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.finding}" if self.where else str(self.finding)

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.common.lint import registry as variables
-from ddp_trainer.common.lint.model import Facts, Severity
+from ddp_trainer.common.lint.model import Facts
+from ddp_trainer.common.lint.model import Finding as RuleFinding
 from ddp_trainer.common.lint.values import split_list
 from kubectl_ddp.lint import rules_devices, rules_launch, rules_memory, rules_network, rules_placement, rules_security
 from kubectl_ddp.lint.container import Container
-from kubectl_ddp.lint.model import PodFinding, PodRule, Pods, Workload
+from kubectl_ddp.lint.model import PodRule, Pods, Workload
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.util.finding import SEVERITIES, Finding, Severity
 from kubectl_ddp.values.quantity import BadValue, Cpu
 
 RULES: Final[Sequence[PodRule]] = sorted(
@@ -25,10 +28,8 @@ RULES: Final[Sequence[PodRule]] = sorted(
     key=lambda rule: rule.id,
 )
 
-_ORDER: Final = list(Severity)
 
-
-def check(workload: Workload, ignored: str = "", *, with_variables: bool = True) -> list[PodFinding]:
+def check(workload: Workload, ignored: str = "", *, with_variables: bool = True) -> list[Finding]:
     """Return the findings for the pods of one object, the most severe first.
 
     Args:
@@ -37,18 +38,35 @@ def check(workload: Workload, ignored: str = "", *, with_variables: bool = True)
         with_variables: True to check the variables of its containers as well.
     """
     found = [each for pods in workload.pods for each in _of_pods(pods, workload, ignored, with_variables)]
-    return sorted(dict.fromkeys(found), key=lambda placed: _ORDER.index(placed.finding.severity))
+    return sorted(dict.fromkeys(found), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _of_pods(pods: Pods, workload: Workload, ignored: str, with_variables: bool) -> Iterator[PodFinding]:
+def check_environment(spec: JobSpec, ignored: str = "", *, is_one_machine: bool = False) -> list[Finding]:
+    """Return the findings for the environment variables of a job, the most severe first."""
+    facts = Facts(
+        nodes=spec.nnodes.maximum,
+        nproc=spec.nproc,
+        gpus=spec.gpus,
+        cpus=spec.cpu.millis / 1000,
+        is_one_machine=is_one_machine,
+    )
+    return [_finding(each) for each in variables.check(spec.env, facts, ignored)]
+
+
+def _finding(found: RuleFinding, where: str = "") -> Finding:
+    severity, subject = Severity(found.severity), where or found.name
+    return Finding(severity, found.message, found.fix, (found.source,), subject, found.rule)
+
+
+def _of_pods(pods: Pods, workload: Workload, ignored: str, with_variables: bool) -> Iterator[Finding]:
     where = f"{workload.where} {pods.role}".rstrip()
     left_out = {word.upper() for word in split_list(ignored)}
     for rule in RULES:
         if not left_out & {rule.id, "ALL"}:
-            yield from (PodFinding(where, rule.finding(found)) for found in rule.when(pods, workload))
+            yield from (_finding(rule.finding(found), where) for found in rule.when(pods, workload))
     for container in pods.training_containers if with_variables else ():
         facts = _facts(container, pods, workload)
-        yield from (PodFinding(where, each) for each in variables.check(container.environment, facts, ignored))
+        yield from (_finding(each, where) for each in variables.check(container.environment, facts, ignored))
 
 
 def _facts(container: Container, pods: Pods, workload: Workload) -> Facts:

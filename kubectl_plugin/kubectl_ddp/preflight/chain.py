@@ -6,30 +6,34 @@ from collections.abc import Sequence
 from typing import Final
 
 from kubectl_ddp.preflight import gang, kueue, needs, quota, server, spec_checks
-from kubectl_ddp.preflight.model import Check, Facts, Finding, Subject
+from kubectl_ddp.preflight.model import Check, Facts, Subject
+from kubectl_ddp.util.finding import Finding
+
+RIGHTS: Final = "rights"
+"""Name of the check of rights, whose failures are reported as Forbidden."""
 
 OF_THE_JOB: Final[Sequence[Check]] = (
-    Check(spec_checks.MEANING, (), spec_checks.check_spec_warnings),
-    Check(spec_checks.ENVIRONMENT, (), spec_checks.check_environment),
+    Check("meaning", (), spec_checks.check_spec_warnings),
+    Check("environment", (), spec_checks.check_environment),
 )
 """Checks that need no cluster. ``submit`` and ``lint`` always run them."""
 
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
-    Check(server.RIGHTS, ("rights",), server.it_is_allowed),
-    Check(server.SERVER, ("refused",), server.server_takes_it),
-    Check(gang.MACHINES, ("nodes",), gang.fits_empty_cluster),
-    Check(gang.ROOM, ("nodes", "pods"), gang.fits_now),
-    Check(kueue.QUEUE, ("local_queues",), kueue.check_local_queue),
-    Check(kueue.QUEUE, ("queue_priority",), kueue.check_priority_class),
-    Check(kueue.ADMISSION, ("frameworks",), kueue.check_engine_integration),
-    Check(kueue.ADMISSION, ("local_queues", "cluster_queues"), kueue.check_queue_quota),
-    Check(kueue.QUEUE, ("local_queues", "pending"), kueue.check_pending_jobs),
-    Check(quota.QUOTA, ("quotas",), quota.check_resource_quota),
-    Check(needs.CLAIMS, ("claims",), needs.check_volume_claims),
-    Check(needs.ENTRIES, ("secrets",), needs.check_secrets),
-    Check(needs.ENTRIES, ("config_maps",), needs.check_config_maps),
-    Check(needs.PULL, ("account", "secrets"), needs.check_image_pull_secrets),
-    Check(needs.PRIORITY, ("priority",), needs.check_priority_class),
+    Check(RIGHTS, ("rights",), server.it_is_allowed),
+    Check("server", ("refused",), server.server_takes_it),
+    Check("machines", ("nodes",), gang.fits_empty_cluster),
+    Check("room", ("nodes", "pods"), gang.fits_now),
+    Check("queue", ("local_queues",), kueue.check_local_queue),
+    Check("queue", ("queue_priority",), kueue.check_priority_class),
+    Check("admission", ("frameworks",), kueue.check_engine_integration),
+    Check("admission", ("local_queues", "cluster_queues"), kueue.check_queue_quota),
+    Check("queue", ("local_queues", "pending"), kueue.check_pending_jobs),
+    Check("quota", ("quotas",), quota.check_resource_quota),
+    Check("volumes", ("claims",), needs.check_volume_claims),
+    Check("entries", ("secrets",), needs.check_secrets),
+    Check("entries", ("config_maps",), needs.check_config_maps),
+    Check("pull-secrets", ("account", "secrets"), needs.check_image_pull_secrets),
+    Check("priority", ("priority",), needs.check_priority_class),
 )
 
 

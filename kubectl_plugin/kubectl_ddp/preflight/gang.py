@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.nodes import Machine, ScheduledPod, parse_nodes, scheduled_pods
 from kubectl_ddp.preflight.pod_fit import Place, copies
 from kubectl_ddp.preflight.pod_requirements import PodRequirements, pod_requirements
 from kubectl_ddp.preflight.scheduler_filters import against
 from kubectl_ddp.preflight.subject import pods_of
 from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 from kubectl_ddp.values.engine import Engine
 
-MACHINES: Final = "machines"
-ROOM: Final = "room"
 MOST_NAMED: Final = 3
 """Maximum number of jobs in a message."""
 
@@ -27,33 +26,26 @@ def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
     nodes, room = subject.spec.nnodes, place.empty()
     grows = facts.grows is True or not isinstance(facts.grows, bool)
     if room >= nodes.maximum:
-        yield Finding(MACHINES, Status.OK, f"Empty, the cluster has room for {_nodes(room)} like this.")
+        yield ok(f"Empty, the cluster has room for {_nodes(room)} like this.")
     elif room >= nodes.minimum:
-        yield Finding(
-            MACHINES,
-            Status.WARN,
+        yield warning(
             f"There will never be more than {room} of the {nodes.maximum} nodes: {_why(place)}.",
             "It trains with those; ask for fewer with --nnodes, or for less per node.",
         )
     elif place.worker.wants and not place.eligible(place.store):
         yield Finding(
-            MACHINES,
-            Status.WARN if grows else Status.FAIL,
+            Severity.WARNING if grows else Severity.ERROR,
             f"The pod of the rendezvous store finds no machine: {_reasons(place.store, place.machines)}.",
             "Tolerate the taints of a machine with --toleration; the store tolerates what the job does.",
         )
     elif grows:
-        yield Finding(
-            MACHINES,
-            Status.WARN,
+        yield warning(
             f"The machines of today have room for {room} of at least {nodes.minimum} nodes, even when empty: "
             f"{_why(place)}. Machines seem to be added when pods wait, so this may change.",
             "Ask for fewer nodes or for less per node where it does not.",
         )
     else:
-        yield Finding(
-            MACHINES,
-            Status.FAIL,
+        yield error(
             f"The job can never fit: it needs {_nodes(nodes.minimum)} at the same time, and the cluster has room for "
             f"{room} even when it is empty: {_why(place)}.",
             "Ask for fewer nodes with --nnodes, for less per node, or for other machines.",
@@ -70,20 +62,15 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
     wanted = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
     room = place.free_worker_slots(occupants)
     if room >= nodes.maximum:
-        yield Finding(ROOM, Status.OK, f"There is room for {_nodes(nodes.maximum)} now.")
+        yield ok(f"There is room for {_nodes(nodes.maximum)} now.")
     elif room >= wanted:
-        yield Finding(
-            ROOM,
-            Status.OK,
+        yield ok(
             f"There is room for {room} of {nodes.maximum} nodes now, which is enough to begin; the others join when "
-            "there is room.",
+            "there is room."
         )
     else:
-        yield Finding(
-            ROOM,
-            Status.WARN,
-            f"There is room for {room} of {_nodes(wanted)} now. {when(place, occupants, wanted)}",
-            _less(subject, room),
+        yield warning(
+            f"There is room for {room} of {_nodes(wanted)} now. {when(place, occupants, wanted)}", _less(subject, room)
         )
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.gang import is_all_or_nothing
-from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.quantities import format_quantity, milli_values, requests_of, times
 from kubectl_ddp.spec.queues import is_kueue_managed
-
-QUEUE: Final = "queue"
-ADMISSION: Final = "admission"
+from kubectl_ddp.util.finding import Finding, error, ok, warning
 
 
 def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -23,9 +21,7 @@ def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
     if local is None:
         if is_kueue_managed(subject.spec):
             names = sorted(str(queue["metadata"]["name"]) for queue in read(facts.local_queues))
-            yield Finding(
-                QUEUE,
-                Status.FAIL,
+            yield error(
                 f"There is no LocalQueue '{subject.spec.queue}' in namespace '{subject.namespace}', and a job whose "
                 "queue is not there waits for ever.",
                 _other_queues(names, has_kueue=facts.has_kueue),
@@ -33,10 +29,10 @@ def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
         return
     why = inactive_reason(local)
     if why:
-        yield Finding(QUEUE, Status.FAIL, f"The queue '{subject.spec.queue}' takes no jobs: {why}.")
+        yield error(f"The queue '{subject.spec.queue}' takes no jobs: {why}.")
     else:
         leads = local["spec"]["clusterQueue"]
-        yield Finding(QUEUE, Status.OK, f"The queue '{subject.spec.queue}' takes jobs, and leads to '{leads}'.")
+        yield ok(f"The queue '{subject.spec.queue}' takes jobs, and leads to '{leads}'.")
 
 
 def _other_queues(names: Sequence[str], *, has_kueue: bool) -> str:
@@ -50,14 +46,12 @@ def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Check that the WorkloadPriorityClass exists. Without it, Kueue ignores the job."""
     name = subject.spec.queue_priority
     if read(facts.queue_priority) is None:
-        yield Finding(
-            QUEUE,
-            Status.FAIL,
+        yield error(
             f"There is no WorkloadPriorityClass '{name}', and Kueue does not queue a job whose class is not there.",
             "'kubectl get workloadpriorityclasses' names them; --priority names that of the pods.",
         )
     else:
-        yield Finding(QUEUE, Status.OK, f"The WorkloadPriorityClass '{name}' is there.")
+        yield ok(f"The WorkloadPriorityClass '{name}' is there.")
 
 
 def check_engine_integration(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -67,9 +61,7 @@ def check_engine_integration(subject: Subject, facts: Facts) -> Iterator[Finding
     root = ROOTS[str(subject.spec.engine)]
     word = f"{root.group}/{root.kind.lower()}"
     if word not in read(facts.frameworks):
-        yield Finding(
-            ADMISSION,
-            Status.FAIL,
+        yield error(
             f"Kueue does not look after {root.plural}.{root.group} here, so this job would stay suspended for ever.",
             f"Choose another --engine ({_engine_names(read(facts.frameworks))}), or add '{word}' to Kueue's "
             "integrations.frameworks.",
@@ -92,7 +84,7 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
         return
     name = cluster["metadata"]["name"]
     if why := inactive_reason(cluster):
-        yield Finding(ADMISSION, Status.FAIL, f"The ClusterQueue '{name}' takes no jobs: {why}.")
+        yield error(f"The ClusterQueue '{name}' takes no jobs: {why}.")
         return
     nodes = subject.spec.nnodes
     count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
@@ -100,27 +92,21 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     covered = {name for group in groups_of(cluster) for name in group["coveredResources"]}
     bare = sorted(name for name in wanted if name not in covered | {"pods"})
     if bare:
-        yield Finding(
-            ADMISSION,
-            Status.FAIL,
+        yield error(
             f"The ClusterQueue '{name}' has no quota of {', '.join(bare)}, which the job asks for.",
             "Ask for a quota, or leave the resource out.",
         )
         return
     short = [why for group in groups_of(cluster) if (why := _short(group, wanted))]
     if not short:
-        yield Finding(ADMISSION, Status.OK, f"The ClusterQueue '{name}' has quota for {_nodes(count)}.")
+        yield ok(f"The ClusterQueue '{name}' has quota for {_nodes(count)}.")
     elif cohort_of(cluster):
-        yield Finding(
-            ADMISSION,
-            Status.WARN,
+        yield warning(
             f"The ClusterQueue '{name}' has not enough quota of its own for {_nodes(count)}: {'; '.join(short)}. "
-            f"It may borrow from its cohort '{cohort_of(cluster)}'.",
+            f"It may borrow from its cohort '{cohort_of(cluster)}'."
         )
     else:
-        yield Finding(
-            ADMISSION,
-            Status.FAIL,
+        yield error(
             f"The ClusterQueue '{name}' can never admit {_nodes(count)}: {'; '.join(short)}.",
             "Ask for fewer nodes or less per node, or for a larger quota.",
         )
@@ -150,12 +136,12 @@ def check_pending_jobs(subject: Subject, facts: Facts) -> Iterator[Finding]:
     mine = {"name": subject.spec.name}
     waiting = [each for each in read(facts.pending) if mine not in _owner_names(each, subject.namespace)]
     if not waiting:
-        yield Finding(QUEUE, Status.OK, "No job waits in front of this one.")
+        yield ok("No job waits in front of this one.")
         return
     first = waiting[0]["metadata"]
     owner = next((each["name"] for each in first.get("ownerReferences") or ()), first["name"])
     count = f"{len(waiting)} jobs wait" if len(waiting) > 1 else "1 job waits"
-    yield Finding(QUEUE, Status.WARN, f"{count} in the same queue; the next is {first.get('namespace', '')}/{owner}.")
+    yield warning(f"{count} in the same queue; the next is {first.get('namespace', '')}/{owner}.")
 
 
 def _owner_names(workload: Object, namespace: str) -> list[dict[str, str]]:

@@ -1,44 +1,15 @@
-"""Findings of checks, and their inputs."""
+"""Checks of a job in a cluster, and their inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from enum import StrEnum
-from typing import Final, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.spec.model import JobSpec
-
-
-class Status(StrEnum):
-    """Result of a check, with the words of ``ddp-launch preflight``."""
-
-    OK = "ok"
-    SKIP = "skip"
-    """The check could not read its facts."""
-    WARN = "warn"
-    """The job has to wait, or probably differs from what the user intended."""
-    FAIL = "fail"
-    """The job cannot run here, regardless of the waiting time."""
-
-
-WORST: Final = (Status.FAIL, Status.WARN, Status.SKIP, Status.OK)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One sentence about a job in a cluster."""
-
-    check: str
-    status: Status
-    message: str
-    hint: str = ""
-    """Suggested fix."""
-
-    def __str__(self) -> str:
-        return f"{self.message} {self.hint}".strip()
+from kubectl_ddp.util.finding import Finding, Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +89,7 @@ class Check:
     """One check."""
 
     name: str
+    """Subject of its findings."""
     needs: tuple[str, ...]
     """Names of the required fields of :class:`Facts`. The check runs only if all of them have been read."""
     find: Find
@@ -131,11 +103,6 @@ class Check:
         """Yield the findings, or the reason why a fact could not be read; nothing if a fact was not requested."""
         unread = [fact for name in self.needs if isinstance(fact := getattr(facts, name), Unknown)]
         if not unread:
-            yield from self.find(subject, facts)
+            yield from (replace(finding, subject=self.name) for finding in self.find(subject, facts))
         elif why := next((fact.why for fact in unread if fact.why), ""):
-            yield Finding(self.name, Status.SKIP, why)
-
-
-def most_severe(findings: Sequence[Finding]) -> Status:
-    """Return the most severe status of the findings."""
-    return min((finding.status for finding in findings), key=WORST.index, default=Status.OK)
+            yield Finding(Severity.UNKNOWN, why, subject=self.name)

@@ -7,15 +7,11 @@ from typing import Final
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight import subject as of
-from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, Unknown, read
+from kubectl_ddp.preflight.model import Facts, Subject, Unknown, read
 from kubectl_ddp.preflight.nodes import parse_nodes
 from kubectl_ddp.preflight.pod_fit import copies
 from kubectl_ddp.preflight.pod_requirements import pod_requirements
-
-CLAIMS: Final = "volumes"
-ENTRIES: Final = "entries"
-PRIORITY: Final = "priority"
-PULL: Final = "pull-secrets"
+from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 
 MANY: Final = frozenset({"ReadWriteMany"})
 READERS: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
@@ -38,24 +34,20 @@ def _claim(subject: Subject, facts: Facts, name: str, claim: Object, *, writes: 
     modes = set(claim["spec"].get("accessModes") or ())
     if "deletionTimestamp" in claim["metadata"] or phase == "Lost":
         what = "is lost: its volume is gone" if phase == "Lost" else "is being deleted"
-        return Finding(CLAIMS, Status.FAIL, f"The volume '{name}' {what}.", "Name another.")
+        return error(f"The volume '{name}' {what}.", "Name another.")
     if subject.spec.nnodes.maximum > 1 and not modes & (MANY if writes else READERS):
         return _for_one_machine(subject, facts, name, modes)
     if writes and "ReadOnlyMany" in modes and len(modes) == 1:
-        return Finding(
-            CLAIMS,
-            Status.FAIL,
+        return error(
             f"The volume '{name}' can only be read (ReadOnlyMany), and the job writes to it.",
             "Mount it with ':ro', or name another.",
         )
     if phase == "Pending":
-        return Finding(
-            CLAIMS,
-            Status.WARN,
+        return warning(
             f"The volume '{name}' has no storage yet.",
             f"Some storage is made when the first pod needs it; 'kubectl describe pvc {name}' says what it waits for.",
         )
-    return Finding(CLAIMS, Status.OK, f"The volume '{name}' is there ({', '.join(sorted(modes))}).")
+    return ok(f"The volume '{name}' is there ({', '.join(sorted(modes))}).")
 
 
 def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str]) -> Finding:
@@ -66,8 +58,7 @@ def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str])
         wants = pod_requirements(subject.worker["spec"]).wants
         fails = max((copies(wants, machine.whole) for machine in parse_nodes(facts.nodes)), default=0) < least
     return Finding(
-        CLAIMS,
-        Status.FAIL if fails else Status.WARN,
+        Severity.ERROR if fails else Severity.WARNING,
         f"The volume '{name}' can be mounted by one {'pod' if modes == {'ReadWriteOncePod'} else 'machine'} only "
         f"({said}), and the job has up to {subject.spec.nnodes.maximum} nodes.",
         "Name a volume with the access mode ReadWriteMany; without --checkpoint-claim each node keeps its own copy.",
@@ -93,32 +84,23 @@ def _entries(
             yield _missing(subject, kind, name, "Create it, or leave it out; pods cannot start without.")
         elif missing := sorted(keys - has):
             there = ", ".join(sorted(has)) or "nothing"
-            yield Finding(
-                ENTRIES,
-                Status.FAIL,
-                f"The {kind} '{name}' has no entry {', '.join(missing)}.",
-                f"It has {there}.",
-            )
+            yield error(f"The {kind} '{name}' has no entry {', '.join(missing)}.", f"It has {there}.")
         else:
-            yield Finding(ENTRIES, Status.OK, f"The {kind} '{name}' is there.")
+            yield ok(f"The {kind} '{name}' is there.")
 
 
 def _missing(subject: Subject, kind: str, name: str, hint: str) -> Finding:
-    check = CLAIMS if kind == "PersistentVolumeClaim" else ENTRIES
-    return Finding(check, Status.FAIL, f"There is no {kind} '{name}' in namespace '{subject.namespace}'.", hint)
+    return error(f"There is no {kind} '{name}' in namespace '{subject.namespace}'.", hint)
 
 
 def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Check that the priority class exists. Without it, the job is accepted and then every pod is rejected."""
     if read(facts.priority) is None:
-        yield Finding(
-            PRIORITY,
-            Status.FAIL,
-            f"There is no PriorityClass '{subject.spec.priority}'.",
-            "'kubectl get priorityclasses' names them.",
+        yield error(
+            f"There is no PriorityClass '{subject.spec.priority}'.", "'kubectl get priorityclasses' names them."
         )
     else:
-        yield Finding(PRIORITY, Status.OK, f"The PriorityClass '{subject.spec.priority}' is there.")
+        yield ok(f"The PriorityClass '{subject.spec.priority}' is there.")
 
 
 def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -126,9 +108,7 @@ def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding
     account, found = read(facts.account), read(facts.secrets)
     for name in pull_secrets(account):
         if found.get(name) is None:
-            yield Finding(
-                PULL,
-                Status.WARN,
+            yield warning(
                 f"The service account 'default' of namespace '{subject.namespace}' names the image pull secret "
                 f"'{name}', which is not there: a private image such as '{subject.spec.image}' cannot be fetched.",
                 "Create it: kubectl create secret docker-registry.",

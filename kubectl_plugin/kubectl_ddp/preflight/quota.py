@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.gang import is_all_or_nothing
-from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject, read
+from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.quantities import added, format_quantity, milli_value, milli_values, requests_of, times
 from kubectl_ddp.preflight.subject import pods_of
+from kubectl_ddp.util.finding import Finding, error, ok, warning
 
-QUOTA: Final = "quota"
 REQUESTS, LIMITS = "requests.", "limits."
 PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
 """Resources whose requests a quota may name without the prefix ``requests.``."""
@@ -74,25 +74,21 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
         bare = resource.removeprefix(REQUESTS)
         if asked > most:
             short = True
-            yield Finding(
-                QUOTA,
-                Status.FAIL,
+            yield error(
                 f"The quota '{name}' allows {format_quantity(resource, most)}, and {_nodes(count)} with the store "
                 f"take {format_quantity(bare, asked)}.",
                 "Ask for less, or for a larger quota.",
             )
         elif asked > left:
             short = True
-            yield Finding(
-                QUOTA,
-                Status.WARN,
+            yield warning(
                 f"The quota '{name}' has {format_quantity(resource, max(0, left))} "
                 f"left of {format_quantity(bare, most)}, and "
                 f"{_nodes(count)} with the store take {format_quantity(bare, asked)}.",
                 "Pods are refused until others of the namespace have ended.",
             )
     if not short:
-        yield Finding(QUOTA, Status.OK, f"The quota '{name}' is large enough.")
+        yield ok(f"The quota '{name}' is large enough.")
 
 
 def _nodes(count: int) -> str:

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.lint.model import Facts as Node
-from ddp_trainer.common.lint.model import Severity
-from ddp_trainer.common.lint.registry import check
-from kubectl_ddp.preflight.model import Facts, Finding, Status, Subject
+from kubectl_ddp.lint.registry import check_environment as lint_environment
+from kubectl_ddp.preflight.model import Facts, Subject
 from kubectl_ddp.spec import rules
-
-MEANING: Final = "meaning"
-ENVIRONMENT: Final = "environment"
-STATUSES: Final = {Severity.ERROR: Status.FAIL, Severity.WARNING: Status.WARN}
+from kubectl_ddp.util.finding import Finding, Severity
 
 
 def check_spec_warnings(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Warn about fields that are valid but probably not intended. ``submit`` prints the same warnings."""
     del facts
-    for doubt in rules.warnings(subject.spec):
-        yield Finding(MEANING, Status.WARN, doubt.message, doubt.hint)
+    yield from rules.warnings(subject.spec)
 
 
 def check_environment(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Apply the rules of ``kubectl ddp lint`` to the environment of the job."""
     del facts
-    spec = subject.spec
-    node = Node(nodes=spec.nnodes.maximum, nproc=spec.nproc, gpus=spec.gpus, cpus=spec.cpu.millis / 1000)
-    for finding in check(spec.env, node, spec.env.get(Env.LINT_IGNORE, "")):
-        if finding.severity in STATUSES:
-            yield Finding(ENVIRONMENT, STATUSES[finding.severity], f"{finding.rule}: {finding.message}", finding.fix)
+    found = lint_environment(subject.spec, subject.spec.env.get(Env.LINT_IGNORE, ""))
+    yield from (finding for finding in found if finding.severity is not Severity.INFO)

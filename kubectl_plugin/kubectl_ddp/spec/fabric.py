@@ -12,8 +12,8 @@ from kubectl_ddp.fabrics.model import Entry, Need, Profile, Target
 from kubectl_ddp.fabrics.registry import AUTO, NONE, profiles, suggest_name
 from kubectl_ddp.fabrics.version import nccl_of
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.values.node_requirements import Rdma
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue, Nodes
@@ -140,7 +140,7 @@ def validate_rdma_devices(spec: JobSpec) -> None:
             )
 
 
-def override_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
+def override_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for each value of the user that differs from the fabric's."""
     values = {f"env.{name}": value for name, value in spec.env.items()}
     values |= {f"nodeSelector.{name}": value for name, value in spec.node_selector.items()}
@@ -148,13 +148,13 @@ def override_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
     for entry in effective_entries(spec.fabric, facts_of_job(spec)):
         mine = values.get(entry.key, entry.value)
         if mine != entry.value:
-            yield SpecWarning(
+            yield warning(
                 f"{entry.key} is '{mine}', and the fabric {spec.fabric} says '{entry.value}': {entry.reason}.",
                 "Yours is taken; leave it out, or say --fabric none.",
             )
 
 
-def env_conflict_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
+def env_conflict_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for each variable of the user that conflicts with the fabric."""
     set_by_it = {entry.key: entry.value for entry in effective_entries(spec.fabric, facts_of_job(spec))}
     variables: dict[str, str | None] = {**spec.env, **dict.fromkeys(spec.secret_env)}
@@ -163,25 +163,25 @@ def env_conflict_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
             found = [refusal for refusal in profile.refusals if refusal.matches(name, value)][:1]
             for refusal in found if f"env.{name}" not in set_by_it else ():
                 said = name if value is None else f"{name}={value}"
-                yield SpecWarning(
+                yield warning(
                     f"{said} stands against the fabric {profile.name}: {refusal.reason}.",
                     "Yours is taken; leave it out, or name another fabric.",
                 )
 
 
-def critical_requirement_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
+def critical_requirement_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for each requirement without which the job fails at its start or runs slowly."""
     for need in _needs(spec):
         if need.is_grave:
-            yield SpecWarning(f"fabric {spec.fabric}: {need.message}")
+            yield warning(f"fabric {spec.fabric}: {need.message}")
 
 
-def nccl_version_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
+def nccl_version_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for each value that the image's NCCL does not support."""
     facts = facts_of_job(spec)
     for entry in too_new(spec.fabric, facts):
         nccl = ".".join(map(str, facts.nccl or ()))
-        yield SpecWarning(
+        yield warning(
             f"The fabric {spec.fabric} sets {entry.name} from NCCL {entry.since} on, and the image '{spec.image}' says "
             f"{nccl}: it is left out.",
             "Use an image with a newer one.",

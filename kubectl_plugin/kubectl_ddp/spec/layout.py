@@ -14,7 +14,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.reference_model import last_flag_value, reference_model, runs_the_trainer
 from kubectl_ddp.plan.trainer_options import option_value, option_violations
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.spec_warning import SpecWarning
+from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.values.engine import Gang
 from kubectl_ddp.values.node_requirements import Placement, Topology, is_lower_level
 from kubectl_ddp.values.quantity import BadValue, Nodes
@@ -193,27 +193,27 @@ def layouts_by_nodes(allowed: LayoutRange, nnodes: Nodes, nproc: int) -> Mapping
     return {nodes: allowed.choose(nodes * nproc) for nodes in (nnodes.maximum, *between, nnodes.minimum)}
 
 
-def replicas_over_pods(spec: JobSpec) -> Iterator[SpecWarning]:
+def replicas_over_pods(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning if replicas end within a pod, since the loss of this pod breaks two of them."""
     if spec.parallel is None:
         return
     replica = layout_of(spec).replica
     if spec.nnodes.maximum > 1 and replica % spec.nproc and spec.nproc % replica:
-        yield SpecWarning(
+        yield warning(
             f"A replica of parallel '{spec.parallel}' is {replica} ranks, and a pod has {spec.nproc}: some pods have "
             "parts of two replicas, and losing one of them loses both.",
             "Use an nproc that divides a replica, or that replicas divide.",
         )
 
 
-def ranks_to_spare(spec: JobSpec) -> Iterator[SpecWarning]:
+def ranks_to_spare(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for the first number of nodes at which some ranks are not part of the layout."""
     if spec.parallel is None:
         return
     for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
         if spare := nodes * spec.nproc - layout.world:
             ranks = _count(spare, "rank")
-            yield SpecWarning(
+            yield warning(
                 f"With {nodes} of nnodes {spec.nnodes}, {ranks} of parallel '{spec.parallel}' would have no place."
             )
             return

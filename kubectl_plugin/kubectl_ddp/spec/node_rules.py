@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.spec_warning import SpecWarning
+from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
 
 
@@ -43,10 +43,10 @@ def validate_unique_topology(spec: JobSpec) -> None:
         seen.add((wish.placement, wish.key))
 
 
-def slices_of_one_gpu(spec: JobSpec) -> Iterator[SpecWarning]:
+def slices_of_one_gpu(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning if two nodes may get two slices of the same GPU."""
     if spec.mig is not None and spec.nnodes.maximum > 1:
-        yield SpecWarning(
+        yield warning(
             f"Nodes of MIG slices ({spec.mig}) may share one GPU, and NCCL before 2.30 refuses two ranks on one.",
             "Use one node, whole GPUs, or gloo.",
         )

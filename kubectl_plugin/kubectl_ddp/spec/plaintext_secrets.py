@@ -13,7 +13,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import CREDENTIALS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.spec_warning import SpecWarning
+from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.values.program import Command
 
 VARIABLE: Final = re.compile(
@@ -31,17 +31,17 @@ HARMLESS: Final = re.compile(r"(?i)\d{1,9}|true|false|none|null|/[\w./-]*|")
 AS_VARIABLE: Final = "--secret-env NAME=SECRET:KEY"
 
 
-def in_clear(spec: JobSpec) -> Iterator[SpecWarning]:
+def in_clear(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for each secret in plain text."""
     for name, value in spec.env.items():
         if FORM.search(value) or (VARIABLE.search(name) and not HARMLESS.fullmatch(value)):
-            yield SpecWarning(
+            yield warning(
                 f"The value of {name} looks like a secret, and everyone who may read the job can read it.",
                 f"Keep it in a Secret: --secret-env {name}=SECRET:KEY.",
             )
     words = [*(spec.program.words if isinstance(spec.program, Command) else ()), *spec.args]
     for where in dict.fromkeys(_secrets_in_args(words)):
-        yield SpecWarning(
+        yield warning(
             f"{where} looks like a secret, and everyone who may read the job can read it.",
             f"Keep it in a Secret, give it to the pods with {AS_VARIABLE}, and read the variable.",
         )

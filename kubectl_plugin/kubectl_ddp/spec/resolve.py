@@ -18,8 +18,8 @@ from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.rules import checked, warnings
 from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
-from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.util.finding import Finding
 from kubectl_ddp.values.metrics_ingress import MONITORING
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue
@@ -32,7 +32,7 @@ class Resolved:
     spec: JobSpec
     origins: Mapping[str, Origin]
     """Origin by dotted key."""
-    warnings: tuple[SpecWarning, ...]
+    warnings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     """Automatic choices with their reasons."""
 

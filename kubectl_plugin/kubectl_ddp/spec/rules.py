@@ -15,7 +15,7 @@ from kubectl_ddp.plan.trainer_options import invalid_options
 from kubectl_ddp.spec import fabric, layout, node_rules, queues
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
-from kubectl_ddp.spec.spec_warning import SpecWarning
+from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.values import volumes
 from kubectl_ddp.values.program import Command, Module
 
@@ -46,7 +46,7 @@ def checked(spec: JobSpec) -> JobSpec:
     return spec
 
 
-def warnings(spec: JobSpec) -> list[SpecWarning]:
+def warnings(spec: JobSpec) -> list[Finding]:
     """Return warnings about values of ``spec`` that are valid but probably unintended."""
     return [found for doubt in DOUBTS for found in doubt(spec)]
 
@@ -218,24 +218,22 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
 )
 
 
-def _idle_gpus(spec: JobSpec) -> Iterator[SpecWarning]:
+def _idle_gpus(spec: JobSpec) -> Iterator[Finding]:
     if spec.nproc < spec.gpus:
         idle = spec.gpus - spec.nproc
-        yield SpecWarning(
-            f"{_count(idle, 'GPU')} of each node will stand idle: nproc is {spec.nproc}.", "Leave nproc out."
-        )
+        yield warning(f"{_count(idle, 'GPU')} of each node will stand idle: nproc is {spec.nproc}.", "Leave nproc out.")
 
 
-def _floating_image(spec: JobSpec) -> Iterator[SpecWarning]:
+def _floating_image(spec: JobSpec) -> Iterator[Finding]:
     reference = spec.image.rpartition("/")[2]
     if "@" not in reference and (":" not in reference or reference.endswith(":latest")):
-        yield SpecWarning(
+        yield warning(
             f"The image '{spec.image}' may be another one on each node and after each restart.",
             "Name a version or a digest.",
         )
 
 
-DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[SpecWarning]]]] = (
+DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Finding]]]] = (
     in_clear,
     _idle_gpus,
     _floating_image,

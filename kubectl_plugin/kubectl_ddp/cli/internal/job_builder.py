@@ -26,8 +26,8 @@ from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.resolve import Resolved
-from kubectl_ddp.spec.spec_warning import SpecWarning
 from kubectl_ddp.spec.value_source import Kind, Layer, Origin
+from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.program import Script
@@ -121,10 +121,10 @@ def prepare(
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
 
 
-def _image_warnings(spec: JobSpec) -> Iterator[SpecWarning]:
+def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for the image of ``make image``, whose name has no registry, so nodes cannot pull it."""
     if spec.image.startswith(f"{default_image().partition(':')[0]}:"):
-        yield SpecWarning(
+        yield warning(
             f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
             f"Name an image of your registry with --image or ${IMAGE_VARIABLE}.",
         )
@@ -179,7 +179,7 @@ def _without_fabric(resolved: Resolved) -> Resolved:
     kept = _without_keys(spec, [key for key in resolved.origins if key not in mine])
     bare = dataclasses.replace(spec, fabric=NONE, **kept)
     origins = {**mine, "fabric": Origin(Kind.RULE, "--local", "one machine has no network between its nodes")}
-    doubt = SpecWarning(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
+    doubt = warning(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
     return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), doubt))
 
 

@@ -78,9 +78,9 @@ def _warn_of_pods(prepared: Prepared, options: Options) -> None:
     """Print warnings about the pods that result from flags and job file."""
     from kubectl_ddp.cli.setup.lint import of_pods  # noqa: PLC0415 - not needed for help and completion
 
-    for placed in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
-        if placed.finding.severity != "info":
-            options.print_message(f"warning: {placed}")
+    for finding in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
+        if finding.severity != "info":
+            options.print_message(f"warning: {finding}")
 
 
 def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:

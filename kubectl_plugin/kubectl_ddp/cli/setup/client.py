@@ -13,7 +13,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Path
 from kubectl_ddp.backends.local.paths import local_jobs_directory
-from kubectl_ddp.doctor.model import CheckResult, Verdict
+from kubectl_ddp.util.finding import Finding, Severity, ok, warning
 
 KUBECTL_SECONDS: Final = 10.0
 TORCH_SECONDS: Final = 120.0
@@ -66,54 +66,46 @@ def inspect_client(python: str, environ: Mapping[str, str] = os.environ) -> Clie
     )
 
 
-def run_checks(facts: ClientFacts) -> Iterator[CheckResult]:
+def run_checks(facts: ClientFacts) -> Iterator[Finding]:
     """Yield the results of all checks of this machine."""
     if facts.kubectl:
-        yield CheckResult("kubectl", Verdict.OK, facts.kubectl)
+        yield ok(facts.kubectl, subject="kubectl")
     else:
-        yield CheckResult(
-            "kubectl", Verdict.WARN, "not on PATH", "'kubectl-ddp' works without; 'kubectl ddp' needs it."
-        )
+        yield warning("not on PATH", "'kubectl-ddp' works without; 'kubectl ddp' needs it.", subject="kubectl")
     if not facts.plugin:
-        yield CheckResult(
-            "plugin", Verdict.WARN, "kubectl-ddp is not on PATH", "Put the folder it is installed in on PATH."
-        )
+        yield warning("kubectl-ddp is not on PATH", "Put the folder it is installed in on PATH.", subject="plugin")
     elif not facts.completion:
-        yield CheckResult(
-            "plugin", Verdict.WARN, facts.plugin, "kubectl_complete-ddp is not on PATH, so the tab key is dumb."
-        )
+        yield warning(facts.plugin, "kubectl_complete-ddp is not on PATH, so the tab key is dumb.", subject="plugin")
     else:
-        yield CheckResult("plugin", Verdict.OK, facts.plugin)
+        yield ok(facts.plugin, subject="plugin")
     yield _check_torch(facts)
     yield _check_shared_memory(facts)
-    yield CheckResult(
-        "local jobs",
-        Verdict.OK if facts.is_writable else Verdict.FAIL,
+    yield Finding(
+        Severity.OK if facts.is_writable else Severity.ERROR,
         facts.jobs,
         "" if facts.is_writable else "Make it writable, or set XDG_STATE_HOME.",
+        subject="local jobs",
     )
 
 
-def _check_torch(facts: ClientFacts) -> CheckResult:
+def _check_torch(facts: ClientFacts) -> Finding:
     if not facts.is_torch:
         fix = "Local jobs need it: pip install 'kubectl-ddp[trainer]'; on a cluster the image has it."
-        return CheckResult("torch", Verdict.WARN, f"{facts.python}: {facts.torch}", fix)
+        return warning(f"{facts.python}: {facts.torch}", fix, subject="torch")
     found = f"{facts.torch}, {facts.gpus} GPUs ({facts.python})"
     numbers = [int(part) for part in facts.torch.split("+")[0].split(".")[:2] if part.isdigit()]
     if tuple(numbers) < OLDEST_TORCH:
-        return CheckResult("torch", Verdict.WARN, found, "Versions before 2.10 have CVE-2026-24747.")
-    return CheckResult("torch", Verdict.OK, found)
+        return warning(found, "Versions before 2.10 have CVE-2026-24747.", subject="torch")
+    return ok(found, subject="torch")
 
 
-def _check_shared_memory(facts: ClientFacts) -> CheckResult:
+def _check_shared_memory(facts: ClientFacts) -> Finding:
     if facts.shm is None:
-        return CheckResult(Path.SHARED_MEMORY, Verdict.WARN, "not there", "Data-loader workers and NCCL need it.")
+        return warning("not there", "Data-loader workers and NCCL need it.", subject=Path.SHARED_MEMORY)
     free = f"{facts.shm / 2**20:.0f} MiB free"
     if facts.shm < LEAST_SHM:
-        return CheckResult(
-            Path.SHARED_MEMORY, Verdict.WARN, free, "Data-loader workers and NCCL want more: mount it larger."
-        )
-    return CheckResult(Path.SHARED_MEMORY, Verdict.OK, free)
+        return warning(free, "Data-loader workers and NCCL want more: mount it larger.", subject=Path.SHARED_MEMORY)
+    return ok(free, subject=Path.SHARED_MEMORY)
 
 
 def _kubectl_version() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
-from kubectl_ddp.errors import PreflightFailed, UsageError
+from kubectl_ddp.errors import UsageError
 
 if TYPE_CHECKING:
-    from ddp_trainer.common.lint.model import Facts
     from kubectl_ddp.cli.internal.job_builder import Prepared
-    from kubectl_ddp.lint.model import PodFinding
     from kubectl_ddp.spec.job_file import JobFile
+    from kubectl_ddp.util.finding import Finding
 
 MANIFESTS: Final = (".yaml", ".yml", ".json")
 LARGEST_BYTES: Final = 64 * 2**20
@@ -32,7 +32,7 @@ class LintResult:
     """Findings about one input."""
 
     name: str
-    found: Sequence[PodFinding]
+    found: Sequence[Finding]
     unseen: Sequence[str]
     """Names of variables whose value is in the cluster and unknown."""
 
@@ -63,11 +63,11 @@ def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -
     if looked.unseen:
         kept = ", ".join(dict.fromkeys(looked.unseen))
         options.print_message(f"warning: The values of {kept} are kept in the cluster, and were not looked at.")
-    _show(options, looked)
-    counts = {severity: count for severity, count in _counts(looked.found).items() if severity != "info"}
-    if counts.get("error") or (strict and counts):
-        said = " and ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
-        raise PreflightFailed(f"{looked.name} has {said}.", hint="Each line says what to do.")
+    counts = Counter(finding.severity for finding in looked.found)
+    print_findings(options, "Lint", looked.found, job=looked.name, counts={str(each): counts[each] for each in counts})
+    if not looked.found:
+        options.print_message("Nothing is doubtful.")
+    fail_on_errors(looked.name, looked.found, is_strict=strict)
 
 
 def _lint_request(options: Options, request: JobRequest, ignored: str) -> LintResult:
@@ -135,34 +135,19 @@ def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, o
 
 def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     from ddp_trainer.common.constants import Env  # noqa: PLC0415 - not needed for help and completion
-    from ddp_trainer.common.lint.registry import check  # noqa: PLC0415
     from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415
-    from kubectl_ddp.lint.model import PodFinding  # noqa: PLC0415
+    from kubectl_ddp.lint.registry import check_environment  # noqa: PLC0415
+    from kubectl_ddp.render import Site  # noqa: PLC0415
 
     prepared = prepare(options, request, shown=True)
     spec = prepared.spec
     left_out = ",".join(filter(None, (ignored, spec.env.get(Env.LINT_IGNORE, ""))))
-    found = [PodFinding("", each) for each in check(spec.env, facts_of(prepared), left_out)]
+    found = check_environment(spec, left_out, is_one_machine=prepared.site is Site.LOCAL)
     unseen = [*spec.secret_env, *map(str, spec.env_from)]
     return LintResult(spec.name, [*found, *of_pods(prepared, left_out)], unseen)
 
 
-def facts_of(prepared: Prepared) -> Facts:
-    """Return the facts about the job's nodes."""
-    from ddp_trainer.common.lint.model import Facts  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.render import Site  # noqa: PLC0415
-
-    spec = prepared.spec
-    return Facts(
-        nodes=spec.nnodes.maximum,
-        nproc=spec.nproc,
-        gpus=spec.gpus,
-        cpus=spec.cpu.millis / 1000,
-        is_one_machine=prepared.site is Site.LOCAL,
-    )
-
-
-def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
+def of_pods(prepared: Prepared, ignored: str = "") -> list[Finding]:
     """Return the findings about the pods of a job; empty on this machine, which has no pods."""
     from kubectl_ddp.lint.manifests import find_workloads  # noqa: PLC0415
     from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - not needed for help and completion
@@ -175,27 +160,3 @@ def of_pods(prepared: Prepared, ignored: str = "") -> list[PodFinding]:
     left_out = f"{ignored},K19" if prepared.spec.gang is Gang.AUTO else ignored
     made = find_workloads(prepared.objects(prepared.placeholder))
     return [placed for each in made for placed in check(each, left_out, with_variables=False)]
-
-
-def _show(options: Options, looked: LintResult) -> None:
-    if options.output == "json":
-        from kubectl_ddp.status.json_output import API_VERSION  # noqa: PLC0415 - not needed for help and completion
-
-        found = [{"where": placed.where, **dataclasses.asdict(placed.finding)} for placed in looked.found]
-        counts = _counts(looked.found)
-        document = {"apiVersion": API_VERSION, "kind": "Lint", "job": looked.name, "findings": found, "counts": counts}
-        click.echo(json.dumps(document, indent=2))
-        return
-    for placed in looked.found:
-        click.echo(str(placed))
-        click.echo(f"    {placed.finding.source}")
-    if not looked.found:
-        options.print_message("Nothing is doubtful.")
-
-
-def _counts(found: Sequence[PodFinding]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for placed in found:
-        severity = str(placed.finding.severity)
-        counts[severity] = counts.get(severity, 0) + 1
-    return counts

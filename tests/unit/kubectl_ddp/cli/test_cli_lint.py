@@ -37,10 +37,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_is_told_with_its_source_and_exits_with_4(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*JOB, "--env", "NCCL_PROTO=LL128", "--env", "NCCL_DEBUG=WARN"]) == 4
     told = capsys.readouterr()
-    first, second = told.out.splitlines()
-    assert first.startswith("error N33: NCCL_PROTO=LL128 forces LL128")
-    assert second.strip().startswith("https://docs.nvidia.com/")
-    assert told.err == "error: train has 1 error. Each line says what to do.\n"
+    first, source, hint = told.out.splitlines()
+    assert first.startswith("ERROR    NCCL_PROTO N33  NCCL_PROTO=LL128 forces LL128")
+    assert source.strip().startswith("https://docs.nvidia.com/")
+    assert hint.strip().startswith("→ ")
+    assert told.err.startswith("error: train has 1 error.")
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 4), (["--strict", "--ignore", "n04,K19"], 0)])
@@ -48,17 +49,18 @@ def test_a_warning_fails_only_where_that_is_asked_for(
     flags: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*JOB, "--env", "NCCL_P2P_DISABLE=1", "--env", "NCCL_DEBUG=WARN", *flags]) == code
-    assert ("warning N04" in capsys.readouterr().out) == ("--ignore" not in flags)
+    assert (" N04  " in capsys.readouterr().out) == ("--ignore" not in flags)
 
 
-def test_json_has_every_finding_with_rule_severity_variable_fix_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_finding_with_rule_severity_variable_hint_and_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*JOB, "--env", "NCCL_ASYNC_ERROR_HANDLING=1", "--env", "NCCL_IB_DISABLE=0", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["apiVersion"], document["kind"], document["job"]) == ("cli.ddp/v1", "Lint", "train")
     assert document["counts"] == {"warning": 1, "info": 1}
     renamed, needless = document["findings"]
-    assert (renamed["rule"], renamed["severity"], renamed["name"]) == ("T03", "warning", "NCCL_ASYNC_ERROR_HANDLING")
-    assert renamed["fix"] == "Rename it to TORCH_NCCL_ASYNC_ERROR_HANDLING=1."
+    assert (renamed["rule"], renamed["severity"], renamed["subject"]) == ("T03", "warning", "NCCL_ASYNC_ERROR_HANDLING")
+    assert renamed["hint"] == "Rename it to TORCH_NCCL_ASYNC_ERROR_HANDLING=1."
+    assert renamed["evidence"][0].startswith("https://")
     assert needless["rule"] == "N30"
 
 
@@ -96,11 +98,11 @@ def test_a_manifest_of_anybody_is_looked_at_with_its_pods_and_variables(capsys: 
     Path("pod.yaml").write_text(BARE)
     assert run(["lint", "pod.yaml"]) == 4
     told = capsys.readouterr()
-    assert "Pod/one: error K01: Container train has 2 GPUs and no volume at /dev/shm" in told.out
-    assert "Pod/one: error N33: NCCL_PROTO=LL128 forces LL128" in told.out
+    assert "ERROR    Pod/one K01  Container train has 2 GPUs and no volume at /dev/shm" in told.out
+    assert "ERROR    Pod/one N33  NCCL_PROTO=LL128 forces LL128" in told.out
     assert told.err.splitlines() == [
         "warning: The values of TOKEN are kept in the cluster, and were not looked at.",
-        "error: pod.yaml has 2 errors. Each line says what to do.",
+        "error: pod.yaml has 2 errors. Apply the listed fixes.",
     ]
 
 
@@ -110,7 +112,7 @@ def test_json_says_which_pods_are_meant(capsys: pytest.CaptureFixture[str]) -> N
     document = json.loads(capsys.readouterr().out)
     assert (document["job"], document["counts"]["error"]) == ("pod.json", 1)
     first = document["findings"][0]
-    assert (first["where"], first["rule"], first["name"]) == ("Pod/one", "K01", "train")
+    assert (first["subject"], first["rule"]) == ("Pod/one", "K01")
 
 
 def test_what_render_makes_can_be_piped_into_lint(
@@ -126,9 +128,7 @@ def test_what_render_makes_can_be_piped_into_lint(
 def test_flags_may_make_pods_that_render_warns_of(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--nnodes", "2", "--gpus", "8", "--rdma", "rdma/ib=8", "--env", "NCCL_IB_DISABLE=1"]
     assert run(["render", "train.py", *flags]) == 0
-    assert (
-        "warning: PyTorchJob/train Worker: error K36: NCCL_IB_DISABLE=1 leaves rdma/ib idle" in capsys.readouterr().err
-    )
+    assert "warning: PyTorchJob/train Worker K36: NCCL_IB_DISABLE=1 leaves rdma/ib idle" in capsys.readouterr().err
     assert run(["render", "train.py", *flags, "--env", "DDP_LINT_IGNORE=K36"]) == 0
     assert "K36" not in capsys.readouterr().err
 
@@ -136,7 +136,7 @@ def test_flags_may_make_pods_that_render_warns_of(capsys: pytest.CaptureFixture[
 def test_the_loopback_is_right_where_all_nodes_are_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     job = ["lint", "train.py", "--nnodes", "2", *LOOPBACK]
     assert run(job) == 4
-    assert "error N08" in capsys.readouterr().out
+    assert " N08  " in capsys.readouterr().out
     assert run([*job, "--local"]) == 0
     assert capsys.readouterr().out == ""
 

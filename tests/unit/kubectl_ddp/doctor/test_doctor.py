@@ -11,8 +11,8 @@ import pytest
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import client
 from kubectl_ddp.doctor import cluster
-from kubectl_ddp.doctor.model import CheckResult, Verdict
 from kubectl_ddp.rbac.model import EVERYWHERE, Right
+from kubectl_ddp.util.finding import Finding, Severity
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
 SICK = READY | {"status": {}}
@@ -46,79 +46,79 @@ LAPTOP = client.ClientFacts(
 )
 
 
-def verdicts(found: list[CheckResult]) -> dict[str, Verdict]:
-    return {look.what: look.verdict for look in found}
+def severities(found: list[Finding]) -> dict[str, Severity]:
+    return {each.subject: each.severity for each in found}
 
 
-def of_cluster(**changes: Any) -> dict[str, Verdict]:
-    return verdicts(list(cluster.run_checks(dataclasses.replace(FACTS, **changes))))
+def of_cluster(**changes: Any) -> dict[str, Severity]:
+    return severities(list(cluster.run_checks(dataclasses.replace(FACTS, **changes))))
 
 
 def test_where_all_is_well_nothing_is_marked() -> None:
-    assert set(of_cluster().values()) == {Verdict.OK}
-    assert set(verdicts(list(client.run_checks(LAPTOP))).values()) == {Verdict.OK}
+    assert set(of_cluster().values()) == {Severity.OK}
+    assert set(severities(list(client.run_checks(LAPTOP))).values()) == {Severity.OK}
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "verdict"),
+    ("changes", "what", "severity"),
     [
-        ({"has_namespace": False}, "namespace", Verdict.FAIL),
-        ({"operators": {OPERATOR: []}}, "engine pytorchjob", Verdict.FAIL),
-        ({"operators": {OPERATOR: [SICK]}}, "engine pytorchjob", Verdict.FAIL),
-        ({"operators": {OPERATOR: None}}, "engine pytorchjob", Verdict.WARN),
-        ({"daemons": []}, "NetworkPolicy", Verdict.WARN),
-        ({"daemons": None}, "NetworkPolicy", Verdict.WARN),
-        ({"version": "v1.29.0"}, "API server", Verdict.WARN),
-        ({"nodes": 0}, "nodes", Verdict.FAIL),
-        ({"groups": {"batch": "v1"}}, "Prometheus", Verdict.WARN),
+        ({"has_namespace": False}, "namespace", Severity.ERROR),
+        ({"operators": {OPERATOR: []}}, "engine pytorchjob", Severity.ERROR),
+        ({"operators": {OPERATOR: [SICK]}}, "engine pytorchjob", Severity.ERROR),
+        ({"operators": {OPERATOR: None}}, "engine pytorchjob", Severity.WARNING),
+        ({"daemons": []}, "NetworkPolicy", Severity.WARNING),
+        ({"daemons": None}, "NetworkPolicy", Severity.WARNING),
+        ({"version": "v1.29.0"}, "API server", Severity.WARNING),
+        ({"nodes": 0}, "nodes", Severity.ERROR),
+        ({"groups": {"batch": "v1"}}, "Prometheus", Severity.WARNING),
     ],
 )
-def test_what_a_cluster_lacks_is_marked(changes: dict[str, Any], what: str, verdict: Verdict) -> None:
-    assert of_cluster(**changes)[what] == verdict
+def test_what_a_cluster_lacks_is_marked(changes: dict[str, Any], what: str, severity: Severity) -> None:
+    assert of_cluster(**changes)[what] == severity
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "verdict"),
+    ("changes", "what", "severity"),
     [
-        ({"kubectl": ""}, "kubectl", Verdict.WARN),
-        ({"completion": ""}, "plugin", Verdict.WARN),
-        ({"is_torch": False, "torch": "No module named 'torch'"}, "torch", Verdict.WARN),
-        ({"torch": "2.9.1"}, "torch", Verdict.WARN),
-        ({"shm": 1 << 20}, "/dev/shm", Verdict.WARN),
-        ({"is_writable": False}, "local jobs", Verdict.FAIL),
+        ({"kubectl": ""}, "kubectl", Severity.WARNING),
+        ({"completion": ""}, "plugin", Severity.WARNING),
+        ({"is_torch": False, "torch": "No module named 'torch'"}, "torch", Severity.WARNING),
+        ({"torch": "2.9.1"}, "torch", Severity.WARNING),
+        ({"shm": 1 << 20}, "/dev/shm", Severity.WARNING),
+        ({"is_writable": False}, "local jobs", Severity.ERROR),
     ],
 )
-def test_what_a_machine_lacks_is_marked(changes: dict[str, Any], what: str, verdict: Verdict) -> None:
-    assert verdicts(list(client.run_checks(dataclasses.replace(LAPTOP, **changes))))[what] == verdict
+def test_what_a_machine_lacks_is_marked(changes: dict[str, Any], what: str, severity: Severity) -> None:
+    assert severities(list(client.run_checks(dataclasses.replace(LAPTOP, **changes))))[what] == severity
 
 
-def of_rights(*missing: Right) -> dict[str, CheckResult]:
-    return {look.what: look for look in cluster.run_checks(dataclasses.replace(FACTS, missing=missing))}
+def of_rights(*missing: Right) -> dict[str, Finding]:
+    return {each.subject: each for each in cluster.run_checks(dataclasses.replace(FACTS, missing=missing))}
 
 
 def test_rights_that_are_missing_are_all_named_at_once_with_what_fails() -> None:
     found = of_rights(Right.of("create", "pytorchjobs.kubeflow.org"), Right.of("create", "services"))["rights: run"]
-    assert found.verdict == Verdict.FAIL
-    assert found.found == "missing: create pytorchjobs.kubeflow.org, services"
-    assert found.fix == "Submit, preflight, clone cannot work."
+    assert found.severity == Severity.ERROR
+    assert found.message == "missing: create pytorchjobs.kubeflow.org, services"
+    assert found.hint == "Submit, preflight, clone cannot work."
 
 
 def test_where_only_answers_are_shorter_nothing_fails_and_it_is_said_how_much_shorter() -> None:
     found = of_rights(Right.of("list", "pods", EVERYWHERE), Right.of("list", "resourcequotas"))["rights: run"]
-    assert found.verdict == Verdict.WARN
-    assert "nothing is said of quotas" in found.fix
-    assert of_rights(Right.of("list", "resourcequotas"))["rights: change"].verdict == Verdict.OK
+    assert found.severity == Severity.WARNING
+    assert "nothing is said of quotas" in found.hint
+    assert of_rights(Right.of("list", "resourcequotas"))["rights: change"].severity == Severity.OK
 
 
 def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
     found = of_rights(Right.of("create", "pods/exec"))["rights: reach"]
-    assert found.verdict == Verdict.WARN
-    assert found.fix == "Exec, profile cannot work; it opens every pod of the namespace, so ask for it by itself."
+    assert found.severity == Severity.WARNING
+    assert found.hint == "Exec, profile cannot work; it opens every pod of the namespace, so ask for it by itself."
 
 
 def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:
-    looks = {look.what: look.verdict for look in cluster.run_checks(dataclasses.replace(FACTS, missing=None))}
-    assert looks["rights"] == Verdict.WARN
+    found = {each.subject: each.severity for each in cluster.run_checks(dataclasses.replace(FACTS, missing=None))}
+    assert found["rights"] == Severity.WARNING
 
 
 def test_where_no_cluster_is_configured_the_checkup_says_that_it_looked_at_none(

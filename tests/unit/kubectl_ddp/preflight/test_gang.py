@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.gang import fits_empty_cluster, fits_now
-from kubectl_ddp.preflight.model import Finding, Status
+from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.node_requirements import Placement, Topology
 from kubectl_ddp.values.parsers import Toleration
@@ -32,24 +32,24 @@ H100 = [a_node(f"h{number}", gpus=8) for number in range(3)]
 
 
 def test_a_job_that_fits_empty_machines_passes() -> None:
-    assert (ever(H100, **gpu_job(3)).status, ever(H100, **gpu_job(4)).status) == (Status.OK, Status.FAIL)
+    assert (ever(H100, **gpu_job(3)).severity, ever(H100, **gpu_job(4)).severity) == (Severity.OK, Severity.ERROR)
 
 
 def test_what_can_never_fit_is_said_with_what_there_is() -> None:
     found = ever([*H100, a_node("small")], **gpu_job(4))
-    assert found.status is Status.FAIL
+    assert found.severity is Severity.ERROR
     assert "needs 4 nodes at the same time, and the cluster has room for 3" in found.message
     assert "3 machines take 1 each" in found.message
     assert "1 machine cannot: it has no nvidia.com/gpu of 8" in found.message
 
 
 def test_on_machines_that_may_become_more_nothing_is_never() -> None:
-    assert ever(H100, grows=True, **gpu_job(4)).status is Status.WARN
+    assert ever(H100, grows=True, **gpu_job(4)).severity is Severity.WARNING
 
 
 def test_an_elastic_job_is_told_how_many_it_will_ever_have() -> None:
     found = ever(H100, **gpu_job(2) | {"nnodes": Nodes(2, 8)})
-    assert (found.status, "never be more than 3 of the 8 nodes" in found.message) == (Status.WARN, True)
+    assert (found.severity, "never be more than 3 of the 8 nodes" in found.message) == (Severity.WARNING, True)
 
 
 @pytest.mark.parametrize(
@@ -69,45 +69,45 @@ def test_the_reason_of_a_machine_is_the_schedulers(node: Object, why: str) -> No
 
 def test_taints_that_the_job_tolerates_are_none() -> None:
     node = a_node("a", gpus=8, taint="team=ours:NoSchedule")
-    assert ever([node], **gpu_job(1, tolerations=(Toleration("team", "ours"),))).status is Status.OK
+    assert ever([node], **gpu_job(1, tolerations=(Toleration("team", "ours"),))).severity is Severity.OK
 
 
 def test_the_taint_of_gpu_machines_is_tolerated_by_workers_and_leaves_the_store_without_a_place() -> None:
     tainted = [a_node("a", gpus=8, taint="nvidia.com/gpu=present:NoSchedule")]
     found = ever(tainted, **gpu_job(1))
-    assert (found.status, "rendezvous store finds no machine" in found.message) == (Status.FAIL, True)
-    assert ever([*tainted, a_node("cpu")], **gpu_job(1)).status is Status.OK
+    assert (found.severity, "rendezvous store finds no machine" in found.message) == (Severity.ERROR, True)
+    assert ever([*tainted, a_node("cpu")], **gpu_job(1)).severity is Severity.OK
 
 
 def test_the_store_needs_room_beside_the_workers() -> None:
     """Two cores: the worker takes them all, and 50 thousandths are missing."""
-    assert ever([a_node("a", cpu="2")], nnodes=Nodes(1, 1), cpu=Cpu(2000)).status is Status.FAIL
-    assert ever([a_node("a", cpu="2050m")], nnodes=Nodes(1, 1), cpu=Cpu(2000)).status is Status.OK
+    assert ever([a_node("a", cpu="2")], nnodes=Nodes(1, 1), cpu=Cpu(2000)).severity is Severity.ERROR
+    assert ever([a_node("a", cpu="2050m")], nnodes=Nodes(1, 1), cpu=Cpu(2000)).severity is Severity.OK
 
 
 def test_nodes_that_must_lie_in_one_rack_count_the_roomiest_rack() -> None:
     racks = [a_node(f"r{n}", gpus=8, labels={"rack": "a" if n < 3 else "b"}) for n in range(5)]
     pack = (Topology(Placement.PACK, "rack", required=True),)
-    assert ever(racks, **gpu_job(3, topology=pack)).status is Status.OK
-    assert ever(racks, **gpu_job(4, topology=pack)).status is Status.FAIL
+    assert ever(racks, **gpu_job(3, topology=pack)).severity is Severity.OK
+    assert ever(racks, **gpu_job(4, topology=pack)).severity is Severity.ERROR
 
 
 def test_nodes_that_must_be_spread_are_limited_by_the_fullest_domain() -> None:
     zones = [a_node("a", labels={"zone": "a"}, cpu="4"), *(a_node(f"b{n}", labels={"zone": "b"}) for n in range(3))]
     spread = {"cpu": Cpu(1900), "memory": Memory(2**30), "shm": Memory(2**28)}
     wish = (Topology(Placement.SPREAD, "zone", required=True),)
-    assert ever(zones, nnodes=Nodes(5, 5), topology=wish, **spread).status is Status.OK, "two in a, three in b"
-    assert ever(zones, nnodes=Nodes(6, 6), topology=wish, **spread).status is Status.FAIL
+    assert ever(zones, nnodes=Nodes(5, 5), topology=wish, **spread).severity is Severity.OK, "two in a, three in b"
+    assert ever(zones, nnodes=Nodes(6, 6), topology=wish, **spread).severity is Severity.ERROR
 
 
 def test_room_that_is_free_is_room_now() -> None:
-    assert now(H100, [a_pod("h0", job="other", gpus=8)], **gpu_job(2)).status is Status.OK
+    assert now(H100, [a_pod("h0", job="other", gpus=8)], **gpu_job(2)).severity is Severity.OK
 
 
 def test_the_job_whose_end_is_enough_is_named_and_a_smaller_beginning_offered() -> None:
     pods = [a_pod("h0", job="little", gpus=1), a_pod("h1", job="big", gpus=8), a_pod("h2", job="big", gpus=8)]
     found = now(H100, pods, **gpu_job(2))
-    assert found.status is Status.WARN
+    assert found.severity is Severity.WARNING
     assert found.message == "There is room for 0 of 2 nodes now. There is enough when team/big ends."
     one_free = now(H100, pods[1:], **gpu_job(2))
     assert "--nnodes 1:2 would start at once" in one_free.hint
@@ -125,22 +125,22 @@ def test_what_does_not_end_by_itself_is_waited_for_in_vain_and_said_so() -> None
 @pytest.mark.parametrize("state", [{"unschedulable": True}, {"taint": "node.kubernetes.io/not-ready:NoExecute"}])
 def test_a_machine_that_is_away_for_now_is_no_room_now_and_not_never(state: dict[str, Any]) -> None:
     nodes = [*H100[:2], a_node("h2", gpus=8, **state)]
-    assert ever(nodes, **gpu_job(3)).status is Status.OK
+    assert ever(nodes, **gpu_job(3)).severity is Severity.OK
     found = now(nodes, [], **gpu_job(3))
-    assert (found.status, "(h2 is " in found.message) == (Status.WARN, True)
+    assert (found.severity, "(h2 is " in found.message) == (Severity.WARNING, True)
 
 
 def test_pods_that_are_over_and_the_jobs_own_take_nothing() -> None:
     pods = [a_pod("h0", job="old", gpus=8, phase="Succeeded"), a_pod("h1", job="digits", gpus=8)]
-    assert now(H100, pods, **gpu_job(3)).status is Status.OK
+    assert now(H100, pods, **gpu_job(3)).severity is Severity.OK
 
 
 def test_an_elastic_job_begins_with_less_unless_kueue_lets_it_go_as_a_whole() -> None:
     pods = [a_pod("h0", job="other", gpus=8)]
     elastic = gpu_job(1) | {"nnodes": Nodes(1, 3)}
     assert "enough to begin" in now(H100, pods, **elastic).message
-    assert now(H100, pods, **elastic, queue="q", engine=Engine.PYTORCHJOB).status is Status.WARN
-    assert now(H100, pods, **elastic, queue="q", engine=Engine.JOB).status is Status.OK
+    assert now(H100, pods, **elastic, queue="q", engine=Engine.PYTORCHJOB).severity is Severity.WARNING
+    assert now(H100, pods, **elastic, queue="q", engine=Engine.JOB).severity is Severity.OK
 
 
 def test_a_cluster_without_machines_is_called_so() -> None:

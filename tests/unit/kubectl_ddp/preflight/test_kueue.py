@@ -12,7 +12,8 @@ from kubectl_ddp.preflight.kueue import (
     check_priority_class,
     check_queue_quota,
 )
-from kubectl_ddp.preflight.model import Finding, Status, Subject
+from kubectl_ddp.preflight.model import Subject
+from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.cluster_facts import a_subject, facts
@@ -40,28 +41,28 @@ def a_cluster_queue(*flavors: dict[str, str], **spec: Any) -> Object:
 
 def test_a_queue_that_is_not_there_is_said_with_those_that_are() -> None:
     [found] = check_local_queue(job(), facts(local_queues=[a_local("other")]))
-    assert (found.status, found.hint) == (Status.FAIL, "There is other.")
+    assert (found.severity, found.hint) == (Severity.ERROR, "There is other.")
     [bare] = check_local_queue(job(), facts(local_queues=[], has_kueue=False))
     assert "has no Kueue" in bare.hint
 
 
 def test_a_queue_that_takes_no_jobs_says_why() -> None:
     [found] = check_local_queue(job(), facts(local_queues=[a_local(active="False")]))
-    assert (found.status, "ClusterQueue is stopped" in found.message) == (Status.FAIL, True)
+    assert (found.severity, "ClusterQueue is stopped" in found.message) == (Severity.ERROR, True)
     [fine] = check_local_queue(job(), facts(local_queues=[a_local()]))
-    assert fine.status is Status.OK
+    assert fine.severity is Severity.OK
 
 
 @pytest.mark.parametrize(
-    ("found", "status", "words"),
+    ("found", "severity", "words"),
     [
-        (None, Status.FAIL, "There is no WorkloadPriorityClass 'urgent', and Kueue does not queue a job"),
-        ({"value": 1000}, Status.OK, "The WorkloadPriorityClass 'urgent' is there."),
+        (None, Severity.ERROR, "There is no WorkloadPriorityClass 'urgent', and Kueue does not queue a job"),
+        ({"value": 1000}, Severity.OK, "The WorkloadPriorityClass 'urgent' is there."),
     ],
 )
-def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, status: Status, words: str) -> None:
+def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, severity: Severity, words: str) -> None:
     [said] = check_priority_class(job(queue_priority="urgent"), facts(queue_priority=found))
-    assert (said.status, words in said.message) == (status, True)
+    assert (said.severity, words in said.message) == (severity, True)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, status: S
 def test_a_kind_that_kueue_does_not_look_after_would_wait_for_ever(engine: Engine, word: str) -> None:
     assert list(check_engine_integration(job(engine=engine), facts(frameworks=frozenset({word})))) == []
     [found] = check_engine_integration(job(engine=engine), facts(frameworks=frozenset({"pod"})))
-    assert (found.status, word in found.hint) == (Status.FAIL, True)
+    assert (found.severity, word in found.hint) == (Severity.ERROR, True)
 
 
 def quota(queue: Object, **more: Any) -> Finding:
@@ -88,27 +89,27 @@ ENOUGH = {"cpu": "4", "memory": "4Gi"}
 
 
 def test_one_flavor_has_to_have_all_of_it() -> None:
-    assert quota(a_cluster_queue(ENOUGH)).status is Status.OK
-    assert quota(a_cluster_queue({"cpu": "3", "memory": "9Gi"}, ENOUGH)).status is Status.OK
+    assert quota(a_cluster_queue(ENOUGH)).severity is Severity.OK
+    assert quota(a_cluster_queue({"cpu": "3", "memory": "9Gi"}, ENOUGH)).severity is Severity.OK
     halves = quota(a_cluster_queue({"cpu": "4", "memory": "1Gi"}, {"cpu": "1", "memory": "4Gi"}))
-    assert (halves.status, "the flavor 'f0' has 1Gi memory of 4Gi memory" in halves.message) == (Status.FAIL, True)
+    assert (halves.severity, "the flavor 'f0' has 1Gi memory of 4Gi memory" in halves.message) == (Severity.ERROR, True)
 
 
 def test_of_an_indexed_job_the_least_number_of_nodes_is_enough() -> None:
     half = a_cluster_queue({"cpu": "2", "memory": "2Gi"})
-    assert quota(half, nnodes=Nodes(1, 2)).status is Status.FAIL
-    assert quota(half, nnodes=Nodes(1, 2), engine=Engine.JOB).status is Status.OK
+    assert quota(half, nnodes=Nodes(1, 2)).severity is Severity.ERROR
+    assert quota(half, nnodes=Nodes(1, 2), engine=Engine.JOB).severity is Severity.OK
 
 
 def test_a_resource_without_any_quota_is_named() -> None:
     found = quota(a_cluster_queue(ENOUGH), gpus=2)
-    assert (found.status, GPU in found.message) == (Status.FAIL, True)
+    assert (found.severity, GPU in found.message) == (Severity.ERROR, True)
 
 
 def test_what_a_cohort_may_lend_is_not_never() -> None:
     poor = {"cpu": "1", "memory": "1Gi"}
     for spec in ({"cohortName": "all"}, {"cohort": "all"}):
-        assert quota(a_cluster_queue(poor, **spec)).status is Status.WARN
+        assert quota(a_cluster_queue(poor, **spec)).severity is Severity.WARNING
 
 
 def test_the_number_of_those_before_and_the_next_of_them_are_said() -> None:
@@ -119,7 +120,7 @@ def test_the_number_of_those_before_and_the_next_of_them_are_said() -> None:
     [found] = check_pending_jobs(job(), known)
     assert found.message == "2 jobs wait in the same queue; the next is team/first."
     [nobody] = check_pending_jobs(job(), facts(local_queues=[a_local()], pending=[]))
-    assert nobody.status is Status.OK
+    assert nobody.severity is Severity.OK
 
 
 def test_a_queue_of_another_scheduler_is_not_kueues() -> None:

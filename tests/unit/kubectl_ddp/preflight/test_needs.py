@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, run_checks
-from kubectl_ddp.preflight.model import Check, Facts, Status, Unknown, most_severe
+from kubectl_ddp.preflight.model import Check, Facts, Unknown
 from kubectl_ddp.preflight.needs import (
     check_config_maps,
     check_image_pull_secrets,
@@ -16,6 +16,7 @@ from kubectl_ddp.preflight.needs import (
 )
 from kubectl_ddp.preflight.quota import check_resource_quota
 from kubectl_ddp.preflight.server import it_is_allowed, server_takes_it
+from kubectl_ddp.util.finding import Severity, most_severe
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from kubectl_ddp.values.quantity import Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles
@@ -31,31 +32,31 @@ LARGE = [a_node("a", cpu="64")]
 
 
 @pytest.mark.parametrize(
-    ("claim", "nodes", "status", "words"),
+    ("claim", "nodes", "severity", "words"),
     [
-        (None, SMALL, Status.FAIL, "There is no PersistentVolumeClaim 'data' in namespace 'team'"),
-        (a_claim("ReadWriteMany"), SMALL, Status.OK, "is there"),
-        (a_claim("ReadWriteOnce"), SMALL, Status.FAIL, "one machine only (ReadWriteOnce)"),
-        (a_claim("ReadWriteOnce"), LARGE, Status.WARN, "one machine only"),
-        (a_claim("ReadWriteOncePod"), LARGE, Status.FAIL, "one pod only"),
-        (a_claim("ReadOnlyMany"), SMALL, Status.FAIL, "ReadOnlyMany"),
-        (a_claim("ReadWriteMany", phase="Pending"), SMALL, Status.WARN, "has no storage yet"),
-        (a_claim("ReadWriteMany", phase="Lost"), SMALL, Status.FAIL, "is lost"),
-        (a_claim("ReadWriteMany", deletionTimestamp="now"), SMALL, Status.FAIL, "is being deleted"),
+        (None, SMALL, Severity.ERROR, "There is no PersistentVolumeClaim 'data' in namespace 'team'"),
+        (a_claim("ReadWriteMany"), SMALL, Severity.OK, "is there"),
+        (a_claim("ReadWriteOnce"), SMALL, Severity.ERROR, "one machine only (ReadWriteOnce)"),
+        (a_claim("ReadWriteOnce"), LARGE, Severity.WARNING, "one machine only"),
+        (a_claim("ReadWriteOncePod"), LARGE, Severity.ERROR, "one pod only"),
+        (a_claim("ReadOnlyMany"), SMALL, Severity.ERROR, "ReadOnlyMany"),
+        (a_claim("ReadWriteMany", phase="Pending"), SMALL, Severity.WARNING, "has no storage yet"),
+        (a_claim("ReadWriteMany", phase="Lost"), SMALL, Severity.ERROR, "is lost"),
+        (a_claim("ReadWriteMany", deletionTimestamp="now"), SMALL, Severity.ERROR, "is being deleted"),
     ],
 )
 def test_a_volume_is_there_and_can_be_mounted_by_all_nodes(
-    claim: Object | None, nodes: list[Object], status: Status, words: str
+    claim: Object | None, nodes: list[Object], severity: Severity, words: str
 ) -> None:
     job = a_subject(nnodes=Nodes(2, 2), checkpoint_claim="data")
     [found] = check_volume_claims(job, facts(claims={"data": claim}, nodes=nodes))
-    assert (found.status, words in found.message) == (status, True), found
+    assert (found.severity, words in found.message) == (severity, True), found
 
 
 def test_a_volume_that_is_only_read_may_be_read_only() -> None:
     job = a_subject(nnodes=Nodes(2, 2), mounts=(Mount.parse("pvc=data:/data:ro"),))
     [found] = check_volume_claims(job, facts(claims={"data": a_claim("ReadOnlyMany")}, nodes=SMALL))
-    assert found.status is Status.OK
+    assert found.severity is Severity.OK
 
 
 def test_secrets_and_their_entries_are_there_or_named() -> None:
@@ -66,44 +67,44 @@ def test_secrets_and_their_entries_are_there_or_named() -> None:
         mounts=(Mount.parse("configmap=app:/app"),),
     )
     known = facts(secrets={"hub": frozenset({"token"}), "all": None, "files": frozenset()}, config_maps={"app": None})
-    told = [(each.status, each.message) for each in check_secrets(job, known)]
-    assert (Status.FAIL, "The Secret 'hub' has no entry key.") in told
-    assert (Status.FAIL, "There is no Secret 'all' in namespace 'team'.") in told
-    assert (Status.OK, "The Secret 'files' is there.") in told
+    told = [(each.severity, each.message) for each in check_secrets(job, known)]
+    assert (Severity.ERROR, "The Secret 'hub' has no entry key.") in told
+    assert (Severity.ERROR, "There is no Secret 'all' in namespace 'team'.") in told
+    assert (Severity.OK, "The Secret 'files' is there.") in told
     assert {each.message.split("'")[1] for each in check_config_maps(job, known)} == {"app", "settings"}
 
 
 def test_a_pull_secret_that_is_not_there_is_named() -> None:
     account = {"imagePullSecrets": [{"name": "registry"}]}
     [found] = check_image_pull_secrets(a_subject(), facts(account=account, secrets={"registry": None}))
-    assert (found.status, "'registry'" in found.message) == (Status.WARN, True)
+    assert (found.severity, "'registry'" in found.message) == (Severity.WARNING, True)
 
 
 def test_a_priority_is_there_or_not() -> None:
     job = a_subject(priority="high")
-    assert [each.status for each in check_priority_class(job, facts(priority=None))] == [Status.FAIL]
-    assert [each.status for each in check_priority_class(job, facts(priority={"value": 1}))] == [Status.OK]
+    assert [each.severity for each in check_priority_class(job, facts(priority=None))] == [Severity.ERROR]
+    assert [each.severity for each in check_priority_class(job, facts(priority={"value": 1}))] == [Severity.OK]
 
 
 @pytest.mark.parametrize(
-    ("hard", "used", "status"),
+    ("hard", "used", "severity"),
     [
-        ({"requests.cpu": "8"}, {}, Status.OK),
-        ({"cpu": "4050m"}, {}, Status.OK),
-        ({"requests.cpu": "4"}, {}, Status.FAIL),
-        ({"limits.memory": "8Gi"}, {"limits.memory": "5Gi"}, Status.WARN),
-        ({"pods": "2"}, {}, Status.FAIL),
-        ({"requests.nvidia.com/gpu": "0"}, {}, Status.OK),
-        ({"services": "0"}, {}, Status.OK),
-        ({"count/secrets": "1"}, {"count/secrets": "9"}, Status.OK),
+        ({"requests.cpu": "8"}, {}, Severity.OK),
+        ({"cpu": "4050m"}, {}, Severity.OK),
+        ({"requests.cpu": "4"}, {}, Severity.ERROR),
+        ({"limits.memory": "8Gi"}, {"limits.memory": "5Gi"}, Severity.WARNING),
+        ({"pods": "2"}, {}, Severity.ERROR),
+        ({"requests.nvidia.com/gpu": "0"}, {}, Severity.OK),
+        ({"services": "0"}, {}, Severity.OK),
+        ({"count/secrets": "1"}, {"count/secrets": "9"}, Severity.OK),
     ],
 )
 def test_what_is_left_of_a_quota_is_enough_for_the_nodes_and_the_store(
-    hard: dict[str, str], used: dict[str, str], status: Status
+    hard: dict[str, str], used: dict[str, str], severity: Severity
 ) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}}
     found = list(check_resource_quota(a_subject(nnodes=Nodes(2, 2)), facts(quotas=[quota])))
-    assert most_severe(found) is status, found
+    assert most_severe(found) is severity, found
 
 
 def test_a_quota_for_other_pods_is_left_aside() -> None:
@@ -118,7 +119,7 @@ def test_a_quota_for_other_pods_is_left_aside() -> None:
     assert list(check_resource_quota(job, facts(quotas=others))) == []
     assert (
         most_severe(list(check_resource_quota(job, facts(quotas=[quota(scopeSelector=selects("In", "high"))]))))
-        is Status.FAIL
+        is Severity.ERROR
     )
 
 
@@ -131,12 +132,12 @@ def test_everything_that_is_not_allowed_is_said_at_once() -> None:
 
 def test_a_refusal_that_both_pods_meet_is_said_once() -> None:
     [found] = server_takes_it(a_subject(), facts(refused={"0": "no", "1": "no"}))
-    assert (found.status, found.message) == (Status.FAIL, "no")
+    assert (found.severity, found.message) == (Severity.ERROR, "no")
 
 
 def test_what_could_not_be_read_is_said_and_neither_passed_nor_failed() -> None:
     [found] = run_checks(OF_THE_CLUSTER, a_subject(), Facts(nodes=Unknown("You may not list nodes."), pods=[]))[:1]
-    assert (found.status, found.message) == (Status.SKIP, "You may not list nodes.")
+    assert (found.severity, found.message) == (Severity.UNKNOWN, "You may not list nodes.")
     assert run_checks(OF_THE_CLUSTER, a_subject(), Facts()) == [], "nobody asked"
 
 
