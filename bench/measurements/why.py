@@ -136,5 +136,5 @@ def _run_why(staging: Staging, name: str, stage: Stage) -> tuple[str, bool]:
     done = staging.space.ddp("why", name, "-o", "json")
     told: dict[str, Any] = json.loads(done.out) if done.out else {}
     first = next(iter(told.get("findings") or ()), {})
-    is_right = first.get("cause") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
-    return f"{first.get('cause')}: {first.get('sentence', done.err.strip())}", is_right
+    is_right = first.get("subject") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
+    return f"{first.get('subject')}: {first.get('message', done.err.strip())}", is_right

@@ -35,7 +35,7 @@ def test_the_cause_is_named_first_while_it_matters(staging: Staging, name: str) 
         done = staging.space.ddp("why", name, "-o", "json")
         told.update(json.loads(done.out) if done.out else {"findings": [], "said": done.err})
         first = next(iter(told["findings"]), {})
-        return first.get("cause") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
+        return first.get("subject") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
 
     with ThreadPoolExecutor(1) as pool:
         staged = pool.submit(staging.start, name, stage, staging.objects(name, stage))
@@ -45,4 +45,4 @@ def test_the_cause_is_named_first_while_it_matters(staging: Staging, name: str) 
             raise AssertionError(json.dumps(told, indent=1)) from error
         staged.result()
     assert told["exitCode"] == stage.code, json.dumps(told, indent=1)
-    assert told["findings"][0]["help"]
+    assert told["findings"][0]["hint"]

@@ -42,14 +42,14 @@ def test_the_right_cause_is_named_first(stages: Staging, name: str) -> None:
     def is_right() -> bool:
         told.update(diagnosis(stages.space, name))
         first = told["findings"][0] if told["findings"] else {}
-        return first.get("cause") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
+        return first.get("subject") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
 
     try:
         until("the right answer", is_right, seconds=100)
     except AssertionError as error:
         raise AssertionError(json.dumps(told, indent=1)) from error
     assert told["exitCode"] == stage.code, json.dumps(told, indent=1)
-    assert told["findings"][0]["help"]
+    assert told["findings"][0]["hint"]
 
 
 def test_the_rank_that_the_others_wait_for_is_named_through_the_api_server(stages: Staging) -> None:

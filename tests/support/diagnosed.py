@@ -10,7 +10,7 @@ from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import Facts
-from kubectl_ddp.why.model import Finding
+from kubectl_ddp.why.model import CauseFinding
 from tests.support.kube_objects import (
     CREATED_EPOCH,
     job_metrics,
@@ -44,7 +44,7 @@ def facts(
     )
 
 
-def first(known: Facts) -> Finding:
+def first(known: Facts) -> CauseFinding:
     return run_checks(known)[0]
 
 

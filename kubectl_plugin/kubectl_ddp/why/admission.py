@@ -14,7 +14,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts, format_event, has_label, line_of, message_of
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 INCOMPLETE: Final = "ddp.dev/incomplete"
 PATIENCE_SECONDS: Final = 8.0
@@ -27,7 +27,7 @@ _REFUSED: Final = re.compile(
 )
 
 
-def operator(facts: Facts) -> Iterator[Finding]:
+def operator(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether an operator acts on the job."""
     if facts.is_over or not facts.is_on_cluster or facts.age_seconds < PATIENCE_SECONDS:
         return
@@ -37,11 +37,11 @@ def operator(facts: Facts) -> Iterator[Finding]:
     who = OPERATORS[kind.engine]
     left_to = next((text for path in _MANAGED_BY if (text := job_kinds.at(facts.job, path))), "")
     if is_untouched and left_to and left_to not in who.managers:
-        yield Finding(
-            cause=Cause.OPERATOR,
-            message=f"Nobody has acted on it: it is left to the controller '{left_to}', which has said nothing.",
-            evidence=(f"managedBy is {left_to}", f"its status is empty, {int(facts.age_seconds)} s after it was made"),
-            help=f"Start that controller, or submit the job again without managedBy, for {who.name}.",
+        yield diagnosis(
+            Cause.OPERATOR,
+            f"Nobody has acted on it: it is left to the controller '{left_to}', which has said nothing.",
+            f"Start that controller, or submit the job again without managedBy, for {who.name}.",
+            (f"managedBy is {left_to}", f"its status is empty, {int(facts.age_seconds)} s after it was made"),
         )
         return
     sick = _operator_problems(facts)
@@ -49,7 +49,7 @@ def operator(facts: Facts) -> Iterator[Finding]:
         yield _of_operator(facts, who.name, who.selector, sick, is_untouched=is_untouched)
 
 
-def _of_operator(facts: Facts, name: str, selector: str, sick: list[str], *, is_untouched: bool) -> Finding:
+def _of_operator(facts: Facts, name: str, selector: str, sick: list[str], *, is_untouched: bool) -> CauseFinding:
     is_seen = facts.around.was_read(RelatedKind.OPERATOR)
     pods = facts.around.of(RelatedKind.OPERATOR)
     if is_seen and selector and not pods:
@@ -63,7 +63,7 @@ def _of_operator(facts: Facts, name: str, selector: str, sick: list[str], *, is_
     see = (
         f"'kubectl -n {where} logs -l {selector} --tail 50' says more." if where else f"Look for its pods: {selector}."
     )
-    return Finding(cause=Cause.OPERATOR, message=what, evidence=(*sick, *untouched), help=see)
+    return diagnosis(Cause.OPERATOR, what, see, (*sick, *untouched))
 
 
 def subject_of(name: str) -> str:
@@ -95,28 +95,28 @@ def state_of(pod: Object) -> str:
     return f"pod {name}: {pod.get('status', {}).get('phase')}, not ready"
 
 
-def job_suspension(facts: Facts) -> Iterator[Finding]:
+def job_suspension(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job is suspended."""
     if facts.is_over or not job_kinds.is_suspend_requested(facts.job) or has_label(facts.job, KUEUE_QUEUE):
         return
     if INCOMPLETE in (facts.job["metadata"].get("annotations") or {}):
-        yield Finding(
-            cause=Cause.SUSPENDED,
-            message="Its submission was cut off before its end, so nothing of it runs.",
-            evidence=(f"annotation {INCOMPLETE}",),
-            help=f"Submit it again, which finishes it, or '{program()} delete {facts.name}{location_flags()}'.",
+        yield diagnosis(
+            Cause.SUSPENDED,
+            "Its submission was cut off before its end, so nothing of it runs.",
+            f"Submit it again, which finishes it, or '{program()} delete {facts.name}{location_flags()}'.",
+            (f"annotation {INCOMPLETE}",),
         )
         return
     left = [f"pod {pod['metadata']['name']} has not ended yet" for pod in facts.snapshot.pods[:4]]
-    yield Finding(
-        cause=Cause.SUSPENDED,
-        message="It is suspended: it keeps its place and has no pods.",
-        evidence=("suspend is true", *left),
-        help=f"'{program()} resume {facts.name}{location_flags()}' lets it go on.",
+    yield diagnosis(
+        Cause.SUSPENDED,
+        "It is suspended: it keeps its place and has no pods.",
+        f"'{program()} resume {facts.name}{location_flags()}' lets it go on.",
+        ("suspend is true", *left),
     )
 
 
-def rejected_pods(facts: Facts) -> Iterator[Finding]:
+def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the API server rejects the job's pods, because of a quota, Pod Security, or a webhook."""
     if not facts.has_missing_pods:
         return
@@ -125,18 +125,18 @@ def rejected_pods(facts: Facts) -> Iterator[Finding]:
         return
     text = line_of(message_of(events[-1]))
     if "exceeded quota" in text:
-        yield Finding(
-            cause=Cause.QUOTA,
-            message=f"The namespace's quota does not allow its pods: {_after('exceeded quota:', text)}.",
-            evidence=(format_event(events[-1]),),
-            help="'kubectl describe resourcequota' shows what is used; make the job smaller or ask for more.",
+        yield diagnosis(
+            Cause.QUOTA,
+            f"The namespace's quota does not allow its pods: {_after('exceeded quota:', text)}.",
+            "'kubectl describe resourcequota' shows what is used; make the job smaller or ask for more.",
+            (format_event(events[-1]),),
         )
         return
-    yield Finding(
-        cause=Cause.ADMISSION,
-        message=f"The API server refuses its pods: {_after('is forbidden:', text)}.",
-        evidence=(format_event(events[-1]),),
-        help="What the message names has to change in the job, or in the namespace's labels and policies.",
+    yield diagnosis(
+        Cause.ADMISSION,
+        f"The API server refuses its pods: {_after('is forbidden:', text)}.",
+        "What the message names has to change in the job, or in the namespace's labels and policies.",
+        (format_event(events[-1]),),
     )
 
 

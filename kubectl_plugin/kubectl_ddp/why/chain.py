@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.why import admission, containers, failing, lifecycle, queue, removal, scheduling, training
 from kubectl_ddp.why.facts import Facts
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import LAST_RESORTS, CauseFinding
 
-Check = Callable[[Facts], Iterator[Finding]]
+Check = Callable[[Facts], Iterator[CauseFinding]]
 
 CHECKS: Final[tuple[Check, ...]] = (
     lifecycle.pending_deletion,
@@ -48,13 +49,9 @@ CHECKS: Final[tuple[Check, ...]] = (
 """Each check examines only the facts and yields only certain findings; the order is not significant."""
 
 
-LAST_RESORTS: Final = frozenset({Cause.STARTING, Cause.RUNNING})
-"""Causes that are reported only if all other checks find nothing."""
-
-
-def run_checks(facts: Facts) -> tuple[Finding, ...]:
+def run_checks(facts: Facts) -> tuple[CauseFinding, ...]:
     """Run all checks and return the findings, the most explanatory first."""
     found = [finding for check in CHECKS for finding in check(facts)]
-    is_troubled = any(not finding.is_aside and finding.cause not in LAST_RESORTS for finding in found)
-    told = [finding for finding in found if not (is_troubled and finding.cause in LAST_RESORTS)]
-    return tuple(sorted(told, key=lambda finding: finding.order))
+    if any(finding.severity is not Severity.INFO and finding.subject not in LAST_RESORTS for finding in found):
+        found = [finding for finding in found if finding.subject not in LAST_RESORTS]
+    return tuple(sorted(found, key=lambda finding: finding.order))

@@ -8,7 +8,7 @@ from typing import Final
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.why.facts import Container, Facts, format_event, line_of, message_of, names_of, subject
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _IMAGE: Final = frozenset(
     {
@@ -44,7 +44,7 @@ _IMAGE_HELPS: Final = (
 )
 
 
-def image(facts: Facts) -> Iterator[Finding]:
+def image(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether an image cannot be pulled."""
     held = [each for each in facts.containers() if each.waiting.get("reason") in _IMAGE]
     if not held:
@@ -55,18 +55,16 @@ def image(facts: Facts) -> Iterator[Finding]:
     words = [format_event(event) for event in pulls[-2:]]
     text = f"{reason}: {line_of(first.waiting.get('message'))}"
     told = f"{text} {' '.join(words)}"
-    yield Finding(
-        cause=Cause.IMAGE,
-        message=f"The image '{name}' cannot be got for {_pod_names(held)}: {reason}.",
-        evidence=(f"{first.pod_name}: {text}", *words),
-        help=next(
-            (help_ for pattern, help_ in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."
-        ),
+    yield diagnosis(
+        Cause.IMAGE,
+        f"The image '{name}' cannot be got for {_pod_names(held)}: {reason}.",
+        next((help_ for pattern, help_ in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."),
+        (f"{first.pod_name}: {text}", *words),
         is_aside=facts.is_training,
     )
 
 
-def config(facts: Facts) -> Iterator[Finding]:
+def config(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a ConfigMap, a Secret or a key is missing, for a variable or a volume."""
     held = [
         (each.pod, str(each.waiting.get("message")))
@@ -80,11 +78,11 @@ def config(facts: Facts) -> Iterator[Finding]:
     text = held[0][1]
     match = _MISSING.search(text)
     what = _missing(match) if match else line_of(text)
-    yield Finding(
-        cause=Cause.CONFIG,
-        message=f"{subject(names_of(_distinct(pods)))} cannot be set up: {what}.",
-        evidence=tuple(dict.fromkeys(f"{pod['metadata']['name']}: {line_of(told)}" for pod, told in held[:4])),
-        help="Create it in the job's namespace; the pods then start by themselves.",
+    yield diagnosis(
+        Cause.CONFIG,
+        f"{subject(names_of(_distinct(pods)))} cannot be set up: {what}.",
+        "Create it in the job's namespace; the pods then start by themselves.",
+        [f"{pod['metadata']['name']}: {line_of(told)}" for pod, told in held[:4]],
         is_aside=facts.is_training,
     )
 
@@ -96,23 +94,23 @@ def _missing(match: re.Match[str]) -> str:
     return f"the {match[4]} '{match[5].rpartition('/')[2]}' has no key '{match[3]}'"
 
 
-def volume(facts: Facts) -> Iterator[Finding]:
+def volume(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a volume cannot be attached or mounted."""
     failed = [(pod, event) for pod, event in _mount_failures(facts) if not _MISSING.search(message_of(event))]
     if not failed:
         return
     pods = _distinct([pod for pod, _ in failed])
     name = pods[0]["metadata"]["name"]
-    yield Finding(
-        cause=Cause.VOLUME,
-        message=f"A volume of {names_of(pods)} cannot be mounted.",
-        evidence=tuple(dict.fromkeys(format_event(event) for _, event in failed[-3:])),
-        help=f"'kubectl describe pod {name}' names the volume; see that its driver runs on the node.",
+    yield diagnosis(
+        Cause.VOLUME,
+        f"A volume of {names_of(pods)} cannot be mounted.",
+        f"'kubectl describe pod {name}' names the volume; see that its driver runs on the node.",
+        [format_event(event) for _, event in failed[-3:]],
         is_aside=facts.is_training,
     )
 
 
-def sandbox(facts: Facts) -> Iterator[Finding]:
+def sandbox(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the node cannot set up the pod's network."""
     failed = [
         (pod, event)
@@ -122,28 +120,27 @@ def sandbox(facts: Facts) -> Iterator[Finding]:
     if failed:
         pod, event = failed[-1]
         node = pod["spec"].get("nodeName")
-        yield Finding(
-            cause=Cause.SANDBOX,
-            message=f"The node {node} cannot set up {names_of([pod])}: its network or runtime fails.",
-            evidence=(format_event(event),),
-            help=f"Tell who runs the node; 'kubectl cordon {node}' keeps others away.",
+        yield diagnosis(
+            Cause.SANDBOX,
+            f"The node {node} cannot set up {names_of([pod])}: its network or runtime fails.",
+            f"Tell who runs the node; 'kubectl cordon {node}' keeps others away.",
+            (format_event(event),),
             is_aside=facts.is_training,
         )
 
 
-def init(facts: Facts) -> Iterator[Finding]:
+def init(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether an init container fails."""
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("exitCode")), None)
         if not each.is_init or ended is None or _has_passed(each):
             continue
         name = each.status["name"]
-        yield Finding(
-            cause=Cause.INIT,
-            message=f"The init container '{name}' of pod {each.pod_name} "
-            f"fails: it exited with code {ended['exitCode']}.",
-            evidence=(f"{each.pod_name}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
-            help=f"'kubectl logs {each.pod_name} -c {name}' prints what it wrote.",
+        yield diagnosis(
+            Cause.INIT,
+            f"The init container '{name}' of pod {each.pod_name} fails: it exited with code {ended['exitCode']}.",
+            f"'kubectl logs {each.pod_name} -c {name}' prints what it wrote.",
+            (f"{each.pod_name}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
             is_aside=facts.is_training,
         )
         return
@@ -154,7 +151,7 @@ def _has_passed(each: Container) -> bool:
     return bool(each.status.get("ready")) or ended.get("exitCode") == 0
 
 
-def start(facts: Facts) -> Iterator[Finding]:
+def start(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a container's program cannot be started."""
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("reason") in _START), None)
@@ -162,11 +159,11 @@ def start(facts: Facts) -> Iterator[Finding]:
         if each.is_init or (ended is None and not is_held):
             continue
         told = (ended or {}).get("message") or each.waiting.get("message")
-        yield Finding(
-            cause=Cause.START,
-            message=f"The container of pod {each.pod_name} cannot be started: {_program(str(told))}.",
-            evidence=(f"{each.pod_name}: {line_of(str(told))}",),
-            help=f"See that the image '{each.status.get('image')}' has the program; ours holds ddp-launch.",
+        yield diagnosis(
+            Cause.START,
+            f"The container of pod {each.pod_name} cannot be started: {_program(str(told))}.",
+            f"See that the image '{each.status.get('image')}' has the program; ours holds ddp-launch.",
+            (f"{each.pod_name}: {line_of(str(told))}",),
             is_aside=facts.is_training,
         )
         return

@@ -23,7 +23,7 @@ from kubectl_ddp.status.termination_message import (
 )
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts, format_event, line_of, message_of, names_of, subject
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
 _ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) terminated message: (.*)", re.DOTALL)
@@ -32,7 +32,7 @@ _FULL: Final = re.compile(r"No space left on device|Errno 28|Disk quota exceeded
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 
 
-def node_lost(facts: Facts) -> Iterator[Finding]:
+def node_lost(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a node of the pods is lost or does not respond."""
     if facts.is_over and facts.state.state is not State.FAILED:
         return
@@ -52,39 +52,35 @@ def node_lost(facts: Facts) -> Iterator[Finding]:
     what = f"The node {node} under {names_of(pods)}" if node else f"A node under {names_of(pods_of_events(gone))}"
     evidence = [f"node {name}: {line_of(dead[name].get('message'))}" for name in dead if name == node]
     evidence += [disruption(pod) for pod in told[:2]] + [format_event(event) for event in events[-2:]]
-    yield Finding(
-        cause=Cause.NODE_LOST,
-        message=f"{what} is lost.",
-        evidence=tuple(dict.fromkeys(evidence)),
-        help=(
-            f"Its pods are made anew elsewhere; while one hangs in Terminating, and the machine is surely off, "
-            f"'kubectl delete pod {pods[0]['metadata']['name']} --force' lets it go."
-            if pods
-            else "Its pods are made anew elsewhere, if there is room."
-        ),
+    yield diagnosis(
+        Cause.NODE_LOST,
+        f"{what} is lost.",
+        f"Its pods are made anew elsewhere; while one hangs in Terminating, and the machine is surely off, "
+        f"'kubectl delete pod {pods[0]['metadata']['name']} --force' lets it go."
+        if pods
+        else "Its pods are made anew elsewhere, if there is room.",
+        evidence,
         is_aside=facts.has_recovered_from(events[-1] if events else None),
     )
 
 
-def pod_preemption(facts: Facts) -> Iterator[Finding]:
+def pod_preemption(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the scheduler preempted a pod for one of higher priority."""
     told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) == "PreemptionByScheduler"]
     events = facts.events("Preempted")
     gone = [event for event in events if _has_no_replacement(facts, event)]
     if told or events:
         pods = told or pods_of_events(events)
-        yield Finding(
-            cause=Cause.PREEMPTED,
-            message=f"{subject(names_of(pods))} had to make room for a pod of higher priority.",
-            evidence=tuple(
-                dict.fromkeys([*(disruption(pod) for pod in told[:2]), *(format_event(each) for each in events[-2:])])
-            ),
-            help="It goes on by itself when there is room; a higher --priority is not preempted by that one.",
+        yield diagnosis(
+            Cause.PREEMPTED,
+            f"{subject(names_of(pods))} had to make room for a pod of higher priority.",
+            "It goes on by itself when there is room; a higher --priority is not preempted by that one.",
+            [*map(disruption, told[:2]), *map(format_event, events[-2:])],
             is_aside=facts.is_over or facts.has_recovered_from(events[-1] if events else None) or not (told or gone),
         )
 
 
-def host_oom(facts: Facts) -> Iterator[Finding]:
+def host_oom(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a container or a worker exceeded its memory."""
     killed = [each for each in facts.containers() if any(end.get("reason") == "OOMKilled" for end in each.endings)]
     error, event = first_error_of(facts)
@@ -98,29 +94,29 @@ def host_oom(facts: Facts) -> Iterator[Finding]:
     who = names_of([each.pod for each in killed]) if killed else error.location if error else ""
     evidence = [f"{each.pod_name}: container {each.status['name']} ended with OOMKilled" for each in killed[:3]]
     evidence += [f"{error.pod}: {line_of(error.message)}"] if error is not None and is_told else []
-    yield Finding(
-        cause=Cause.HOST_OOM,
-        message=f"The kernel killed {who} for memory{f', of which a node has {limit}' if limit else ''}.",
-        evidence=tuple(evidence),
-        help="Submit it again with more --memory, or load less: data-loader workers and /dev/shm (--shm) count too.",
+    yield diagnosis(
+        Cause.HOST_OOM,
+        f"The kernel killed {who} for memory{f', of which a node has {limit}' if limit else ''}.",
+        "Submit it again with more --memory, or load less: data-loader workers and /dev/shm (--shm) count too.",
+        evidence,
         is_aside=_is_over_it(facts, event),
     )
 
 
-def gpu_oom(facts: Facts) -> Iterator[Finding]:
+def gpu_oom(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a GPU ran out of memory."""
     error = facts.state.first_error
     if error is not None and error.reason == FailureReason.GPU_OOM:
-        yield Finding(
-            cause=Cause.GPU_OOM,
-            message=f"{error.subject} ran out of GPU memory.",
-            evidence=(line_of(error.message), *_last_call(error)),
-            help="Use a smaller batch per GPU, accumulate gradients, or more GPUs; it will not help to try again.",
+        yield diagnosis(
+            Cause.GPU_OOM,
+            f"{error.subject} ran out of GPU memory.",
+            "Use a smaller batch per GPU, accumulate gradients, or more GPUs; it will not help to try again.",
+            (line_of(error.message), *_last_call(error)),
             is_aside=_is_over_it(facts),
         )
 
 
-def gpu_fault(facts: Facts) -> Iterator[Finding]:
+def gpu_fault(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a GPU failed or is missing."""
     error, event = first_error_of(facts)
     if error is None or error.reason != FailureReason.GPU_FAULT:
@@ -131,16 +127,16 @@ def gpu_fault(facts: Facts) -> Iterator[Finding]:
     # Messages of the launcher and the trainer end with the fix, which is reported as help here.
     words = line_of(cause_line(error.message.partition(" Fix: ")[0])).rstrip(".")
     where = f" on node {node}" if node and node not in words else ""
-    yield Finding(
-        cause=Cause.GPU_FAULT,
-        message=f"{error.subject} could not use its GPU{where}: {words}.",
-        evidence=tuple(filter(None, [_exit_text(error), *_last_call(error)])),
-        help=f"{fix} 'kubectl cordon {node}' keeps pods off the node." if node else fix,
+    yield diagnosis(
+        Cause.GPU_FAULT,
+        f"{error.subject} could not use its GPU{where}: {words}.",
+        f"{fix} 'kubectl cordon {node}' keeps pods off the node." if node else fix,
+        [_exit_text(error), *_last_call(error)],
         is_aside=_is_over_it(facts, event),
     )
 
 
-def first_error(facts: Facts) -> Iterator[Finding]:
+def first_error(facts: Facts) -> Iterator[CauseFinding]:
     """Report the error of the rank that failed first, or what is known about the failure."""
     error, event = first_error_of(facts)
     if error is None:
@@ -155,21 +151,19 @@ def first_error(facts: Facts) -> Iterator[Finding]:
         return
     source = "kept in the job's annotation, since its pod is gone" if load_first_error(facts.job) == error else ""
     what = "" if error.reason == FailureReason.EARLY_EXIT else "failed first: "
-    yield Finding(
-        cause=Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
-        message=f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
-        evidence=tuple(filter(None, [_exit_text(error), *_last_call(error), source])),
-        help=(
-            "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount)."
-            if _FULL.search(error.message)
-            else f"'{program()} logs {facts.name} --first-error{location_flags()}' prints its stack."
-        ),
+    yield diagnosis(
+        Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
+        f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
+        "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount)."
+        if _FULL.search(error.message)
+        else f"'{program()} logs {facts.name} --first-error{location_flags()}' prints its stack.",
+        [_exit_text(error), *_last_call(error), source],
         is_aside=_is_over_it(facts, event),
         exit_code=JobFailed.exit_code if error.is_users else InfrastructureFailed.exit_code,
     )
 
 
-def _unknown_failure(facts: Facts) -> Iterator[Finding]:
+def _unknown_failure(facts: Facts) -> Iterator[CauseFinding]:
     """Check for a failed job, or a container that fails repeatedly, without an error report of a rank."""
     failed = job_kinds.conditions(facts.job).get("Failed")
     crashed = [(pod, how) for pod in facts.pods if (how := crash_message(pod))]
@@ -177,11 +171,11 @@ def _unknown_failure(facts: Facts) -> Iterator[Finding]:
         return
     text = line_of(f"{(failed or {}).get('reason', '')}: {(failed or {}).get('message', '')}") if failed else ""
     who = f"Pod {crashed[0][0]['metadata']['name']}: {line_of(crashed[0][1]).rstrip('.')}" if crashed else ""
-    yield Finding(
-        cause=Cause.ERROR,
-        message=f"{who or 'It failed, and no pod is left that says why'}.",
-        evidence=tuple(filter(None, [f"condition Failed: {text}" if text else ""])),
-        help=f"'{program()} logs {facts.name} --rank all{location_flags()}' prints what is left of its pods' lines.",
+    yield diagnosis(
+        Cause.ERROR,
+        f"{who or 'It failed, and no pod is left that says why'}.",
+        f"'{program()} logs {facts.name} --rank all{location_flags()}' prints what is left of its pods' lines.",
+        [f"condition Failed: {text}" if text else ""],
         exit_code=JobFailed.exit_code if crashed else InfrastructureFailed.exit_code,
         is_aside=facts.is_training,
     )

@@ -9,10 +9,10 @@ from kubectl_ddp.status.describe import summary_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 
-def pending_deletion(facts: Facts) -> Iterator[Finding]:
+def pending_deletion(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job is being deleted, and which finalizers block it."""
     about = facts.job["metadata"]
     if "deletionTimestamp" not in about:
@@ -20,48 +20,46 @@ def pending_deletion(facts: Facts) -> Iterator[Finding]:
     holders = [each for each in about.get("finalizers") or () if each != "foregroundDeletion"]
     waits = f"; it waits for {', '.join(holders)}" if holders else ""
     pods = [f"pod {pod['metadata']['name']} has not ended yet" for pod in facts.snapshot.pods]
-    yield Finding(
-        cause=Cause.DELETING,
-        message=f"It is being deleted since {about['deletionTimestamp']}{waits}.",
-        evidence=tuple(pods[:8]),
-        help=(
-            "Whoever set the finalizer has to take it away; see that its controller runs."
-            if holders
-            else f"Nothing to do: '{program()} wait {facts.name} --for=deleted{location_flags()}' ends with it."
-        ),
+    yield diagnosis(
+        Cause.DELETING,
+        f"It is being deleted since {about['deletionTimestamp']}{waits}.",
+        "Whoever set the finalizer has to take it away; see that its controller runs."
+        if holders
+        else f"Nothing to do: '{program()} wait {facts.name} --for=deleted{location_flags()}' ends with it.",
+        pods[:8],
     )
 
 
-def finished(facts: Facts) -> Iterator[Finding]:
+def finished(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job has succeeded."""
     if facts.state.state is State.SUCCEEDED:
         told = summary_text(facts.state.summary or {})
-        yield Finding(
-            cause=Cause.FINISHED,
-            message="It has succeeded.",
-            evidence=(told,) if told else (),
-            help=f"'{program()} logs {facts.name}{location_flags()}' prints what it wrote.",
+        yield diagnosis(
+            Cause.FINISHED,
+            "It has succeeded.",
+            f"'{program()} logs {facts.name}{location_flags()}' prints what it wrote.",
+            (told,) if told else (),
         )
 
 
-def engine_lost(facts: Facts) -> Iterator[Finding]:
+def engine_lost(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the local engine has died, and its pods with it."""
     if facts.state.state is State.LOST:
-        yield Finding(
-            cause=Cause.ENGINE_LOST,
-            message=facts.state.reason,
-            help=f"'{program()} resume {facts.name}{location_flags()}' goes on from its last checkpoint.",
+        yield diagnosis(
+            Cause.ENGINE_LOST,
+            facts.state.reason,
+            f"'{program()} resume {facts.name}{location_flags()}' goes on from its last checkpoint.",
         )
 
 
-def deadline(facts: Facts) -> Iterator[Finding]:
+def deadline(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job exceeded its deadline."""
     failed = job_kinds.conditions(facts.job).get("Failed") or {}
     text = f"{failed.get('reason', '')} {failed.get('message', '')}"
     if "DeadlineExceeded" in text or "deadline" in text.lower():
-        yield Finding(
-            cause=Cause.DEADLINE,
-            message="It was stopped at its deadline.",
-            evidence=(f"condition Failed: {text.strip()}",),
-            help="Submit it again with a longer --deadline; with checkpoints it goes on where it was.",
+        yield diagnosis(
+            Cause.DEADLINE,
+            "It was stopped at its deadline.",
+            "Submit it again with a longer --deadline; with checkpoints it goes on where it was.",
+            (f"condition Failed: {text.strip()}",),
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, StillPending
+from kubectl_ddp.util.finding import Finding, Severity
 
 
 class Cause(StrEnum):
@@ -81,30 +82,47 @@ EXIT_CODES: Final[Mapping[Cause, int]] = {
 }
 """Exit code of ``why`` by cause; any other cause keeps the job from running, so the job counts as pending."""
 
+LAST_RESORTS: Final = frozenset({Cause.STARTING, Cause.RUNNING})
+"""Causes that are reported only if all other checks find nothing."""
+
 _ORDER: Final = {cause: place for place, cause in enumerate(Cause)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One cause, with evidence and a remedy."""
+@dataclass(frozen=True, slots=True)
+class CauseFinding(Finding):
+    """A cause of a job's state, which is its subject. With severity INFO it does not block the job now."""
 
-    cause: Cause
-    message: str
-    evidence: tuple[str, ...] = ()
-    """Observations, quoted from their sources."""
-    help: str = ""
-    """Remedy in one sentence, with the command in quotes."""
-    is_aside: bool = False
-    """True if it does not block the job now: it is over, or the job can run without."""
-    exit_code: int | None = None
-    """Exit code if it differs from the cause's."""
-
-    @property
-    def code(self) -> int:
-        """Exit code of ``why`` if this is the first finding."""
-        return self.exit_code if self.exit_code is not None else EXIT_CODES.get(self.cause, _PENDING)
+    exit_code: int = 0
+    """Exit code of ``why`` if this is the first finding."""
 
     @property
     def order(self) -> tuple[bool, int]:
         """Sort key among the findings of a job."""
-        return self.is_aside, _ORDER[self.cause]
+        return self.severity is Severity.INFO, _ORDER[Cause(self.subject)]
+
+
+def diagnosis(
+    cause: Cause,
+    message: str,
+    hint: str = "",
+    evidence: Iterable[str] = (),
+    *,
+    is_aside: bool = False,
+    exit_code: int | None = None,
+) -> CauseFinding:
+    """Return the finding for a cause.
+
+    Args:
+        cause: Cause of the job's state.
+        message: What was found.
+        hint: Remedy in one sentence, with the command in quotes.
+        evidence: Observations, quoted from their sources; empty and repeated ones are left out.
+        is_aside: True if it does not block the job now: it is over, or the job can run without.
+        exit_code: Exit code if it differs from the cause's; 0 for a problem that does not affect the job.
+    """
+    severity = Severity.WARNING if exit_code == 0 else Severity.ERROR
+    if cause is Cause.FINISHED or cause in LAST_RESORTS:
+        severity = Severity.OK
+    code = EXIT_CODES.get(cause, _PENDING) if exit_code is None else exit_code
+    told = tuple(filter(None, dict.fromkeys(evidence)))
+    return CauseFinding(Severity.INFO if is_aside else severity, message, hint, told, cause, exit_code=code)

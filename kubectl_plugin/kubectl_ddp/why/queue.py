@@ -15,14 +15,14 @@ from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _MOST: Final = 5
 _OTHER_LEVELS: Final = ("is above the podset topology", "does not contain the requested level")
 """Kueue's messages about levels that no flavor has, or not in this order; more quota does not help."""
 
 
-def queued(facts: Facts) -> Iterator[Finding]:
+def queued(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job waits in a queue of Kueue."""
     queue = has_label(facts.job, KUEUE_QUEUE)
     if facts.is_over or not queue:
@@ -39,21 +39,21 @@ def queued(facts: Facts) -> Iterator[Finding]:
     yield _waits(facts, mine, queue)
 
 
-def _deactivated_finding(facts: Facts, mine: Object) -> Finding:
+def _deactivated_finding(facts: Facts, mine: Object) -> CauseFinding:
     """Return the finding for a deactivated Workload: suspended by a user, or given up by Kueue."""
     evicted = condition_of(mine, "Evicted")
     gave_up = str(evicted.get("reason", "")).startswith("DeactivatedDueTo")
-    return Finding(
-        cause=Cause.SUSPENDED,
-        message=f"Kueue has given it up: {line_of(evicted.get('message')).rstrip('.')}."
+    return diagnosis(
+        Cause.SUSPENDED,
+        f"Kueue has given it up: {line_of(evicted.get('message')).rstrip('.')}."
         if gave_up
         else "It is suspended: Kueue holds it back, and it has no pods.",
-        evidence=(f"Workload {mine['metadata']['name']} has active: false",),
-        help=f"'{program()} resume {facts.name}{location_flags()}' puts it back into its queue.",
+        f"'{program()} resume {facts.name}{location_flags()}' puts it back into its queue.",
+        (f"Workload {mine['metadata']['name']} has active: false",),
     )
 
 
-def kueue_preemption(facts: Facts) -> Iterator[Finding]:
+def kueue_preemption(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether Kueue preempted the job."""
     mine = workload_of(facts)
     if mine is None or facts.is_over:
@@ -63,12 +63,12 @@ def kueue_preemption(facts: Facts) -> Iterator[Finding]:
     if not was:
         return
     text = line_of(preempted.get("message") or condition_of(mine, "Evicted").get("message"))
-    yield Finding(
-        cause=Cause.PREEMPTED,
-        message="Kueue took its place away for a job that goes before it, and queued it again.",
-        evidence=(f"Workload {mine['metadata']['name']}: {text}",),
-        help="It begins again by itself when there is room, from its last checkpoint; "
+    yield diagnosis(
+        Cause.PREEMPTED,
+        "Kueue took its place away for a job that goes before it, and queued it again.",
+        "It begins again by itself when there is room, from its last checkpoint; "
         "a higher --queue-priority or --priority waits less.",
+        (f"Workload {mine['metadata']['name']}: {text}",),
         is_aside=holds(mine, "Admitted"),
     )
 
@@ -79,13 +79,13 @@ def workload_of(facts: Facts) -> Object | None:
     return next((each for each in facts.around.of(RelatedKind.WORKLOADS) if owner_of(each) == uid), None)
 
 
-def _missing_workload(facts: Facts, queue: str) -> Iterator[Finding]:
+def _missing_workload(facts: Facts, queue: str) -> Iterator[CauseFinding]:
     """Report that the job has no Workload."""
     if not facts.around.was_read(RelatedKind.WORKLOADS):
-        yield Finding(
-            cause=Cause.QUEUED,
-            message=f"It waits in the queue '{queue}'; for what, its Workload would say, which may not be read.",
-            help=f"'{program()} doctor{location_flags()}' names the right to ask for.",
+        yield diagnosis(
+            Cause.QUEUED,
+            f"It waits in the queue '{queue}'; for what, its Workload would say, which may not be read.",
+            f"'{program()} doctor{location_flags()}' names the right to ask for.",
             is_aside=facts.is_training,
         )
         return
@@ -95,48 +95,48 @@ def _missing_workload(facts: Facts, queue: str) -> Iterator[Finding]:
     evidence = [state_of(pod) for pod in controllers if not holds(pod, "Ready")]
     if facts.around.was_read(RelatedKind.QUEUE_CONTROLLER) and not controllers:
         evidence = [f"no pod has the label {KUEUE.selector}"]
-    yield Finding(
-        cause=Cause.QUEUED,
-        message=f"It waits in the queue '{queue}', and Kueue has not taken notice of it.",
-        evidence=tuple(evidence) or (f"no Workload belongs to it, {int(facts.age_seconds)} s after it was made",),
-        help="See that Kueue runs and manages this kind of job (integrations.frameworks in its configuration).",
+    yield diagnosis(
+        Cause.QUEUED,
+        f"It waits in the queue '{queue}', and Kueue has not taken notice of it.",
+        "See that Kueue runs and manages this kind of job (integrations.frameworks in its configuration).",
+        evidence or (f"no Workload belongs to it, {int(facts.age_seconds)} s after it was made",),
     )
 
 
-def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
+def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
     text = line_of(condition_of(mine, "QuotaReserved").get("message"))
     mine_too = [each for each in facts.around.of(RelatedKind.LOCAL_QUEUES) if _space(each) == _space(mine)]
     local = _named(mine_too, queue)
     evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
     if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
-        return Finding(
-            cause=Cause.QUEUED,
-            message=f"There is no queue '{queue}' in its namespace, so it waits for ever.",
-            evidence=tuple(evidence),
-            help="'kubectl get localqueues' names those that are there; submit it again with one of them as --queue.",
+        return diagnosis(
+            Cause.QUEUED,
+            f"There is no queue '{queue}' in its namespace, so it waits for ever.",
+            "'kubectl get localqueues' names those that are there; submit it again with one of them as --queue.",
+            evidence,
         )
     cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
     if why := _stopped(facts, local, cluster_queue):
-        return Finding(
-            cause=Cause.QUEUED,
-            message=f"It waits in the queue '{queue}', which lets no job go just now: {why}.",
-            evidence=tuple(evidence),
-            help=f"Ask who runs Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue say more.",
+        return diagnosis(
+            Cause.QUEUED,
+            f"It waits in the queue '{queue}', which lets no job go just now: {why}.",
+            f"Ask who runs Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue say more.",
+            evidence,
         )
     if "maximum capacity" in text or "exceeds the nominal" in text:
-        return Finding(
-            cause=Cause.QUEUED,
-            message=f"It asks for more than the queue '{queue}' can ever give.",
-            evidence=tuple(evidence),
-            help="Make it smaller with --nnodes or --gpus, or ask for a larger quota.",
+        return diagnosis(
+            Cause.QUEUED,
+            f"It asks for more than the queue '{queue}' can ever give.",
+            "Make it smaller with --nnodes or --gpus, or ask for a larger quota.",
+            evidence,
         )
     if any(words in text for words in _OTHER_LEVELS) and "insufficient" not in text:  # quota of another flavor
-        return Finding(
-            cause=Cause.QUEUED,
-            message=f"It asks for places that the queue '{queue}' can never give: the levels of --topology.",
-            evidence=tuple(evidence),
-            help="Name levels of the topology that the queue's flavor has, and a pack no narrower than replica: "
+        return diagnosis(
+            Cause.QUEUED,
+            f"It asks for places that the queue '{queue}' can never give: the levels of --topology.",
+            "Name levels of the topology that the queue's flavor has, and a pack no narrower than replica: "
             "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first.",
+            evidence,
         )
     ahead = workloads_ahead(facts, mine, cluster_queue)
     count = _num_workloads_ahead(facts, ahead)
@@ -145,11 +145,11 @@ def _waits(facts: Facts, mine: Object, queue: str) -> Finding:
     evidence += [
         f"holds quota: {_describe_workload(each)}" for each in _admitted_workloads(facts, cluster_queue)[:_MOST]
     ]
-    return Finding(
-        cause=Cause.QUEUED,
-        message=f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}.",
-        evidence=tuple(evidence),
-        help=f"It begins when those that hold the quota end; '{program()} list -A{location_flags()}' shows them.",
+    return diagnosis(
+        Cause.QUEUED,
+        f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}.",
+        f"It begins when those that hold the quota end; '{program()} list -A{location_flags()}' shows them.",
+        evidence,
     )
 
 

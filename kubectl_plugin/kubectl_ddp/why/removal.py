@@ -16,7 +16,7 @@ from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.failing import disruption, disruption_reason, pods_of_events
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 _BY_CONTROLLER: Final = re.compile(r"Suspended$|^SuccessfulDelete")
@@ -27,7 +27,7 @@ _SOON_SECONDS: Final = 5.0
 _STORE: Final = re.compile(r"-store(-[a-z0-9]+)*$")
 
 
-def pod_eviction(facts: Facts) -> Iterator[Finding]:
+def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the kubelet or the eviction API evicted a pod."""
     told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _EVICTED]
     events = facts.events("Evicted")
@@ -37,24 +37,18 @@ def pod_eviction(facts: Facts) -> Iterator[Finding]:
     pods = told or pods_of_events([*events, *drained])
     why = line_of(message_of(events[-1]) if events else _reason(told[0]) if told else _cordon_message(drained[-1]))
     by_api = bool(drained) or any(disruption_reason(pod) == "EvictionByEvictionAPI" for pod in told)
-    yield Finding(
-        cause=Cause.EVICTED,
-        message=f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
-        evidence=tuple(
-            dict.fromkeys(
-                [*(disruption(pod) for pod in told[:2]), *(format_event(each) for each in (events or drained)[-2:])]
-            )
-        ),
-        help=(
-            "Somebody drains its node or evicted the pod; it is made again elsewhere, if there is room."
-            if by_api
-            else "Ask for what the message names: more memory, or a larger volume in the job file."
-        ),
+    yield diagnosis(
+        Cause.EVICTED,
+        f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
+        "Somebody drains its node or evicted the pod; it is made again elsewhere, if there is room."
+        if by_api
+        else "Ask for what the message names: more memory, or a larger volume in the job file.",
+        [*map(disruption, told[:2]), *map(format_event, (events or drained)[-2:])],
         is_aside=_is_replaced(facts, told, [*events, *drained]) or (facts.is_over and not told),
     )
 
 
-def deleted(facts: Facts) -> Iterator[Finding]:
+def deleted(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a pod of the job was deleted by a user or program."""
     if facts.is_over or job_kinds.is_suspend_requested(facts.job) or "deletionTimestamp" in facts.job["metadata"]:
         return
@@ -66,18 +60,18 @@ def deleted(facts: Facts) -> Iterator[Finding]:
         return
     pods = leaving or pods_of_events(events)
     evidence = [f"pod {pod['metadata']['name']} ends since {pod['metadata']['deletionTimestamp']}" for pod in leaving]
-    yield Finding(
-        cause=Cause.POD_DELETED,
-        message=f"{subject(names_of(pods))} {_was(pods)} deleted.",
-        evidence=(*evidence[:2], *(format_event(event) for event in events[-2:])),
-        help="The operator creates it again, and the ranks go on; "
+    yield diagnosis(
+        Cause.POD_DELETED,
+        f"{subject(names_of(pods))} {_was(pods)} deleted.",
+        "The operator creates it again, and the ranks go on; "
         f"'{program()} events {facts.name}{location_flags()}' shows "
         "what happened. Kubernetes records in its audit log alone who deleted or evicted it.",
+        (*evidence[:2], *(format_event(event) for event in events[-2:])),
         is_aside=_is_replaced(facts, leaving, events),
     )
 
 
-def store_killed(facts: Facts) -> Iterator[Finding]:
+def store_killed(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the rendezvous store was killed during training; the ranks continue without it."""
     if not (facts.is_training and facts.is_on_cluster):
         return
@@ -90,13 +84,13 @@ def store_killed(facts: Facts) -> Iterator[Finding]:
     if (running and facts.now - last > RECENT_SECONDS) or not (pods or last):
         return
     ago = f" {duration(max(0.0, facts.now - last))} ago" if last else ""
-    yield Finding(
-        cause=Cause.STORE,
-        message=f"The rendezvous store was killed{ago} and runs again; the ranks kept training."
+    yield diagnosis(
+        Cause.STORE,
+        f"The rendezvous store was killed{ago} and runs again; the ranks kept training."
         if running
         else "The rendezvous store does not run; the ranks keep training, and no lost rank can be replaced.",
-        evidence=tuple(format_event(event) for event in events[-2:]),
-        help=f"Nothing to do once it runs: 'kubectl get pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it.",
+        f"Nothing to do once it runs: 'kubectl get pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it.",
+        map(format_event, events[-2:]),
         exit_code=0,
     )
 

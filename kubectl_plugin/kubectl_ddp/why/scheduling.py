@@ -20,7 +20,7 @@ from kubectl_ddp.preflight.scheduler_filters import (
 )
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.why.facts import Facts, claims_of, format_event, line_of, names_of, subject
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 PATIENCE_SECONDS: Final = 5.0
 _MOST_NODES: Final = 12
@@ -31,7 +31,7 @@ _VOLUME: Final = re.compile(
 _COUNTED: Final = re.compile(r"(\d+) (?:node\(s\) )?([^,]+?(?:\{[^}]*\})?)(?:, (?=\d)|\.(?: |$)|$)")
 
 
-def scheduling_failure(facts: Facts) -> Iterator[Finding]:
+def scheduling_failure(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether pods fit no node."""
     pods = [pod for pod in facts.pods if _is_unschedulable(pod) and not _has_volume_problem(pod)]
     if not pods:
@@ -41,41 +41,41 @@ def scheduling_failure(facts: Facts) -> Iterator[Finding]:
     evidence = [*([f"the scheduler: {line_of(text)}"] if text else []), *_by_node(facts, pods[0])]
     told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
     told = told or "the scheduler does not say why"
-    yield Finding(
-        cause=Cause.UNSCHEDULABLE,
-        message=f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
-        evidence=tuple(evidence[: _MOST_NODES + 1]),
-        help=_help(predicates, facts.name),
+    yield diagnosis(
+        Cause.UNSCHEDULABLE,
+        f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
+        _help(predicates, facts.name),
+        evidence[: _MOST_NODES + 1],
         is_aside=facts.is_training,
     )
 
 
-def gated(facts: Facts) -> Iterator[Finding]:
+def gated(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a scheduling gate holds pods, or their scheduler does not run."""
     pending = [pod for pod in facts.pods if pod.get("status", {}).get("phase") == "Pending"]
     held = [pod for pod in pending if pod["spec"].get("schedulingGates")]
     if held:
         gates = ", ".join(gate["name"] for gate in held[0]["spec"]["schedulingGates"])
-        yield Finding(
-            cause=Cause.UNSCHEDULABLE,
-            message=f"{subject(names_of(held))} may not be scheduled yet: the gate {gates} is closed.",
-            evidence=(f"schedulingGates of pod {held[0]['metadata']['name']}: {gates}",),
-            help="Whoever set the gate opens it; see that its controller runs.",
+        yield diagnosis(
+            Cause.UNSCHEDULABLE,
+            f"{subject(names_of(held))} may not be scheduled yet: the gate {gates} is closed.",
+            "Whoever set the gate opens it; see that its controller runs.",
+            (f"schedulingGates of pod {held[0]['metadata']['name']}: {gates}",),
             is_aside=facts.is_training,
         )
     unseen = [pod for pod in pending if pod not in held and _has_no_scheduler_status(facts, pod)]
     if unseen:
         scheduler = unseen[0]["spec"].get("schedulerName", "default-scheduler")
-        yield Finding(
-            cause=Cause.UNSCHEDULABLE,
-            message=f"The scheduler '{scheduler}' has not looked at {names_of(unseen)}: it does not run.",
-            evidence=(f"pod {unseen[0]['metadata']['name']} has no condition PodScheduled",),
-            help="Start that scheduler, or submit the job again with another --scheduler.",
+        yield diagnosis(
+            Cause.UNSCHEDULABLE,
+            f"The scheduler '{scheduler}' has not looked at {names_of(unseen)}: it does not run.",
+            "Start that scheduler, or submit the job again with another --scheduler.",
+            (f"pod {unseen[0]['metadata']['name']} has no condition PodScheduled",),
             is_aside=facts.is_training,
         )
 
 
-def claims(facts: Facts) -> Iterator[Finding]:
+def claims(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a volume keeps pods from every node."""
     pods = [pod for pod in facts.pods if _is_unschedulable(pod) and _has_volume_problem(pod)]
     if not pods:
@@ -95,12 +95,8 @@ def claims(facts: Facts) -> Iterator[Finding]:
         then = f"'kubectl describe pvc {unbound[0]['metadata']['name']}' tells what its storage class waits for."
     else:
         what, then = f"A volume keeps {names_of(pods)} from every node", "'kubectl get pv,pvc' shows zones and modes."
-    yield Finding(
-        cause=Cause.VOLUME,
-        message=f"{what}, so {names_of(pods)} cannot start.",
-        evidence=tuple(evidence),
-        help=then,
-        is_aside=facts.is_training,
+    yield diagnosis(
+        Cause.VOLUME, f"{what}, so {names_of(pods)} cannot start.", then, evidence, is_aside=facts.is_training
     )
 
 

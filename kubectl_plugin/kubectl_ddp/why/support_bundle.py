@@ -33,7 +33,7 @@ from kubectl_ddp.version import version
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.gather import gather
-from kubectl_ddp.why.printer import diagnosis_to_dict, text
+from kubectl_ddp.why.printer import diagnosis_text, diagnosis_to_dict
 
 LOG_LINES: Final = 5_000
 """Number of last log lines to include per pod."""
@@ -61,7 +61,7 @@ def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time
     found = run_checks(facts)
     state = facts.state
     plain = Style()
-    yield File("why.txt", clean_text(text(facts, found, plain)) + "\n")
+    yield File("why.txt", clean_text(diagnosis_text(facts, found, plain)) + "\n")
     yield File("why.json", _json(diagnosis_to_dict(facts, found)))
     table = rank_table(state, facts.now).render(plain)
     yield File("status.txt", clean_text(f"{header(state, facts.now, plain)}\n\n{table}\n"))

@@ -21,7 +21,7 @@ from kubectl_ddp.status.termination_message import stores
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import Facts, line_of, names_of, subject
-from kubectl_ddp.why.model import Cause, Finding
+from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _HUNG: Final = re.compile(r"\bhang: (?!stack of)(.+)")
 _MISSING: Final = re.compile(r"(\d+ nodes? ready.*?(?:missing: [^.]*?)?), waiting for a group")
@@ -36,7 +36,7 @@ STORE_SECONDS: Final = 15.0
 """Seconds that a store may take to start."""
 
 
-def hang(facts: Facts) -> Iterator[Finding]:
+def hang(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether ranks run without progress."""
     if facts.state.state not in _WORKING:
         return
@@ -49,12 +49,11 @@ def hang(facts: Facts) -> Iterator[Finding]:
     if is_current:
         yield _stalled(facts, told_at, told, is_hung=is_hung)
     elif facts.is_step_overdue and not any(_is_in_long_section(rank.look) for rank in facts.sight.ranks):
-        yield Finding(
-            cause=Cause.HANG,
-            message=f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
-            evidence=tuple(_lagging_ranks(facts)),
-            help=f"'{program()} top {facts.name}{location_flags()}' shows "
-            "which rank is behind; its log, what it was about.",
+        yield diagnosis(
+            Cause.HANG,
+            f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
+            f"'{program()} top {facts.name}{location_flags()}' shows which rank is behind; its log, what it was about.",
+            _lagging_ranks(facts),
         )
 
 
@@ -64,16 +63,16 @@ def _reported(facts: Facts) -> tuple[float, str, bool]:
     return (*hung, True) if hung[0] >= waiting[0] and hung[1] else (*waiting, False)
 
 
-def _stalled(facts: Facts, told_at: float, told: str, *, is_hung: bool) -> Finding:
+def _stalled(facts: Facts, told_at: float, told: str, *, is_hung: bool) -> CauseFinding:
     text = told.rstrip(".") or no_progress_text(facts.state).partition(", ")[2]
     seconds = facts.state.stall.seconds if facts.state.stall else facts.now - told_at
     printed = (f"the launcher printed this {duration(max(0.0, facts.now - told_at))} ago",) if told else ()
-    return Finding(
-        cause=Cause.HANG,
-        message=f"It hangs: {text}." if is_hung else f"No rank has made progress for {duration(seconds)}: {text}.",
-        evidence=(*printed, *_lagging_ranks(facts)),
-        help=f"'{program()} hang {facts.name}{location_flags()}' shows every rank; '{program()} logs {facts.name} "
+    return diagnosis(
+        Cause.HANG,
+        f"It hangs: {text}." if is_hung else f"No rank has made progress for {duration(seconds)}: {text}.",
+        f"'{program()} hang {facts.name}{location_flags()}' shows every rank; '{program()} logs {facts.name} "
         f"--rank all{location_flags()}' has the stack; --env DDP_ON_HANG=act restarts a rank past its limit.",
+        (*printed, *_lagging_ranks(facts)),
     )
 
 
@@ -96,7 +95,7 @@ def _lagging_ranks(facts: Facts) -> list[str]:
     return odd[:_MOST_SILENT]
 
 
-def store(facts: Facts) -> Iterator[Finding]:
+def store(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the rendezvous store does not run or cannot be reached."""
     if not _is_in_rendezvous(facts) or not facts.is_on_cluster:
         return
@@ -106,15 +105,13 @@ def store(facts: Facts) -> Iterator[Finding]:
     if not is_absent and (not told or _arrived_pods(facts)):
         return
     state = "does not run" if is_absent else "cannot be reached"
-    yield Finding(
-        cause=Cause.STORE,
-        message=f"The rendezvous store {state}, so the ranks cannot find one another.",
-        evidence=tuple(filter(None, [_store_pods(facts), f"the launcher: {line_of(told)}" if told else ""])),
-        help=(
-            f"'kubectl get job,pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it."
-            if is_absent
-            else "See the NetworkPolicies of the namespace, and whether its DNS works."
-        ),
+    yield diagnosis(
+        Cause.STORE,
+        f"The rendezvous store {state}, so the ranks cannot find one another.",
+        f"'kubectl get job,pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it."
+        if is_absent
+        else "See the NetworkPolicies of the namespace, and whether its DNS works.",
+        [_store_pods(facts), f"the launcher: {line_of(told)}" if told else ""],
     )
 
 
@@ -124,7 +121,7 @@ def _store_pods(facts: Facts) -> str:
     return "; ".join(told) or "no pod has the role of the store"
 
 
-def rendezvous(facts: Facts) -> Iterator[Finding]:
+def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether some nodes wait for others."""
     came = _arrived_pods(facts) if _is_in_rendezvous(facts) else []
     if not came:
@@ -134,15 +131,13 @@ def rendezvous(facts: Facts) -> Iterator[Finding]:
     evidence = [f"the launcher of {came[0]['metadata']['name']}: {told}", *(_why_absent(facts, pod) for pod in absent)]
     count = f"{len(came)} of {facts.state.nodes.minimum} nodes have come"
     name = absent[0]["metadata"]["name"] if absent else ""
-    yield Finding(
-        cause=Cause.RENDEZVOUS,
-        message=f"The ranks wait for one another: {count}{f', {names_of(absent)} not' if absent else ''}.",
-        evidence=tuple(evidence[:_MOST_ABSENT]),
-        help=(
-            f"'kubectl logs {name}' tells what it is about; a NetworkPolicy or its node's network may be in the way."
-            if absent
-            else f"'{program()} logs {facts.name} --rank all{location_flags()}' prints what the launchers say."
-        ),
+    yield diagnosis(
+        Cause.RENDEZVOUS,
+        f"The ranks wait for one another: {count}{f', {names_of(absent)} not' if absent else ''}.",
+        f"'kubectl logs {name}' tells what it is about; a NetworkPolicy or its node's network may be in the way."
+        if absent
+        else f"'{program()} logs {facts.name} --rank all{location_flags()}' prints what the launchers say.",
+        evidence[:_MOST_ABSENT],
     )
 
 
@@ -180,7 +175,7 @@ def _last_match(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
     return epoch(moment) or 0.0, text
 
 
-def unhealthy_node(facts: Facts) -> Iterator[Finding]:
+def unhealthy_node(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a node reports a problem: pressure, or the finding of a problem detector (Xid, ECC)."""
     mine = {pod["spec"].get("nodeName") for pod in facts.workers}
     for node in facts.around.of(RelatedKind.NODES):
@@ -192,11 +187,11 @@ def unhealthy_node(facts: Facts) -> Iterator[Finding]:
             if _is_bad(str(each.get("type")), str(each.get("status")))
         ]
         if bad:
-            yield Finding(
-                cause=Cause.NODE_UNWELL,
-                message=f"The node {node['metadata']['name']} is unwell: {bad[0].partition(':')[0]}.",
-                evidence=tuple(bad),
-                help=f"'kubectl describe node {node['metadata']['name']}' says more; cordon it if it stays so.",
+            yield diagnosis(
+                Cause.NODE_UNWELL,
+                f"The node {node['metadata']['name']} is unwell: {bad[0].partition(':')[0]}.",
+                f"'kubectl describe node {node['metadata']['name']}' says more; cordon it if it stays so.",
+                bad,
                 is_aside=facts.is_training or not _may_explain_failure(facts, bad),
             )
 
@@ -218,7 +213,7 @@ def _is_bad(kind: str, status: str) -> bool:
     return status == ("False" if kind.endswith(("Ready", "Healthy")) else "True")
 
 
-def present(facts: Facts) -> Iterator[Finding]:
+def present(facts: Facts) -> Iterator[CauseFinding]:
     """Report the state of a job without detected problems: training or starting."""
     if facts.is_training:
         progress = progress_text(facts.state)
@@ -228,18 +223,17 @@ def present(facts: Facts) -> Iterator[Finding]:
             for look in (rank.look for rank in facts.sight.ranks)
             if _is_in_long_section(look)
         ]
-        yield Finding(
-            cause=Cause.RUNNING,
-            message=f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
-            evidence=(*long[:_MOST_SILENT], *silent),
-            help=f"'{program()} top {facts.name}{location_flags()}' shows its ranks live.",
+        yield diagnosis(
+            Cause.RUNNING,
+            f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
+            f"'{program()} top {facts.name}{location_flags()}' shows its ranks live.",
+            (*long[:_MOST_SILENT], *silent),
         )
     elif not facts.is_over and facts.state.state in {*_WORKING, State.PENDING}:
         waiting = [pod for pod in facts.workers if condition_of(pod, "Ready").get("status") != "True"]
-        yield Finding(
-            cause=Cause.STARTING,
-            message=facts.state.reason or "It is starting.",
-            evidence=(f"{subject(names_of(waiting))} not ready",) if waiting else (),
-            help=f"'{program()} wait {facts.name} --for=running{location_flags()}' "
-            "waits for it; ask again if it stays so.",
+        yield diagnosis(
+            Cause.STARTING,
+            facts.state.reason or "It is starting.",
+            f"'{program()} wait {facts.name} --for=running{location_flags()}' waits for it; ask again if it stays so.",
+            (f"{subject(names_of(waiting))} not ready",) if waiting else (),
         )

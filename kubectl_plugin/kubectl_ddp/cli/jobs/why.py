@@ -21,7 +21,7 @@ def why(options: Options, job: str | None) -> None:
     from kubectl_ddp.observe.result_annotations import persist_result  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.why.chain import run_checks  # noqa: PLC0415
     from kubectl_ddp.why.gather import gather  # noqa: PLC0415
-    from kubectl_ddp.why.printer import diagnosis_to_dict, text  # noqa: PLC0415
+    from kubectl_ddp.why.printer import diagnosis_text, diagnosis_to_dict  # noqa: PLC0415
 
     backend, name = target(options, job)
     facts = gather(backend, name)
@@ -30,8 +30,8 @@ def why(options: Options, job: str | None) -> None:
     if options.output is not None:
         print_output(diagnosis_to_dict(facts, found), options.output)
     else:
-        click.echo(text(facts, found, style(options)))
+        click.echo(diagnosis_text(facts, found, style(options)))
     for sentence in facts.around.unseen:
         options.print_message(f"Not looked at: {sentence}")
-    if found and found[0].code:
-        click.get_current_context().exit(found[0].code)
+    if found and found[0].exit_code:
+        click.get_current_context().exit(found[0].exit_code)

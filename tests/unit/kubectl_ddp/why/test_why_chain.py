@@ -14,6 +14,7 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.status.rank_status import RankActivity
+from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.why.chain import CHECKS, run_checks
 from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.scheduling import nodes_by_predicate
@@ -33,14 +34,17 @@ from tests.support.kube_objects import (
 
 def test_a_job_that_trains_is_said_to_and_exits_0() -> None:
     found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=trains()))
-    assert (found.cause, found.code) == (Cause.RUNNING, 0)
+    assert (found.subject, found.exit_code) == (Cause.RUNNING, 0)
     assert "step 10 of 100" in found.message
 
 
 def test_what_an_elastic_job_can_do_without_comes_after_that_it_runs() -> None:
     lacks = refused("0/2 nodes are available: 2 Insufficient cpu.", 1)
     found = run_checks(facts(job("Created", "Running"), pod(0), lacks, metrics=trains()))
-    assert [(each.cause, each.is_aside) for each in found] == [(Cause.RUNNING, False), (Cause.UNSCHEDULABLE, True)]
+    assert [(each.subject, each.severity) for each in found] == [
+        (Cause.RUNNING, Severity.OK),
+        (Cause.UNSCHEDULABLE, Severity.INFO),
+    ]
 
 
 def test_ranks_that_have_not_stepped_for_long_hang_and_those_behind_are_named() -> None:
@@ -49,7 +53,7 @@ def test_ranks_that_have_not_stepped_for_long_hang_and_those_behind_are_named() 
         "digits-worker-1": pod_metrics() + rank_metrics(1, step=9, last_step=NOW - 301),
     }
     found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics))
-    assert (found.cause, found.code) == (Cause.HANG, 14)
+    assert (found.subject, found.exit_code) == (Cause.HANG, 14)
     assert "300s" in found.message or "5m" in found.message
     assert "rank 1 on digits-worker-1 is at step 9, others at 10" in found.evidence
 
@@ -57,10 +61,10 @@ def test_ranks_that_have_not_stepped_for_long_hang_and_those_behind_are_named() 
 def test_a_hang_that_the_launcher_named_is_over_when_ranks_have_stepped_since() -> None:
     line = (f"{LATER} hang: rank 1 on digits-worker-1 did not enter all_reduce #8; the others wait for it",)
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), lines={"digits-worker-0": line})
-    assert first(known).cause is Cause.RUNNING
+    assert first(known).subject is Cause.RUNNING
     mute = {name: pod_metrics() for name in trains()}
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=mute, lines={"digits-worker-0": line})
-    assert (first(known).cause, "did not enter all_reduce #8" in first(known).message) == (Cause.HANG, True)
+    assert (first(known).subject, "did not enter all_reduce #8" in first(known).message) == (Cause.HANG, True)
 
 
 WAITS = "the others wait for rank 1 on digits-worker-1, which did not enter all_reduce #8; at load.py:3 for 31.0 s"
@@ -76,21 +80,21 @@ def test_a_rank_that_others_wait_for_is_named_first_also_of_a_script_without_ste
         *(job("Created", "Running"), pod(0), pod(1)), metrics=stalled(34), lines={"digits-worker-0": WAITING_LINE}
     )
     found = first(known)
-    assert (found.cause, found.code) == (Cause.HANG, 14)
+    assert (found.subject, found.exit_code) == (Cause.HANG, 14)
     assert "the others wait for rank 1 on digits-worker-1, which did not enter all_reduce #8" in found.message
     assert "hangs" not in found.message
 
 
 def test_it_is_named_by_the_metrics_alone_where_the_logs_may_not_be_read() -> None:
     found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=stalled(34)))
-    assert (found.cause, "rank 1" in found.message) == (Cause.HANG, True)
+    assert (found.subject, "rank 1" in found.message) == (Cause.HANG, True)
 
 
 def test_a_report_is_over_when_the_launchers_report_progress() -> None:
     known = facts(
         *(job("Created", "Running"), pod(0), pod(1)), metrics=stalled(0, -1), lines={"digits-worker-0": WAITING_LINE}
     )
-    assert first(known).cause is Cause.RUNNING
+    assert first(known).subject is Cause.RUNNING
 
 
 @pytest.mark.parametrize(("seconds", "cause"), [(90.0, Cause.RUNNING), (700.0, Cause.HANG)])
@@ -111,7 +115,7 @@ def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Ca
         facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics), sight=HangSnapshot(pods=(shown,))
     )
     found = first(known)
-    assert found.cause is cause
+    assert found.subject is cause
     if cause is Cause.RUNNING:
         assert any("evaluation" in line for line in found.evidence)
 
@@ -162,7 +166,7 @@ def test_each_node_is_told_with_its_own_reason() -> None:
         RelatedKind.BOUND: (other,),
     }
     found = first(facts(job("Created"), wants, around=around))
-    assert found.cause is Cause.UNSCHEDULABLE
+    assert found.subject is Cause.UNSCHEDULABLE
     assert "n1: cpu: asks 1.5, has 0.8 free of 2" in found.evidence
     assert "n2: the taint dedicated=x:NoSchedule is not tolerated" in found.evidence
 
@@ -175,7 +179,7 @@ def test_a_scheduler_that_says_nothing_is_quoted_with_nothing() -> None:
 
 def test_devices_that_cannot_be_claimed_are_looked_for_among_claims() -> None:
     found = first(facts(job("Created"), refused("0/2 nodes are available: 2 cannot allocate all claims.")))
-    assert found.help.startswith("'kubectl get resourceclaims,resourceslices'")
+    assert found.hint.startswith("'kubectl get resourceclaims,resourceslices'")
 
 
 @pytest.mark.parametrize("reason", ["FailedMount", "FailedCreate", "FailedCreatePod", "Evicted", "Failed"])
@@ -189,7 +193,7 @@ def test_a_volume_that_could_not_be_mounted_at_first_is_no_cause_once_the_kubele
     said = 'MountVolume.SetUp failed for volume "api" : failed to sync configmap cache'
     slow = event("FailedMount", said, uid="pod-worker-0")
     around = {RelatedKind.EVENTS: (slow,)}
-    assert first(facts(job("Created"), pod(0, waiting("ContainerCreating")), around=around)).cause is Cause.VOLUME
+    assert first(facts(job("Created"), pod(0, waiting("ContainerCreating")), around=around)).subject is Cause.VOLUME
     held = pod(0, waiting("CreateContainerConfigError", 'secret "hub" not found'))
     assert first(facts(job("Created"), held, around=around)).message.endswith("there is no Secret 'hub'.")
 
@@ -208,13 +212,13 @@ def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
     bare = job()
     bare["status"] = {}
     found = first(facts(bare, around={RelatedKind.OPERATOR: (sick,)}))
-    assert (found.cause, found.code) == (Cause.OPERATOR, 13)
+    assert (found.subject, found.exit_code) == (Cause.OPERATOR, 13)
     assert "does not run as it should" in found.message
     assert found.evidence[0] == "pod kubeflow/training-operator-1: CrashLoopBackOff after 7 restarts: back-off 5m"
-    assert "kubectl -n kubeflow logs -l control-plane=kubeflow-training-operator" in found.help
+    assert "kubectl -n kubeflow logs -l control-plane=kubeflow-training-operator" in found.hint
     assert "is not running in this cluster" in first(facts(bare, around={RelatedKind.OPERATOR: ()})).message
     young = facts(bare, around={RelatedKind.OPERATOR: ()}, now=CREATED_EPOCH + 2)
-    assert first(young).cause is not Cause.OPERATOR
+    assert first(young).subject is not Cause.OPERATOR
 
 
 @pytest.mark.parametrize(
@@ -231,30 +235,32 @@ def test_what_became_of_a_pod_that_is_gone_is_told_by_its_events_and_is_past_onc
     around: dict[RelatedKind, tuple[Object, ...]] = {RelatedKind.EVENTS: (event(reason, message),)}
     pending = refused("0/2 nodes are available: 2 Insufficient cpu.")
     found = run_checks(facts(job("Created", "Restarting"), pending, pod(1), around=around))
-    assert [each.cause for each in found][:2] == [cause, Cause.UNSCHEDULABLE]
+    assert [each.subject for each in found][:2] == [cause, Cause.UNSCHEDULABLE]
     again = facts(job("Created", "Running"), pod(0), pod(1), around=around, metrics=trains())
-    assert first(again).cause is Cause.RUNNING
+    assert first(again).subject is Cause.RUNNING
 
 
 def test_events_of_a_job_whose_name_only_begins_alike_are_not_this_jobs() -> None:
     around: dict[RelatedKind, tuple[Object, ...]] = {
         RelatedKind.EVENTS: (event("Evicted", "low on memory", "digits-two-worker-0"),)
     }
-    assert first(facts(job("Created"), pod(0, waiting()), around=around)).cause is Cause.STARTING
+    assert first(facts(job("Created"), pod(0, waiting()), around=around)).subject is Cause.STARTING
 
 
 def test_events_of_an_earlier_job_of_the_same_name_are_not_this_jobs() -> None:
     old = event("Evicted", "low on memory") | {"lastTimestamp": "2026-01-02T03:00:00Z"}
-    assert first(facts(job("Created"), pod(0, waiting()), around={RelatedKind.EVENTS: (old,)})).cause is Cause.STARTING
+    assert (
+        first(facts(job("Created"), pod(0, waiting()), around={RelatedKind.EVENTS: (old,)})).subject is Cause.STARTING
+    )
 
 
 def test_the_first_error_exits_with_whose_fault_it_was() -> None:
     told = {"rank": 3, "message": "ValueError: no", "reason": "python_exception", "timestamp": 1.0}
     users = facts(job("Created", "Failed"), pod(0, terminated(1, told)))
-    assert (first(users).cause, first(users).code) == (Cause.ERROR, 10)
+    assert (first(users).subject, first(users).exit_code) == (Cause.ERROR, 10)
     died = told | {"message": "died of SIGKILL", "reason": "sigkill", "exit_code": 137}
     infrastructure = facts(job("Created", "Failed"), pod(0, terminated(137, died)))
-    assert (first(infrastructure).cause, first(infrastructure).code) == (Cause.ERROR, 11)
+    assert (first(infrastructure).subject, first(infrastructure).exit_code) == (Cause.ERROR, 11)
 
 
 GPU_FAULTS = [
@@ -275,17 +281,17 @@ GPU_FAULTS = [
 def test_a_gpu_that_failed_is_a_cause_with_its_node_and_the_fix(message: str, sentence: str, help_: str) -> None:
     told = {"rank": 3, "pod": "w-3", "host": "gpu-7", "reason": "gpu_fault", "exit_code": 173, "timestamp": 1.0}
     found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(93, told | {"message": message}))))
-    assert [each.cause for each in found] == [Cause.GPU_FAULT]
-    assert (found[0].message, found[0].code) == (sentence, 11)
-    assert help_ in found[0].help
-    assert "'kubectl cordon gpu-7'" in found[0].help
+    assert [each.subject for each in found] == [Cause.GPU_FAULT]
+    assert (found[0].message, found[0].exit_code) == (sentence, 11)
+    assert help_ in found[0].hint
+    assert "'kubectl cordon gpu-7'" in found[0].hint
     assert "its worker could not use its GPU" in found[0].evidence
 
 
 def test_a_pod_that_leaves_before_its_workers_start_names_its_gpu_as_well() -> None:
     told = {"result": "failed", "reason": "gpu_fault", "message": "GPU 0 of gpu-7 does not work: CUDA error: x."}
     found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(173, told))))
-    assert [each.cause for each in found] == [Cause.GPU_FAULT]
+    assert [each.subject for each in found] == [Cause.GPU_FAULT]
     assert found[0].message == (
         "Pod digits-worker-0 could not use its GPU on node node-0: GPU 0 of gpu-7 does not work: CUDA error: x."
     )
@@ -295,13 +301,13 @@ def test_a_rank_that_ended_before_the_others_is_named_as_the_users_fault() -> No
     told = {"rank": 3, "pod": "w-3", "message": "ended with code 0 before the others; rank 1 then failed: closed"}
     known = told | {"reason": "early_exit", "exit_code": 0, "pod_exit_code": 1, "timestamp": 1.0}
     found = first(facts(job("Created", "Failed"), pod(0, terminated(1, known))))
-    assert (found.cause, found.code) == (Cause.ERROR, 10)
+    assert (found.subject, found.exit_code) == (Cause.ERROR, 10)
     assert found.message == "Rank 3 on w-3 ended with code 0 before the others; rank 1 then failed: closed."
 
 
 def test_a_failed_job_of_which_nothing_is_left_says_so() -> None:
     found = first(facts(job("Created", "Failed")))
-    assert (found.cause, found.code) == (Cause.ERROR, 11)
+    assert (found.subject, found.exit_code) == (Cause.ERROR, 11)
     assert "no pod is left" in found.message
 
 
@@ -317,10 +323,10 @@ def a_node_that_says(*conditions: tuple[str, str]) -> Object:
 def test_detectors_that_say_what_is_well_are_not_taken_for_a_trouble() -> None:
     node = a_node_that_says(("Ready", "True"), ("KernelReady", "True"), ("KernelDeadlock", "False"))
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (node,)})
-    assert [each.cause for each in run_checks(known)] == [Cause.RUNNING]
+    assert [each.subject for each in run_checks(known)] == [Cause.RUNNING]
     sick = a_node_that_says(("Ready", "True"), ("AcceleratedHardwareReady", "False"))
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (sick,)})
-    assert [each.cause for each in run_checks(known)] == [Cause.RUNNING, Cause.NODE_UNWELL]
+    assert [each.subject for each in run_checks(known)] == [Cause.RUNNING, Cause.NODE_UNWELL]
 
 
 @pytest.mark.parametrize(
@@ -337,7 +343,7 @@ def test_an_unwell_node_explains_an_error_that_is_not_the_scripts_own(
     node = a_node_that_says(("Ready", "True"), (trouble, "True"))
     failed = pod(0, terminated(1, {"rank": 3, "timestamp": 1.0, **error}))
     known = facts(job("Created", "Failed"), failed, around={RelatedKind.NODES: (node,)})
-    assert [each.cause for each in run_checks(known)] == causes
+    assert [each.subject for each in run_checks(known)] == causes
 
 
 def test_an_unwell_node_is_told_besides_a_job_that_runs() -> None:
@@ -354,7 +360,7 @@ def test_an_unwell_node_is_told_besides_a_job_that_runs() -> None:
     found = run_checks(
         facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (node,)})
     )
-    assert [each.cause for each in found] == [Cause.RUNNING, Cause.NODE_UNWELL]
+    assert [each.subject for each in found] == [Cause.RUNNING, Cause.NODE_UNWELL]
     assert "Xid 79" in found[1].evidence[0]
 
 
@@ -376,7 +382,7 @@ def test_a_stopped_rank_is_evidence_of_a_hang() -> None:
 def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
     waits = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEUE: "team"}})
     found = run_checks(facts(waits, around={}))
-    assert [each.cause for each in found] == [Cause.QUEUED]
+    assert [each.subject for each in found] == [Cause.QUEUED]
     assert "'team'" in found[0].message
 
 
@@ -386,5 +392,5 @@ def test_an_operator_that_is_refused_is_not_called_absent() -> None:
     text = 'Error creating: pods "digits-worker-0" is forbidden: exceeded quota: small, limited: pods=0'
     failed = event("FailedCreatePod", text, "digits", kind="PyTorchJob", uid="u-1")
     found = run_checks(facts(bare, around={RelatedKind.EVENTS: (failed,), RelatedKind.OPERATOR: ()}))
-    assert found[0].cause is Cause.QUOTA
+    assert found[0].subject is Cause.QUOTA
     assert found[0].message == "The namespace's quota does not allow its pods: small, limited: pods=0."

@@ -97,7 +97,7 @@ def test_levels_that_no_flavor_has_are_not_waited_for(text: str) -> None:
     found = first(in_queue(told_by_kueue(text)))
     assert found.message == "It asks for places that the queue 'team' can never give: the levels of --topology."
     assert text in found.evidence[0]
-    assert "a pack no narrower than replica" in found.help
+    assert "a pack no narrower than replica" in found.hint
     waits = first(in_queue(told_by_kueue(f"{text}, insufficient unused quota for cpu in flavor h100, 1 more needed")))
     assert waits.message == "It waits for quota in the queue 'team'."
 
@@ -111,4 +111,4 @@ def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
     }
     found = first(in_queue(MINE, clusters=(stopped,)))
     assert found.message == f"It waits in the queue 'team', which lets no job go just now: {why}"
-    assert (found.cause, found.code) == (Cause.QUEUED, 13)
+    assert (found.subject, found.exit_code) == (Cause.QUEUED, 13)

@@ -10,6 +10,7 @@ from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.why.chain import run_checks
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts
 from kubectl_ddp.why.model import Cause
@@ -43,39 +44,42 @@ def known(*pods: Object, events: tuple[Object, ...] = (), now: float = SOON, **m
 
 
 def test_a_pod_that_is_deleted_is_named_while_it_ends_and_when_another_has_its_place() -> None:
-    assert first(known(pod(0), leaving(1))).cause is Cause.POD_DELETED
+    assert first(known(pod(0), leaving(1))).subject is Cause.POD_DELETED
     found = first(known(pod(0), pod(1), events=(killing(),)))
-    assert (found.cause, found.code) == (Cause.POD_DELETED, 11)
+    assert (found.subject, found.exit_code) == (Cause.POD_DELETED, 11)
     assert "digits-worker-1" in found.message
 
 
 def test_it_is_over_when_ranks_have_stepped_since_or_after_a_while() -> None:
     metrics = {f"digits-worker-{rank}": pod_metrics() + rank_metrics(rank, last_step=KILLED + 5) for rank in range(2)}
     stepped = run_checks(known(pod(0), pod(1), events=(killing(),), metrics=metrics))
-    assert [(each.cause, each.is_aside) for each in stepped] == [(Cause.RUNNING, False), (Cause.POD_DELETED, True)]
-    assert first(known(pod(0), pod(1), events=(killing(),), now=KILLED + RECENT_SECONDS + 1)).cause is Cause.RUNNING
+    assert [(each.subject, each.severity) for each in stepped] == [
+        (Cause.RUNNING, Severity.OK),
+        (Cause.POD_DELETED, Severity.INFO),
+    ]
+    assert first(known(pod(0), pod(1), events=(killing(),), now=KILLED + RECENT_SECONDS + 1)).subject is Cause.RUNNING
 
 
 @pytest.mark.parametrize("reason", ["SuccessfulDeletePod", "SuccessfulDelete", "PyTorchJobSuspended"])
 def test_a_pod_that_its_controller_takes_away_was_not_deleted_by_anybody(reason: str) -> None:
     by_controller = event(reason, "Deleted pod: digits-worker-1", "digits", kind="PyTorchJob", uid="")
-    assert first(known(pod(0), pod(1), events=(killing(), by_controller))).cause is Cause.RUNNING
+    assert first(known(pod(0), pod(1), events=(killing(), by_controller))).subject is Cause.RUNNING
 
 
 def test_a_pod_beside_those_that_the_job_is_to_have_is_no_loss() -> None:
-    assert first(known(pod(0), pod(1), leaving(2))).cause is Cause.RUNNING
+    assert first(known(pod(0), pod(1), leaving(2))).subject is Cause.RUNNING
 
 
 def test_an_eviction_is_named_while_its_pod_ends() -> None:
     found = first(known(pod(0), leaving(1, evicted=True)))
-    assert (found.cause, found.code) == (Cause.EVICTED, 11)
+    assert (found.subject, found.exit_code) == (Cause.EVICTED, 11)
     assert "digits-worker-1 was evicted" in found.message
 
 
 def test_a_pod_that_was_stopped_on_a_cordoned_node_was_evicted() -> None:
     around = {RelatedKind.NODES: (node("n1", unschedulable=True),)}
     found = first(known(pod(0), pod(1), events=(killing(),), around=around))
-    assert (found.cause, "n1 is cordoned" in found.message) == (Cause.EVICTED, True)
+    assert (found.subject, "n1 is cordoned" in found.message) == (Cause.EVICTED, True)
 
 
 def store(*, ended: bool = False) -> Object:
@@ -87,29 +91,30 @@ def store(*, ended: bool = False) -> Object:
 
 def test_a_store_that_was_killed_is_named_for_a_while_though_the_ranks_train() -> None:
     found = run_checks(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),)))
-    assert (found[0].cause, found[0].code) == (Cause.STORE, 0)
+    assert (found[0].subject, found[0].exit_code) == (Cause.STORE, 0)
     assert "runs again" in found[0].message
     late = KILLED + RECENT_SECONDS + 1
     assert (
-        first(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),), now=late)).cause is Cause.RUNNING
+        first(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),), now=late)).subject
+        is Cause.RUNNING
     )
 
 
 def test_a_store_that_does_not_run_is_named_as_long_as_that_lasts() -> None:
     found = first(known(pod(0), pod(1), store(ended=True), now=KILLED + 10 * RECENT_SECONDS))
-    assert (found.cause, found.code) == (Cause.STORE, 0)
+    assert (found.subject, found.exit_code) == (Cause.STORE, 0)
     assert "does not run" in found.message
 
 
 def test_a_job_without_a_store_lacks_none() -> None:
-    assert first(known(pod(0), pod(1))).cause is Cause.RUNNING
+    assert first(known(pod(0), pod(1))).subject is Cause.RUNNING
 
 
 def test_a_container_of_the_store_that_was_killed_and_runs_again_counts() -> None:
     made = store()
     made["status"]["containerStatuses"][0]["lastState"] = terminated(137)
     made["status"]["containerStatuses"][0]["lastState"]["terminated"]["finishedAt"] = LATER
-    assert first(known(pod(0), pod(1), made)).cause is Cause.STORE
+    assert first(known(pod(0), pod(1), made)).subject is Cause.STORE
 
 
 ENDED = "Error pod digits-worker-0 container pytorch exitCode: 139 terminated message: "
@@ -120,18 +125,18 @@ TOLD = '{"rank":0,"pod":"digits-worker-0","exit_code":139,"reason":"sigsegv","me
 def test_a_pod_that_failed_and_was_replaced_is_told_by_its_operators_event(message: str) -> None:
     ended = event("Error", ENDED + message, "digits", kind="PyTorchJob", uid="")
     found = first(known(pod(0), pod(1), events=(ended,)))
-    assert (found.cause, found.code) == (Cause.ERROR, 11)
+    assert (found.subject, found.exit_code) == (Cause.ERROR, 11)
     assert "SIGSEGV" in found.message
     late = KILLED + RECENT_SECONDS + 1
-    assert first(known(pod(0), pod(1), events=(ended,), now=late)).cause is Cause.RUNNING
+    assert first(known(pod(0), pod(1), events=(ended,), now=late)).subject is Cause.RUNNING
 
 
 def test_a_pod_that_was_killed_for_memory_and_replaced_is_told_by_its_operators_event() -> None:
     ended = event("OOMKilled", ENDED.replace("139", "137"), "digits", kind="PyTorchJob", uid="")
-    assert first(known(pod(0), pod(1), events=(ended,))).cause is Cause.HOST_OOM
+    assert first(known(pod(0), pod(1), events=(ended,))).subject is Cause.HOST_OOM
 
 
 def test_a_full_volume_gets_a_help_of_its_own() -> None:
     told = ENDED.replace("139", "1") + '{"rank":0,"message":"OSError: [Errno 28] No space left on device"}'
     ended = event("Error", told, "digits", kind="PyTorchJob", uid="")
-    assert "--shm" in first(known(pod(0), pod(1), events=(ended,))).help
+    assert "--shm" in first(known(pod(0), pod(1), events=(ended,))).hint
