@@ -47,8 +47,8 @@ def parse_job_args(args: Sequence[str]) -> tuple[Shape, Work]:
             "The job does not train the task 'text', whose GPT is the model that a plan can be read from.",
             hint="Say the model with --params, --model or --layers, --hidden and --heads.",
         )
-    for misfit in invalid_options(args):
-        raise UsageError(misfit.message, hint=misfit.help)
+    for violation in invalid_options(args):
+        raise UsageError(violation.message, hint=violation.help)
     shape = _gpt(words["--model"], _parse_int("--window", words["--window"]))
     micro, batch_slices = last_flag_value(args, MICRO_BATCH), last_flag_value(args, BATCH_SLICES)
     work = Work(

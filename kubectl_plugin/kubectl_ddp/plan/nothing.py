@@ -41,8 +41,8 @@ def require_feasible_plan(found: Plan) -> None:
     if found.fitting:
         return
     if found.refused:
-        misfit = found.refused[0].misfit
-        raise UsageError(f"{misfit.message} No layout fits that goes with it.", hint=misfit.help)
+        violation = found.refused[0].violation
+        raise UsageError(f"{violation.message} No layout fits that goes with it.", hint=violation.help)
     whose = f"a model of {count(found.shape.parameters)} parameters on {found.machine.describe()}"
     if not found.too_large:
         raise PreflightFailed(f"There is no layout for {whose}: {found.impossible[0].reason}", hint=_fix_hint(found))
@@ -58,11 +58,11 @@ def _fix_hint(found: Plan) -> str:
     """Return the smallest change that helps: remove flags, or use more nodes."""
     work, machine = found.work, found.machine
     for change, free in _relaxed_variants(work):
-        if plan(found.shape, free, machine, found.refusal).fitting:
+        if plan(found.shape, free, machine, found.check_choice).fitting:
             return f"It fits {change}."
     nodes = 2 * machine.nodes
     while nodes * machine.per_node <= _MOST:
-        more = plan(found.shape, work, replace(machine, nodes=nodes), found.refusal).fitting
+        more = plan(found.shape, work, replace(machine, nodes=nodes), found.check_choice).fitting
         if more:
             return f"It fits on {nodes} such nodes (--nnodes {nodes}), as {more[0].choice.layout}."
         nodes *= 2

@@ -17,7 +17,7 @@ from kubectl_ddp.plan.timing import Timing, timing
 from kubectl_ddp.plan.traffic import PLANNED, Traffic, traffic
 from kubectl_ddp.plan.work import Work
 
-Refusal = Callable[[Choice], Violation | None]
+ChoiceCheck = Callable[[Choice], Violation | None]
 """Function that returns the reason why the trainer refuses a way to train, or None."""
 
 _ALIKE: Final = math.log(1.02)
@@ -55,8 +55,8 @@ class RejectedLayout(NamedTuple):
 
     way: Estimate
     """Fastest estimate that fits."""
-    misfit: Violation
-    """Reason for the refusal."""
+    violation: Violation
+    """Reason why the trainer refuses it."""
 
 
 def takes_all(_: Choice) -> None:
@@ -77,11 +77,11 @@ class Plan:
     impossible: Sequence[Infeasible]
     refused: Sequence[RejectedLayout]
     """Layouts refused by the job's options, fastest first."""
-    refusal: Refusal
+    check_choice: ChoiceCheck
     """Function that refused them."""
 
 
-def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_all) -> Plan:
+def plan(shape: Shape, work: Work, machine: Machine, check_choice: ChoiceCheck = takes_all) -> Plan:
     """Evaluate every layout, and select for each the fastest way that fits and is not refused."""
     fitting: list[Estimate] = []
     too_large: list[Estimate] = []
@@ -92,7 +92,7 @@ def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_al
             impossible.append(Infeasible(layout, reason))
             continue
         ways = [estimate_choice(shape, work, machine, choice) for choice in choices(layout, work)]
-        best = _best([way for way in ways if way.fits], refusal)
+        best = _best([way for way in ways if way.fits], check_choice)
         if best is None:
             too_large.append(min(ways, key=lambda way: way.memory.total))
         elif isinstance(best, RejectedLayout):
@@ -102,16 +102,16 @@ def plan(shape: Shape, work: Work, machine: Machine, refusal: Refusal = takes_al
     fitting.sort(key=lambda way: way.rank)
     too_large.sort(key=lambda way: way.memory.total)
     refused.sort(key=lambda each: each.way.rank)
-    return Plan(shape, work, machine, fitting, too_large, impossible, refused, refusal)
+    return Plan(shape, work, machine, fitting, too_large, impossible, refused, check_choice)
 
 
-def _best(ways: Sequence[Estimate], refusal: Refusal) -> Estimate | RejectedLayout | None:
+def _best(ways: Sequence[Estimate], check_choice: ChoiceCheck) -> Estimate | RejectedLayout | None:
     """Return the fastest way that is not refused; else the fastest refused one; None without any."""
     first: RejectedLayout | None = None
     for way in sorted(ways, key=lambda way: way.rank):
-        if (misfit := refusal(way.choice)) is None:
+        if (violation := check_choice(way.choice)) is None:
             return way
-        first = first or RejectedLayout(way, misfit)
+        first = first or RejectedLayout(way, violation)
     return first
 
 

@@ -38,7 +38,7 @@ def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
         rows: list[Sequence[Cell]] = [_row(way, found) for way in found.fitting[:most]]
         yield Table((*header, "SENT PER STEP", "STEP", "MFU", "BUBBLE", "WHY"), rows)
     misses: list[Sequence[Cell]] = [
-        *(_format_row(str(each.way.choice.layout), each.misfit.message) for each in found.refused[:most]),
+        *(_format_row(str(each.way.choice.layout), each.violation.message) for each in found.refused[:most]),
         *(_format_row(str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
         *(_format_row(str(each.layout), each.reason) for each in found.impossible[:most]),
     ]
@@ -99,7 +99,9 @@ def plan_to_dict(found: Plan) -> dict[str, Any]:
         "best": str(found.fitting[0].choice.layout) if found.fitting else None,
         "fitting": [_estimate_to_dict(way, found) for way in found.fitting],
         "too_large": [_estimate_to_dict(way, found) for way in found.too_large],
-        "refused": [{"layout": str(each.way.choice.layout), "reason": each.misfit.message} for each in found.refused],
+        "refused": [
+            {"layout": str(each.way.choice.layout), "reason": each.violation.message} for each in found.refused
+        ],
         "impossible": [{"layout": str(each.layout), "reason": each.reason} for each in found.impossible],
     }
 

@@ -59,7 +59,7 @@ def plan_layout(values: Mapping[str, Any]) -> PlannedLayout:
     shape, work = _parse_workload(args)
     found = plan(shape, work, machine, make_constraint(args))
     if not found.fitting and work.recomputation == NOTHING:
-        found = plan(shape, replace(work, recomputation=None), machine, found.refusal)
+        found = plan(shape, replace(work, recomputation=None), machine, found.check_choice)
     require_feasible_plan(found)
     for way, layouts in _elastic(found, values["nnodes"], values["nproc"]):
         if model.batch_slices is not None and layouts.largest.data_size > model.batch_slices:

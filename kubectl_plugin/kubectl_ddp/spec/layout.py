@@ -103,12 +103,12 @@ def the_model_fits_the_layout(spec: JobSpec) -> None:
     if spec.parallel is None or model is None:
         return
     for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
-        for misfit in model.layout_violations(layout, spec.largest_world):
+        for violation in model.layout_violations(layout, spec.largest_world):
             if not spec.nnodes.is_elastic:
-                raise UsageError(misfit.message, hint=misfit.help)
+                raise UsageError(violation.message, hint=violation.help)
             raise UsageError(
-                f"With {nodes} of nnodes {spec.nnodes}, {misfit.message[0].lower()}{misfit.message[1:]}",
-                hint=f"{misfit.help} Or narrow nnodes, or the sizes of the layout.",
+                f"With {nodes} of nnodes {spec.nnodes}, {violation.message[0].lower()}{violation.message[1:]}",
+                hint=f"{violation.help} Or narrow nnodes, or the sizes of the layout.",
             )
 
 
@@ -117,8 +117,8 @@ def the_options_fit_the_layout(spec: JobSpec) -> None:
     is_its_own = spec.parallel is None and last_flag_value(spec.args, "--parallel") is not None
     if not runs_the_trainer(spec.program) or is_its_own:
         return
-    for misfit in option_violations(spec.parallel, partial(option_value, spec.args)):
-        raise UsageError(misfit.message, hint=misfit.help)
+    for violation in option_violations(spec.parallel, partial(option_value, spec.args)):
+        raise UsageError(violation.message, hint=violation.help)
 
 
 def validate_replica_topology(spec: JobSpec) -> None:

@@ -102,8 +102,8 @@ def _variables_are_free(spec: JobSpec) -> None:
 
 def _validate_trainer_args(spec: JobSpec) -> None:
     """Check the trainer's arguments: other rules depend on them, and no pod would start with invalid ones."""
-    for misfit in invalid_options(spec.args) if runs_the_trainer(spec.program) else ():
-        raise UsageError(misfit.message, hint=misfit.help)
+    for violation in invalid_options(spec.args) if runs_the_trainer(spec.program) else ():
+        raise UsageError(violation.message, hint=violation.help)
 
 
 def _validate_batch_size(spec: JobSpec) -> None:

@@ -18,7 +18,7 @@ from kubectl_ddp.plan.job_args import parse_job_args
 from kubectl_ddp.plan.known import known, parse_count, shape_of
 from kubectl_ddp.plan.machine import GIGA, RESERVED_BYTES, Machine, gpu_of
 from kubectl_ddp.plan.nothing import require_feasible_plan
-from kubectl_ddp.plan.ranking import Plan, Refusal, takes_all
+from kubectl_ddp.plan.ranking import ChoiceCheck, Plan, takes_all
 from kubectl_ddp.plan.ranking import plan as planned
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.reference_model import runs_the_trainer
@@ -88,12 +88,12 @@ def compute_plan(options: Options, wanted: PlanOptions) -> Plan:
     job = None if wanted.job_file is None else _job(options, wanted.job_file)
     machine = _machine(wanted, job)
     by_flags = _shape(wanted)
-    refusal: Refusal = takes_all
+    check_choice: ChoiceCheck = takes_all
     if by_flags is not None:
         named, work = by_flags, None
     elif job is not None:
         named, work = parse_job_args(job.args)
-        refusal = make_constraint(job.args) if runs_the_trainer(job.program) else takes_all
+        check_choice = make_constraint(job.args) if runs_the_trainer(job.program) else takes_all
     else:
         raise UsageError("No model is named.", hint=_MODEL)
     shape = _changed(named, wanted)
@@ -106,7 +106,7 @@ def compute_plan(options: Options, wanted: PlanOptions) -> Plan:
     default = work or Work(
         sequence=min(SEQUENCE, shape.window or SEQUENCE), global_batch=SAMPLES_PER_GPU * machine.world
     )
-    return planned(shape, _work(wanted, default), machine, refusal)
+    return planned(shape, _work(wanted, default), machine, check_choice)
 
 
 def _job(options: Options, path: str) -> JobSpec:

@@ -123,7 +123,7 @@ def test_a_layout_whose_every_way_is_refused_is_told_with_the_reason() -> None:
     found = plan(LLAMA, STEP, H100, lambda choice: NO if choice.layout.shard > 1 else None)
     assert all(way.choice.layout.shard == 1 for way in found.fitting)
     assert found.refused[0].way.choice.layout == Layout(shard=8)
-    assert {each.misfit for each in found.refused} == {NO}
+    assert {each.violation for each in found.refused} == {NO}
     nothing = plan(LLAMA, STEP, H100, lambda _: NO)
     assert not nothing.fitting
     with pytest.raises(UsageError, match=r"Not so\. No layout fits that goes with it\.") as raised:
