@@ -9,6 +9,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.preflight.nodes import Machine
 from kubectl_ddp.render.pod import GPU
+from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.node_requirements import GPU_PRODUCT
 
 __all__ = ["GPU", "Gang", "Inventory", "Queue", "Share", "type_of"]
@@ -80,8 +81,8 @@ class Gang:
         return self.nodes * max(1, self.gpus)
 
     def __str__(self) -> str:
-        what = f" x {self.gpus} GPU{'s' * (self.gpus != 1)}" if self.gpus else ""
-        return f"{self.nodes} node{'s' * (self.nodes != 1)}{what}"
+        what = f" x {pluralize(self.gpus, 'GPU')}" if self.gpus else ""
+        return f"{pluralize(self.nodes, 'node')}{what}"
 
 
 def type_of(machine: Machine) -> str:

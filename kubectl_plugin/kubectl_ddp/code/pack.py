@@ -17,6 +17,7 @@ from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.code.credentials import holds_credentials
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.nearest import suggest_file
+from kubectl_ddp.util.text_table import pluralize
 
 LARGEST_BYTES: Final = 2**20 - 2**10
 """Maximum size of the archive in bytes. A ConfigMap holds 1 MiB, including the names of its entries."""
@@ -145,7 +146,7 @@ def _too_large(directory: str, files: Sequence[_File], packed: int | None) -> Us
     named = ", ".join(f"{file.path} ({_size(file.size)})" for file in largest)
     total = _size(sum(file.size for file in files))
     is_packed = f", {_size(packed)} when packed" if packed is not None else ""
-    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    count = pluralize(len(files), "file")
     return UsageError(
         f"--code: {count} in '{directory}' have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} "
         f"packed can travel with a job; the largest are {named}.",

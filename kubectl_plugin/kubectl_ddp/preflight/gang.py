@@ -14,6 +14,7 @@ from kubectl_ddp.preflight.scheduler_filters import against
 from kubectl_ddp.preflight.subject import pods_of
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
+from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine
 
 MOST_NAMED: Final = 3
@@ -26,7 +27,7 @@ def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
     nodes, room = subject.spec.nnodes, place.empty()
     grows = facts.grows is True or not isinstance(facts.grows, bool)
     if room >= nodes.maximum:
-        yield ok(f"Empty, the cluster has room for {_nodes(room)} like this.")
+        yield ok(f"Empty, the cluster has room for {pluralize(room, 'node')} like this.")
     elif room >= nodes.minimum:
         yield warning(
             f"There will never be more than {room} of the {nodes.maximum} nodes: {_why(place)}.",
@@ -46,8 +47,8 @@ def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield error(
-            f"The job can never fit: it needs {_nodes(nodes.minimum)} at the same time, and the cluster has room for "
-            f"{room} even when it is empty: {_why(place)}.",
+            f"The job can never fit: it needs {pluralize(nodes.minimum, 'node')} at the same time, and the cluster has "
+            f"room for {room} even when it is empty: {_why(place)}.",
             "Ask for fewer nodes with --nnodes, for less per node, or for other machines.",
         )
 
@@ -62,7 +63,7 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
     wanted = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
     room = place.free_worker_slots(occupants)
     if room >= nodes.maximum:
-        yield ok(f"There is room for {_nodes(nodes.maximum)} now.")
+        yield ok(f"There is room for {pluralize(nodes.maximum, 'node')} now.")
     elif room >= wanted:
         yield ok(
             f"There is room for {room} of {nodes.maximum} nodes now, which is enough to begin; the others join when "
@@ -70,7 +71,8 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield warning(
-            f"There is room for {room} of {_nodes(wanted)} now. {when(place, occupants, wanted)}", _less(subject, room)
+            f"There is room for {room} of {pluralize(wanted, 'node')} now. {when(place, occupants, wanted)}",
+            _less(subject, room),
         )
 
 
@@ -146,8 +148,4 @@ def _reasons(pod: PodRequirements, machines: Sequence[Machine]) -> str:
     if not machines:
         return "there are no machines"
     counted = Counter(why for machine in machines if (why := against(pod, machine)))
-    return "; ".join(f"{count} machine{'s' * (count != 1)} cannot: {why}" for why, count in counted.most_common())
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
+    return "; ".join(f"{pluralize(count, 'machine')} cannot: {why}" for why, count in counted.most_common())

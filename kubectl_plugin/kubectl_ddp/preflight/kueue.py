@@ -13,6 +13,7 @@ from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.quantities import format_quantity, milli_values, requests_of, times
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, error, ok, warning
+from kubectl_ddp.util.text_table import pluralize
 
 
 def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -97,17 +98,18 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
             "Ask for a quota, or leave the resource out.",
         )
         return
+    nodes_text = pluralize(count, "node")
     short = [why for group in groups_of(cluster) if (why := _short(group, wanted))]
     if not short:
-        yield ok(f"The ClusterQueue '{name}' has quota for {_nodes(count)}.")
+        yield ok(f"The ClusterQueue '{name}' has quota for {nodes_text}.")
     elif cohort_of(cluster):
         yield warning(
-            f"The ClusterQueue '{name}' has not enough quota of its own for {_nodes(count)}: {'; '.join(short)}. "
+            f"The ClusterQueue '{name}' has not enough quota of its own for {nodes_text}: {'; '.join(short)}. "
             f"It may borrow from its cohort '{cohort_of(cluster)}'."
         )
     else:
         yield error(
-            f"The ClusterQueue '{name}' can never admit {_nodes(count)}: {'; '.join(short)}.",
+            f"The ClusterQueue '{name}' can never admit {nodes_text}: {'; '.join(short)}.",
             "Ask for fewer nodes or less per node, or for a larger quota.",
         )
 
@@ -180,7 +182,3 @@ def cohort_of(cluster: Object) -> str:
     """Return the name of the cohort. Its field is ``cohortName`` in v1beta2 and ``cohort`` before."""
     spec = cluster.get("spec") or {}
     return str(spec.get("cohortName") or spec.get("cohort") or "")
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"

@@ -11,6 +11,7 @@ from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.quantities import added, format_quantity, milli_value, milli_values, requests_of, times
 from kubectl_ddp.preflight.subject import pods_of
 from kubectl_ddp.util.finding import Finding, error, ok, warning
+from kubectl_ddp.util.text_table import pluralize
 
 REQUESTS, LIMITS = "requests.", "limits."
 PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
@@ -75,21 +76,17 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
         if asked > most:
             short = True
             yield error(
-                f"The quota '{name}' allows {format_quantity(resource, most)}, and {_nodes(count)} with the store "
-                f"take {format_quantity(bare, asked)}.",
+                f"The quota '{name}' allows {format_quantity(resource, most)}, and {pluralize(count, 'node')} with the "
+                f"store take {format_quantity(bare, asked)}.",
                 "Ask for less, or for a larger quota.",
             )
         elif asked > left:
             short = True
             yield warning(
-                f"The quota '{name}' has {format_quantity(resource, max(0, left))} "
-                f"left of {format_quantity(bare, most)}, and "
-                f"{_nodes(count)} with the store take {format_quantity(bare, asked)}.",
+                f"The quota '{name}' has {format_quantity(resource, max(0, left))} left of "
+                f"{format_quantity(bare, most)}, and {pluralize(count, 'node')} with the store "
+                f"take {format_quantity(bare, asked)}.",
                 "Pods are refused until others of the namespace have ended.",
             )
     if not short:
         yield ok(f"The quota '{name}' is large enough.")
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"

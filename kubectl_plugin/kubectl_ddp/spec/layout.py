@@ -15,6 +15,7 @@ from kubectl_ddp.plan.reference_model import last_flag_value, reference_model, r
 from kubectl_ddp.plan.trainer_options import option_value, option_violations
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util.finding import Finding, warning
+from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Gang
 from kubectl_ddp.values.node_requirements import Placement, Topology, is_lower_level
 from kubectl_ddp.values.quantity import BadValue, Nodes
@@ -69,29 +70,25 @@ def the_layout_takes_all_ranks(spec: JobSpec) -> None:
         world = nodes * spec.nproc
         if spare_ranks(spec.parallel, world):
             raise UsageError(
-                f"parallel '{spec.parallel}' has no layout of {_count(world, 'rank')}, which "
-                f"{_count(nodes, 'node')} of {_count(spec.nproc, 'process', 'processes')} make.",
+                f"parallel '{spec.parallel}' has no layout of {pluralize(world, 'rank')}, which "
+                f"{pluralize(nodes, 'node')} of {pluralize(spec.nproc, 'process', 'processes')} make.",
                 hint="Change one of them: the product of the sizes is that of nnodes and nproc.",
             )
 
 
-def validate_layer_groups_within_pod(spec: JobSpec) -> None:
-    """Check that ranks that communicate in every layer share a pod, because this is too slow between pods."""
-    if spec.parallel is None:
-        return
-    names = [each.name for each in DIMENSIONS if each.is_used_in_layers]
-    ranges = (spec.parallel.size_ranges[name] for name in names)
-    # No size above nproc divides it, so the first one is enough.
-    allowed = (range(least, min(most, max(least, spec.nproc + 1)) + 1) for least, most in ranges)
-    for sizes in product(*allowed):
-        if spec.nproc % prod(sizes):
-            used = {name: size for name, size in zip(names, sizes, strict=True) if size > 1}
-            what = f"a {next(iter(used))} that" if len(used) == 1 else f"{' and '.join(used)} whose product"
-            raise UsageError(
-                f"parallel '{spec.parallel}' allows {' with '.join(f'{name}={size}' for name, size in used.items())}, "
-                f"and a node has {_count(spec.nproc, 'process', 'processes')}: slices of a tensor stay in a pod.",
-                hint=f"Give {what} divides nproc, or change nproc.",
-            )
+def validate_tp_within_pod(spec: JobSpec) -> None:
+    """Check that tp groups stay within a pod. They communicate in every layer, which is too slow between pods."""
+    for name in (each.name for each in DIMENSIONS if each.is_used_in_layers):
+        least, most = spec.parallel.size_ranges[name] if spec.parallel is not None else (1, 1)
+        beyond = max(least, spec.nproc + 1)  # no larger one divides it either
+        for size in range(least, min(most, beyond) + 1):
+            if spec.nproc % size:
+                processes = pluralize(spec.nproc, "process", "processes")
+                raise UsageError(
+                    f"parallel '{spec.parallel}' allows {name}={size}, and a node has {processes}: "
+                    "slices of a tensor stay in a pod.",
+                    hint=f"Give a {name} that divides nproc, or change nproc.",
+                )
 
 
 def the_model_fits_the_layout(spec: JobSpec) -> None:
@@ -158,14 +155,14 @@ def _validate_pods_per_replica(spec: JobSpec, allowed: LayoutRange, wish: Topolo
     if replica % spec.nproc:
         raise UsageError(
             f"The topology '{wish}' keeps the pods of a replica together, and a replica of parallel "
-            f"'{allowed}' is {_count(replica, 'rank')} where a pod has {spec.nproc}.",
+            f"'{allowed}' is {pluralize(replica, 'rank')} where a pod has {spec.nproc}.",
             hint="Use an nproc that divides a replica.",
         )
     by_nodes = layouts_by_nodes(allowed, spec.nnodes, spec.nproc)
     for nodes, other in ((nodes, layout.replica) for nodes, layout in by_nodes.items() if layout.replica != replica):
         raise UsageError(
             f"The topology '{wish}' keeps the pods of a replica together, and a replica of parallel "
-            f"'{allowed}' is {_count(other, 'rank')} with {_count(nodes, 'node')} and {replica} "
+            f"'{allowed}' is {pluralize(other, 'rank')} with {pluralize(nodes, 'node')} and {replica} "
             f"with {spec.nnodes.maximum}.",
             hint="Let only replicate change.",
         )
@@ -212,7 +209,7 @@ def ranks_to_spare(spec: JobSpec) -> Iterator[Finding]:
         return
     for nodes, layout in layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc).items():
         if spare := nodes * spec.nproc - layout.world:
-            ranks = _count(spare, "rank")
+            ranks = pluralize(spare, "rank")
             yield warning(
                 f"With {nodes} of nnodes {spec.nnodes}, {ranks} of parallel '{spec.parallel}' would have no place."
             )
@@ -225,7 +222,3 @@ def spare_ranks(allowed: LayoutRange, world: int) -> int:
         return world - allowed.choose(world).world
     except LayoutError:
         return world
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

@@ -16,6 +16,7 @@ from kubectl_ddp.spec import fabric, layout, node_rules, queues
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.util.finding import Finding, warning
+from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
 from kubectl_ddp.values.program import Command, Module
 
@@ -62,7 +63,7 @@ def _name_fits(spec: JobSpec) -> None:
     excess = len(spec.name) - room
     if excess > 0:
         raise UsageError(
-            f"The name '{spec.name}' is {_count(excess, 'character')} too long: the names of its pods would not fit "
+            f"The name '{spec.name}' is {pluralize(excess, 'character')} too long: the names of its pods would not fit "
             f"{NAME_LENGTH} characters.",
             hint=f"Use at most {room}.",
         )
@@ -79,7 +80,7 @@ def _shared_memory_fits(spec: JobSpec) -> None:
 def _processes_have_a_gpu_each(spec: JobSpec) -> None:
     if 0 < spec.gpus < spec.nproc:
         raise UsageError(
-            f"{spec.nproc} processes cannot share {_count(spec.gpus, 'GPU')}: NCCL before 2.30 refuses two ranks on "
+            f"{spec.nproc} processes cannot share {pluralize(spec.gpus, 'GPU')}: NCCL before 2.30 refuses two ranks on "
             "one.",
             hint=f"Set nproc to {spec.gpus}, or leave it out.",
         )
@@ -113,8 +114,8 @@ def _validate_batch_size(spec: JobSpec) -> None:
         count = trainer_argument(spec, flag)
         if count is not None and count < eaters:
             raise UsageError(
-                f"A batch of {_count(count, what)} cannot feed {who} "
-                f"({_count(nodes, 'node')} of {_count(spec.nproc, 'process', 'processes')}).",
+                f"A batch of {pluralize(count, what)} cannot feed {who} "
+                f"({pluralize(nodes, 'node')} of {pluralize(spec.nproc, 'process', 'processes')}).",
                 hint=f"Raise {flag} to {eaters} or more, or ask for fewer nodes or processes.",
             )
 
@@ -221,7 +222,9 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
 def _idle_gpus(spec: JobSpec) -> Iterator[Finding]:
     if spec.nproc < spec.gpus:
         idle = spec.gpus - spec.nproc
-        yield warning(f"{_count(idle, 'GPU')} of each node will stand idle: nproc is {spec.nproc}.", "Leave nproc out.")
+        yield warning(
+            f"{pluralize(idle, 'GPU')} of each node will stand idle: nproc is {spec.nproc}.", "Leave nproc out."
+        )
 
 
 def _floating_image(spec: JobSpec) -> Iterator[Finding]:
@@ -245,7 +248,3 @@ DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Finding]]]] = (
     fabric.critical_requirement_warnings,
     fabric.nccl_version_warnings,
 )
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

@@ -20,6 +20,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.text_table import pluralize
 
 if TYPE_CHECKING:
     from kubectl_ddp.render import Code
@@ -119,7 +120,7 @@ def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
         State.LOST: f"Job {state.name} gets a new engine, and goes on {from_where}.",
         State.SUSPENDED: f"Job {state.name} is suspended; it goes on {from_where}.",
     }
-    pods = f"{state.nodes.desired} node{'s' * (state.nodes.desired > 1)}"
+    pods = pluralize(state.nodes.desired, "node")
     return what.get(state.state, f"All pods of job {state.name} ({pods}) end and start again, {from_where}.")
 
 
