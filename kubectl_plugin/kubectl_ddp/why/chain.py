@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from kubectl_ddp.util.finding import Severity
@@ -26,15 +27,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     queue.queued,
     admission.job_suspension,
     admission.rejected_pods,
-    scheduling.scheduling_failure,
-    scheduling.gated,
-    scheduling.claims,
-    containers.volume,
-    containers.image,
-    containers.config,
-    containers.init,
-    containers.sandbox,
-    containers.start,
     failing.host_oom,
     failing.gpu_oom,
     failing.gpu_fault,
@@ -48,10 +40,26 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 """Each check examines only the facts and yields only certain findings; the order is not significant."""
 
+OF_WAITING_PODS: Final[tuple[Check, ...]] = (
+    scheduling.scheduling_failure,
+    scheduling.gated,
+    scheduling.claims,
+    containers.volume,
+    containers.image,
+    containers.config,
+    containers.init,
+    containers.sandbox,
+    containers.start,
+)
+"""Checks of pods that do not run. An elastic job that trains can do without such pods."""
+
 
 def run_checks(facts: Facts) -> tuple[CauseFinding, ...]:
     """Run all checks and return the findings, the most explanatory first."""
-    found = [finding for check in CHECKS for finding in check(facts)]
+    waiting = [finding for check in OF_WAITING_PODS for finding in check(facts)]
+    if facts.is_training:
+        waiting = [replace(finding, severity=Severity.INFO) for finding in waiting]
+    found = [*waiting, *(finding for check in CHECKS for finding in check(facts))]
     if any(finding.severity is not Severity.INFO and finding.subject not in LAST_RESORTS for finding in found):
         found = [finding for finding in found if finding.subject not in LAST_RESORTS]
     return tuple(sorted(found, key=lambda finding: finding.order))

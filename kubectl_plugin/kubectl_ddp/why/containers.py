@@ -60,7 +60,6 @@ def image(facts: Facts) -> Iterator[CauseFinding]:
         f"The image '{name}' cannot be got for {_pod_names(held)}: {reason}.",
         next((help_ for pattern, help_ in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."),
         (f"{first.pod_name}: {text}", *words),
-        is_aside=facts.is_training,
     )
 
 
@@ -83,7 +82,6 @@ def config(facts: Facts) -> Iterator[CauseFinding]:
         f"{subject(names_of(_distinct(pods)))} cannot be set up: {what}.",
         "Create it in the job's namespace; the pods then start by themselves.",
         [f"{pod['metadata']['name']}: {line_of(told)}" for pod, told in held[:4]],
-        is_aside=facts.is_training,
     )
 
 
@@ -106,7 +104,6 @@ def volume(facts: Facts) -> Iterator[CauseFinding]:
         f"A volume of {names_of(pods)} cannot be mounted.",
         f"'kubectl describe pod {name}' names the volume; see that its driver runs on the node.",
         [format_event(event) for _, event in failed[-3:]],
-        is_aside=facts.is_training,
     )
 
 
@@ -125,7 +122,6 @@ def sandbox(facts: Facts) -> Iterator[CauseFinding]:
             f"The node {node} cannot set up {names_of([pod])}: its network or runtime fails.",
             f"Tell who runs the node; 'kubectl cordon {node}' keeps others away.",
             (format_event(event),),
-            is_aside=facts.is_training,
         )
 
 
@@ -141,7 +137,6 @@ def init(facts: Facts) -> Iterator[CauseFinding]:
             f"The init container '{name}' of pod {each.pod_name} fails: it exited with code {ended['exitCode']}.",
             f"'kubectl logs {each.pod_name} -c {name}' prints what it wrote.",
             (f"{each.pod_name}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
-            is_aside=facts.is_training,
         )
         return
 
@@ -164,7 +159,6 @@ def start(facts: Facts) -> Iterator[CauseFinding]:
             f"The container of pod {each.pod_name} cannot be started: {_program(str(told))}.",
             f"See that the image '{each.status.get('image')}' has the program; ours holds ddp-launch.",
             (f"{each.pod_name}: {line_of(str(told))}",),
-            is_aside=facts.is_training,
         )
         return
 

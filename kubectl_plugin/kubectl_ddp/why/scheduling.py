@@ -46,7 +46,6 @@ def scheduling_failure(facts: Facts) -> Iterator[CauseFinding]:
         f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
         _help(predicates, facts.name),
         evidence[: _MOST_NODES + 1],
-        is_aside=facts.is_training,
     )
 
 
@@ -61,7 +60,6 @@ def gated(facts: Facts) -> Iterator[CauseFinding]:
             f"{subject(names_of(held))} may not be scheduled yet: the gate {gates} is closed.",
             "Whoever set the gate opens it; see that its controller runs.",
             (f"schedulingGates of pod {held[0]['metadata']['name']}: {gates}",),
-            is_aside=facts.is_training,
         )
     unseen = [pod for pod in pending if pod not in held and _has_no_scheduler_status(facts, pod)]
     if unseen:
@@ -71,7 +69,6 @@ def gated(facts: Facts) -> Iterator[CauseFinding]:
             f"The scheduler '{scheduler}' has not looked at {names_of(unseen)}: it does not run.",
             "Start that scheduler, or submit the job again with another --scheduler.",
             (f"pod {unseen[0]['metadata']['name']} has no condition PodScheduled",),
-            is_aside=facts.is_training,
         )
 
 
@@ -95,9 +92,7 @@ def claims(facts: Facts) -> Iterator[CauseFinding]:
         then = f"'kubectl describe pvc {unbound[0]['metadata']['name']}' tells what its storage class waits for."
     else:
         what, then = f"A volume keeps {names_of(pods)} from every node", "'kubectl get pv,pvc' shows zones and modes."
-    yield diagnosis(
-        Cause.VOLUME, f"{what}, so {names_of(pods)} cannot start.", then, evidence, is_aside=facts.is_training
-    )
+    yield diagnosis(Cause.VOLUME, f"{what}, so {names_of(pods)} cannot start.", then, evidence)
 
 
 def nodes_by_predicate(message: str) -> dict[str, int]:
