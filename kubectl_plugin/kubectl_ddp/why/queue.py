@@ -108,49 +108,32 @@ def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
     mine_too = [each for each in facts.around.of(RelatedKind.LOCAL_QUEUES) if _space(each) == _space(mine)]
     local = _named(mine_too, queue)
     evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
-    if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
-        return diagnosis(
-            Cause.QUEUED,
-            f"There is no queue '{queue}' in its namespace, so it waits for ever.",
-            "'kubectl get localqueues' names those that are there; submit it again with one of them as --queue.",
-            evidence,
-        )
     cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
-    if why := _stopped(facts, local, cluster_queue):
-        return diagnosis(
-            Cause.QUEUED,
-            f"It waits in the queue '{queue}', which lets no job go just now: {why}.",
-            f"Ask who runs Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue say more.",
-            evidence,
-        )
-    if "maximum capacity" in text or "exceeds the nominal" in text:
-        return diagnosis(
-            Cause.QUEUED,
-            f"It asks for more than the queue '{queue}' can ever give.",
-            "Make it smaller with --nnodes or --gpus, or ask for a larger quota.",
-            evidence,
-        )
-    if any(words in text for words in _OTHER_LEVELS) and "insufficient" not in text:  # quota of another flavor
-        return diagnosis(
-            Cause.QUEUED,
-            f"It asks for places that the queue '{queue}' can never give: the levels of --topology.",
+    if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
+        what = f"There is no queue '{queue}' in its namespace, so it waits for ever."
+        then = "'kubectl get localqueues' names those that are there; submit it again with one of them as --queue."
+    elif why := _stopped(facts, local, cluster_queue):
+        what = f"It waits in the queue '{queue}', which lets no job go just now: {why}."
+        then = f"Ask who runs Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue say more."
+    elif "maximum capacity" in text or "exceeds the nominal" in text:
+        what = f"It asks for more than the queue '{queue}' can ever give."
+        then = "Make it smaller with --nnodes or --gpus, or ask for a larger quota."
+    elif any(words in text for words in _OTHER_LEVELS) and "insufficient" not in text:  # quota of another flavor
+        what = f"It asks for places that the queue '{queue}' can never give: the levels of --topology."
+        then = (
             "Name levels of the topology that the queue's flavor has, and a pack no narrower than replica: "
-            "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first.",
-            evidence,
+            "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first."
         )
-    ahead = workloads_ahead(facts, mine, cluster_queue)
-    count = _num_workloads_ahead(facts, ahead)
-    evidence += [f"ahead of it: {_describe_workload(each)}" for each in ahead[:_MOST]]
-    evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
-    evidence += [
-        f"holds quota: {_describe_workload(each)}" for each in _admitted_workloads(facts, cluster_queue)[:_MOST]
-    ]
-    return diagnosis(
-        Cause.QUEUED,
-        f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}.",
-        f"It begins when those that hold the quota end; '{program()} list -A{location_flags()}' shows them.",
-        evidence,
-    )
+    else:
+        ahead = workloads_ahead(facts, mine, cluster_queue)
+        count = _num_workloads_ahead(facts, ahead)
+        evidence += [f"ahead of it: {_describe_workload(each)}" for each in ahead[:_MOST]]
+        evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
+        holders = _admitted_workloads(facts, cluster_queue)[:_MOST]
+        evidence += [f"holds quota: {_describe_workload(each)}" for each in holders]
+        what = f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}."
+        then = f"It begins when those that hold the quota end; '{program()} list -A{location_flags()}' shows them."
+    return diagnosis(Cause.QUEUED, what, then, evidence)
 
 
 def workloads_ahead(facts: Facts, mine: Object, cluster_queue: str) -> list[Object]:
