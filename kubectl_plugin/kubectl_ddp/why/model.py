@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, StillPending
+from kubectl_ddp.hang.report import HANG_CODE
 from kubectl_ddp.util.finding import Finding, Severity
 
 
@@ -56,8 +57,6 @@ class Cause(StrEnum):
     RUNNING = "running"
 
 
-EXIT_HUNG: Final = 14
-
 _PENDING: Final = StillPending.exit_code
 _INFRASTRUCTURE: Final = InfrastructureFailed.exit_code
 
@@ -75,7 +74,7 @@ EXIT_CODES: Final[Mapping[Cause, int]] = {
     Cause.GPU_OOM: JobFailed.exit_code,
     Cause.GPU_FAULT: _INFRASTRUCTURE,
     Cause.START: JobFailed.exit_code,
-    Cause.HANG: EXIT_HUNG,
+    Cause.HANG: HANG_CODE,
     Cause.ERROR: JobFailed.exit_code,
     Cause.NODE_UNWELL: _INFRASTRUCTURE,
     Cause.RUNNING: 0,
