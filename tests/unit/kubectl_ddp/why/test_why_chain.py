@@ -15,7 +15,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.util.finding import Severity
-from kubectl_ddp.why.chain import CHECKS, run_checks
+from kubectl_ddp.why.chain import CHECKS, OF_WAITING_PODS, run_checks
 from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.scheduling import nodes_by_predicate
 from tests.support.diagnosed import LATER, NOW, event, facts, first, refused, trains
@@ -368,7 +368,7 @@ def test_no_check_stumbles_over_objects_that_say_next_to_nothing() -> None:
     bare = {"metadata": {"name": "digits-worker-0", "labels": {"ddp.dev/role": "worker"}}, "spec": {"containers": []}}
     for root in (job(), job("Created"), job("Failed"), job("Suspended")):
         known = facts(root, bare)
-        for check in CHECKS:
+        for check in (*CHECKS, *OF_WAITING_PODS):
             assert all(finding.message.endswith(".") for finding in check(known)), check
 
 
