@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Final
 
 from kubectl_ddp.fabrics import aws, azure, coreweave_nebius, google, mnnvl, oracle, plain
 from kubectl_ddp.fabrics.model import Profile
+from kubectl_ddp.util.nearest import suggest_known
 
 FABRICS: Final[Mapping[str, Profile]] = {
     profile.name: profile
@@ -49,8 +49,7 @@ def profiles(name: str) -> tuple[Profile, ...]:
 
 def suggest_name(name: str) -> str:
     """Return a sentence that suggests valid names in place of an unknown one."""
-    close = difflib.get_close_matches(name, [*FABRICS, AUTO, NONE], n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"There are {', '.join([*FABRICS, AUTO, NONE])}."
+    return suggest_known(name, [*FABRICS, AUTO, NONE])
 
 
 def _profile(name: str) -> Profile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Final
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.shape import Shape
+from kubectl_ddp.util.nearest import suggest_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,7 @@ def known(name: str) -> Shape:
     """
     found = KNOWN.get(name.lower())
     if found is None:
-        close = difflib.get_close_matches(name.lower(), KNOWN, n=1)
-        hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(KNOWN)}."
-        raise UsageError(f"There is no model '{name}' whose shape is known.", hint=hint)
+        raise UsageError(f"There is no model '{name}' whose shape is known.", hint=suggest_known(name.lower(), KNOWN))
     return found.shape
 
 

@@ -12,12 +12,12 @@ H200 and B200; for A10G, L4 and L40S the network of AWS' g5.48xlarge, g6.48xlarg
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.util.nearest import suggest_known
 
 _REACHED: Final = 0.8
 """Share of a link's bandwidth that collectives achieve with large messages.
@@ -111,10 +111,9 @@ def gpu_of(text: str) -> Gpu:
     for gpu in GPUS.values():
         if wanted == gpu.name.lower() or any(_is_of(wanted, each.lower()) for each in gpu.products):
             return gpu
-    close = difflib.get_close_matches(wanted, {name.lower(): name for name in GPUS}, n=1)
-    names = {name.lower(): name for name in GPUS}
-    hint = f"Did you mean '{names[close[0]]}'?" if close else f"There are {', '.join(GPUS)}."
-    raise UsageError(f"--gpu-type is '{text}', and the figures of such a GPU are not known.", hint=hint)
+    raise UsageError(
+        f"--gpu-type is '{text}', and the figures of such a GPU are not known.", hint=suggest_known(text.upper(), GPUS)
+    )
 
 
 def _is_of(wanted: str, product: str) -> bool:

@@ -6,7 +6,6 @@ Scalars are read as text and parsed by their field. YAML 1.1 would read ``nnodes
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
-from kubectl_ddp.util.nearest import suggest_file
+from kubectl_ddp.util.nearest import suggest_file, suggest_known
 from kubectl_ddp.values.parsers import Raw
 
 LARGEST_BYTES: Final = 2**20
@@ -59,7 +58,9 @@ def parse(file: JobFile) -> Layer:
         if key in {"apiVersion", "kind"}:
             continue
         if key not in FIELDS and key != PRESET:
-            raise UsageError(f"{file.line(node)}: a job has no key '{key}'.", hint=_suggest(key))
+            raise UsageError(
+                f"{file.line(node)}: a job has no key '{key}'.", hint=suggest_known(key, [*FIELDS, PRESET])
+            )
         layer.update(_given(file, key, value))
     if sum(key in layer for key in PROGRAM_KEYS) > 1:
         raise UsageError(f"{file.name}: script, module and command exclude each other.", hint="Keep the one to run.")
@@ -177,8 +178,3 @@ def _scalar(file: JobFile, key: str, node: yaml.Node) -> str:
             f"{file.line(node)}: {key} has the tag '{node.tag}', which means nothing here.", hint="Leave it out."
         )
     return str(node.value)
-
-
-def _suggest(key: str) -> str:
-    close = difflib.get_close_matches(key, [*FIELDS, PRESET], n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"There are {', '.join([*FIELDS, PRESET])}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +19,7 @@ from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.finding import Finding
+from kubectl_ddp.util.nearest import suggest_close_match, suggest_known
 from kubectl_ddp.values.metrics_ingress import MONITORING
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue
@@ -121,9 +121,9 @@ def _load_shared_preset(given: Given, shared: Callable[[], SharedPresets]) -> Pr
     if name in there.texts:
         return there.read(name)
     known = [*PRESETS, *there.texts]
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(known)}."
-    raise UsageError(f"{given.origin.place}: there is no preset '{name}'{why.rstrip('.')}.", hint=hint)
+    raise UsageError(
+        f"{given.origin.place}: there is no preset '{name}'{why.rstrip('.')}.", hint=suggest_known(name, known)
+    )
 
 
 def _parse(key: str, given: Given) -> Any:
@@ -187,8 +187,7 @@ def set_values(assignments: Sequence[str]) -> Layer:
         key, equals, value = assignment.partition("=")
         head, dot, _entry = key.partition(".")
         if not equals or (head not in FIELDS and key != PRESET):
-            close = difflib.get_close_matches(head, FIELDS, n=1)
-            hint = f"Did you mean '{close[0]}'?" if close else "Write --set KEY=VALUE, with a key of the job file."
+            hint = suggest_close_match(head, FIELDS) or "Write --set KEY=VALUE, with a key of the job file."
             raise UsageError(f"--set {assignment}: a job has no key '{key}'.", hint=hint)
         if key != PRESET and FIELDS[head].is_map != bool(dot):
             raise UsageError(

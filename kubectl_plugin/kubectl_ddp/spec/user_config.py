@@ -22,6 +22,7 @@ from typing import Final
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.util.nearest import suggest_known
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue
 
@@ -110,12 +111,9 @@ def _checked(key: str, place: str) -> str:
     if key in SETTINGS:
         return key
     if head not in KEYS:
-        import difflib  # noqa: PLC0415 - only for an unknown key
-
         keys = (*KEYS, *SETTINGS)
-        close = difflib.get_close_matches(head, keys, n=1)
         why = "says which job it is, so it has no default" if head in FIELDS else "is no key of a job"
-        hint = f"Did you mean '{close[0]}'?" if close and head not in FIELDS else f"There are {', '.join(keys)}."
+        hint = suggest_known("" if head in FIELDS else head, keys)
         raise UsageError(f"{place}: '{key}' {why}.", hint=hint)
     if head != PRESET and FIELDS[head].is_map != bool(dot):
         raise UsageError(f"{place}: '{key}' takes no such value.", hint="Maps are set by entry, as in env.NAME.")

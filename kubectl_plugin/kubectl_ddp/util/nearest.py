@@ -18,6 +18,16 @@ def suggest_close_match(word: str, known: Iterable[str], *, cutoff: float = 0.6)
     return f"Did you mean '{close[0]}'?" if close else ""
 
 
+def suggest_known(word: str, known: Iterable[str]) -> str:
+    """Return a question with the closest known name; all known names if none is close.
+
+    >>> suggest_known("x", ["train", "data"])
+    'There are train, data.'
+    """
+    names = list(known)
+    return suggest_close_match(word, names) or f"There are {', '.join(names)}."
+
+
 def suggest_file(path: str) -> str:
     """Return a question with the closest file name in the directory of a missing file; empty if none is close."""
     missing = Path(path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
+from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.values.quantity import BadValue
 
 Raw: TypeAlias = "str | int | float | bool | list[Raw] | Mapping[str, Raw] | None"
@@ -143,13 +144,6 @@ def parse_command(raw: Raw) -> tuple[str, ...]:
     return tuple(_clean(part) for part in parts)
 
 
-def _suggest(word: str, members: tuple[str, ...]) -> str:
-    import difflib  # noqa: PLC0415 - needed on this error alone
-
-    close = difflib.get_close_matches(word, members, n=1)
-    return f"Did you mean '{close[0]}'?" if close else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[T]):
     """Parser for one of a fixed set of words."""
@@ -160,7 +154,9 @@ class Choice(Generic[T]):
     def __call__(self, raw: Raw) -> T:
         word = text(raw)
         if word not in self.members:
-            raise BadValue(f"'{word}' is not one of {', '.join(self.members)}", hint=_suggest(word, self.members))
+            raise BadValue(
+                f"'{word}' is not one of {', '.join(self.members)}", hint=suggest_close_match(word, self.members)
+            )
         return self.kind(word)
 
 

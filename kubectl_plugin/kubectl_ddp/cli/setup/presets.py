@@ -12,6 +12,7 @@ import click
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.util.nearest import suggest_known
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.presets import Preset
@@ -60,11 +61,7 @@ def _find_profile(name: str, options: Options) -> dict[str, Any]:
         if name in there.texts:
             return _as_data(there.read(name), SHARED, there.place)
         found |= {each: {} for each in there.texts}
-        import difflib  # noqa: PLC0415 - only for this error
-
-        close = difflib.get_close_matches(name, found, n=1)
-        hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(found)}."
-        raise NotFound(f"There is no preset and no fabric '{name}'.", hint=hint)
+        raise NotFound(f"There is no preset and no fabric '{name}'.", hint=suggest_known(name, found))
     return found[name]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.util.nearest import suggest_known
 
 Entry = Mapping[str, Any]
 
@@ -121,14 +122,10 @@ def _named(kind: str, name: str | None, entries: Mapping[str, Entry]) -> Entry |
 
 
 def _unknown(kind: str, name: str, entries: Iterable[str], *, is_current: bool = False) -> Entry:
-    import difflib  # noqa: PLC0415 - only for this error
-
     names = list(entries)
-    close = difflib.get_close_matches(name, names, n=1)
-    there = f"There are: {', '.join(names)}." if names else "It has none at all."
     raise UsageError(
         f"The kubeconfig names '{name}' as its current context, and has no such context."
         if is_current
         else f"The kubeconfig has no {kind} '{name}'.",
-        hint=f"Did you mean '{close[0]}'?" if close else there,
+        hint=suggest_known(name, names) if names else "It has none at all.",
     )
