@@ -76,19 +76,23 @@ def the_layout_takes_all_ranks(spec: JobSpec) -> None:
             )
 
 
-def validate_tp_within_pod(spec: JobSpec) -> None:
-    """Check that tp groups stay within a pod. They communicate in every layer, which is too slow between pods."""
-    for name in (each.name for each in DIMENSIONS if each.is_used_in_layers):
-        least, most = spec.parallel.size_ranges[name] if spec.parallel is not None else (1, 1)
-        beyond = max(least, spec.nproc + 1)  # no larger one divides it either
-        for size in range(least, min(most, beyond) + 1):
-            if spec.nproc % size:
-                processes = pluralize(spec.nproc, "process", "processes")
-                raise UsageError(
-                    f"parallel '{spec.parallel}' allows {name}={size}, and a node has {processes}: "
-                    "slices of a tensor stay in a pod.",
-                    hint=f"Give a {name} that divides nproc, or change nproc.",
-                )
+def validate_layer_groups_within_pod(spec: JobSpec) -> None:
+    """Check that ranks that communicate in every layer share a pod, because this is too slow between pods."""
+    if spec.parallel is None:
+        return
+    names = [each.name for each in DIMENSIONS if each.is_used_in_layers]
+    ranges = (spec.parallel.size_ranges[name] for name in names)
+    # No size above nproc divides it, so the first one is enough.
+    allowed = (range(least, min(most, max(least, spec.nproc + 1)) + 1) for least, most in ranges)
+    for sizes in product(*allowed):
+        if spec.nproc % prod(sizes):
+            used = {name: size for name, size in zip(names, sizes, strict=True) if size > 1}
+            what = f"a {next(iter(used))} that" if len(used) == 1 else f"{' and '.join(used)} whose product"
+            raise UsageError(
+                f"parallel '{spec.parallel}' allows {' with '.join(f'{name}={size}' for name, size in used.items())}, "
+                f"and a node has {pluralize(spec.nproc, 'process', 'processes')}: slices of a tensor stay in a pod.",
+                hint=f"Give {what} divides nproc, or change nproc.",
+            )
 
 
 def the_model_fits_the_layout(spec: JobSpec) -> None:
