@@ -97,7 +97,8 @@ def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> 
         from kubectl_ddp.plan.choice import layouts
         from kubectl_ddp.plan.traffic import PLANNED
         from kubectl_ddp.spec.fields import FIELDS
-        from kubectl_ddp.spec.layout import layout_of, parse_layouts
+        from kubectl_ddp.spec.layout import layout_of
+        from kubectl_ddp.values.layout import parse_layouts
         from kubectl_ddp.values.quantity import Nodes
         from tests.support.jobs import a_job
 

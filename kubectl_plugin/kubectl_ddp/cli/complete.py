@@ -17,6 +17,9 @@ import click
 
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.internal.candidates import Candidate, CommandArgs, command_names, flags, values
+from kubectl_ddp.cli.internal.job_options import parameter_of
+from kubectl_ddp.spec.fields import FILE_KEYS
+from kubectl_ddp.spec.job_key import Completion
 
 
 class Directive(IntFlag):
@@ -28,7 +31,8 @@ class Directive(IntFlag):
 
 
 EXTENSIONS: Final = (Candidate("yaml"), Candidate("yml"), Candidate("json"))
-FILES: Final = frozenset({"kubeconfig", "script", "job_code"})
+OF_KEYS: Final = {parameter_of(key) for key, field in FILE_KEYS.items() if field.completion is Completion.FILES}
+FILES: Final = frozenset({"kubeconfig", "script"} | OF_KEYS)
 """Parameters whose value is the path of any file."""
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubectl_ddp.spec.fields import PROGRAM_KEYS
+from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, nothing_shared
 from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.values.program import default_job_name
-from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.values.quantity import Cpu, Memory
 
 Values = dict[str, Any]
 """Parsed values by dotted key; maps are entry by entry."""
@@ -54,14 +54,10 @@ def _image(_values: Values, surroundings: DefaultingContext) -> tuple[str, Origi
     return surroundings.image, surroundings.image_origin
 
 
-def _nnodes(_values: Values, _surroundings: DefaultingContext) -> tuple[Nodes, Origin]:
-    return Nodes(1, 1), DEFAULT
-
-
-def _gpus(values: Values, _surroundings: DefaultingContext) -> tuple[int, Origin]:
+def _gpus(values: Values, _surroundings: DefaultingContext) -> tuple[Any, Origin]:
     if "mig" in values:
         return 1, Origin(Kind.RULE, "mig", "one slice is all that a process can use")
-    return 0, DEFAULT
+    return FIELDS["gpus"].default, DEFAULT
 
 
 def _nproc(values: Values, _surroundings: DefaultingContext) -> tuple[int, Origin]:
@@ -104,7 +100,6 @@ def _threads(values: Values, _surroundings: DefaultingContext) -> tuple[str, Ori
 RULES: Final[Sequence[Rule]] = (
     Rule("name", _name),
     Rule("image", _image),
-    Rule("nnodes", _nnodes),
     Rule("gpus", _gpus),
     Rule("nproc", _nproc),
     Rule("cpu", _cpu),

@@ -9,14 +9,14 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.fabrics.choose import choose
 from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
 from kubectl_ddp.fabrics.model import Entry, Need, Profile, Target
-from kubectl_ddp.fabrics.registry import AUTO, NONE, profiles, suggest_name
+from kubectl_ddp.fabrics.registry import NONE, profiles
 from kubectl_ddp.fabrics.version import nccl_of
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.values.node_requirements import Rdma
-from kubectl_ddp.values.parsers import Raw, text
-from kubectl_ddp.values.quantity import BadValue, Nodes
+from kubectl_ddp.values.parsers import Raw
+from kubectl_ddp.values.quantity import Nodes
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
 """Node label with the cloud's machine type."""
@@ -24,17 +24,6 @@ ACCELERATOR: Final = "cloud.google.com/gke-accelerator"
 LISTS: Final = frozenset({"topology", "networks"})
 """Keys with lists as values; a fabric separates the items by commas."""
 TARGETS: Final = frozenset(Target)
-
-
-def parse_fabric(raw: Raw) -> str:
-    """Parse the name of a fabric, ``auto`` or ``none``. Raises BadValue."""
-    name = text(raw)
-    if name != AUTO:
-        try:
-            profiles(name)
-        except LookupError as error:
-            raise BadValue(str(error), hint=suggest_name(name)) from None
-    return name
 
 
 def facts_of(values: Mapping[str, Any]) -> Facts:

@@ -15,7 +15,7 @@ from typing import Final
 import yaml
 
 from kubectl_ddp.errors import NotFound, UsageError
-from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_file, suggest_known
@@ -57,10 +57,8 @@ def parse(file: JobFile) -> Layer:
     for key, node, value in _entries(file, root):
         if key in {"apiVersion", "kind"}:
             continue
-        if key not in FIELDS and key != PRESET:
-            raise UsageError(
-                f"{file.line(node)}: a job has no key '{key}'.", hint=suggest_known(key, [*FIELDS, PRESET])
-            )
+        if key not in FILE_KEYS:
+            raise UsageError(f"{file.line(node)}: a job has no key '{key}'.", hint=suggest_known(key, FILE_KEYS))
         layer.update(_given(file, key, value))
     if sum(key in layer for key in PROGRAM_KEYS) > 1:
         raise UsageError(f"{file.name}: script, module and command exclude each other.", hint="Keep the one to run.")
@@ -151,7 +149,7 @@ def _entries(file: JobFile, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.
 
 
 def _given(file: JobFile, key: str, node: yaml.Node) -> dict[str, Given]:
-    if key in FIELDS and FIELDS[key].is_map:
+    if FILE_KEYS[key].is_map:
         if not isinstance(node, yaml.MappingNode):
             raise UsageError(f"{file.line(node)}: {key} is a map.", hint="Write one 'NAME: value' per line below it.")
         return {

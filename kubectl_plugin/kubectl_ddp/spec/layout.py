@@ -18,24 +18,10 @@ from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Gang
 from kubectl_ddp.values.node_requirements import Placement, Topology, is_lower_level
-from kubectl_ddp.values.quantity import BadValue, Nodes
+from kubectl_ddp.values.quantity import Nodes
 
 MOST_LOOKED_AT: Final = 64
 """Maximum number of node counts to check between maximum and minimum, starting at the maximum."""
-
-
-AUTO: Final = "auto"
-"""Word for a layout chosen by a plan, after all other values are known."""
-
-
-def parse_layouts(text: str) -> LayoutRange | str:
-    """Parse ``replicate=2,shard=4,tp=2,pp=2``, with sizes as N or MIN:MAX, or ``auto``. Raises BadValue."""
-    if text == AUTO:
-        return AUTO
-    try:
-        return LayoutRange.parse(text)
-    except LayoutError as error:
-        raise BadValue(str(error)) from None
 
 
 def validate_single_layout(spec: JobSpec) -> None:

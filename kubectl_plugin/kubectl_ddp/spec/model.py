@@ -1,106 +1,241 @@
-"""The complete job specification."""
+"""The complete job specification, and the only table of the keys of a job file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Final
 
 from ddp_trainer.common.layout_range import LayoutRange
-from kubectl_ddp.fabrics.registry import NONE
-from kubectl_ddp.values.dns import DnsServer
+from ddp_trainer.common.parallel_dims import WRITTEN
+from kubectl_ddp.fabrics.registry import AUTO, NONE
+from kubectl_ddp.spec.job_key import Completion, Group, declares_keys, field_of, key, keys
+from kubectl_ddp.values import parsers as v
+from kubectl_ddp.values.dns import DEFAULT, DnsServer
 from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.fabric import parse_fabric
+from kubectl_ddp.values.layout import parse_layouts
 from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
-from kubectl_ddp.values.node_requirements import Rdma, Topology
-from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.node_requirements import MIG_PROFILE, Rdma, Topology
+from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
 from kubectl_ddp.values.program import Program
-from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
 from kubectl_ddp.values.volumes import Mount, SecretFiles
 
+_VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_NAME: Final = v.Matching(
+    r"[a-z]([-a-z0-9]*[a-z0-9])?",
+    "no name for a job",
+    "Use lower case letters, digits and dashes, begin with a letter and do not end with a dash.",
+)
+_NAMESPACE: Final = v.Matching(
+    rf"(?=.{{1,63}}$){v.LABEL}", "no namespace", "Use lower case letters, digits and dashes."
+)
+_OBJECT: Final = v.Matching(
+    rf"(?=.{{1,253}}$){v.SUBDOMAIN}", "no name of an object", "Use lower case letters, digits, '-' and '.'."
+)
+_IMAGE: Final = v.Matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "no image", "Write it as 'registry/name:version'.")
+_MODULE: Final = v.Matching(rf"{_VARIABLE}(\.{_VARIABLE})*", "no Python module", "Write it as after 'python -m'.")
+_LABEL: Final = v.Matching(v.LABEL_VALUE, "no value of a label", "Use letters, digits, '-', '_' and '.'.")
+_MIG: Final = v.Matching(MIG_PROFILE, "no MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
+_NETWORK: Final = v.Matching(
+    rf"({v.LABEL}/)?{v.SUBDOMAIN}(@[a-z][-a-z0-9]{{0,14}})?",
+    "no network",
+    "Name a NetworkAttachmentDefinition, as in 'rdma-vf' or 'networks/rail-0'.",
+)
+_PATH: Final = v.Matching(r"[\s\S]+", "no path", "Name a file.")
+_MEMORY: Final = v.Parsed(Memory.parse, text_schema(Memory.PATTERN))
+_SECRET_KEY: Final = v.Parsed(SecretKey.parse, text_schema(SecretKey.PATTERN))
+_SECONDS: Final = v.Parsed(parse_seconds, text_schema(DURATION))
+_COMMAND: Final = {"type": ["array", "string"], "items": v.TEXT}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@declares_keys
 class JobSpec:
     """Complete job. :func:`kubectl_ddp.spec.rules.checked` tells if its values are consistent."""
 
-    name: str
-    """Name of the job, and prefix of all derived names."""
-    program: Program
-    """Program that every rank runs."""
-    code: str | None = None
-    """Local directory shipped with the job; it becomes the working directory and the base of a script's path."""
-    args: tuple[str, ...] = ()
-    """Arguments of the program."""
-    nnodes: Nodes
-    """Minimum and maximum number of nodes."""
-    nproc: int
-    """Processes per node, one rank each."""
-    parallel: LayoutRange | None = None
-    """Parallel layout of the ranks; None if the program decides."""
-    gpus: int = 0
-    """GPUs per node."""
-    cpu: Cpu
-    """Cores per node."""
-    memory: Memory
-    """Memory per node, including shared memory."""
-    shm: Memory
-    """Maximum size of /dev/shm, which data loaders use to pass batches; counts toward ``memory``."""
-    image: str
-    """Container image with ddp_trainer, torch and all imports of the program."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables with literal values."""
-    secret_env: Mapping[str, SecretKey] = field(default_factory=dict)
-    """Environment variables with values from Secrets."""
-    env_from: tuple[EnvSource, ...] = ()
-    """Secrets and ConfigMaps whose entries all become variables."""
-    max_restarts: int = 10
-    """Maximum number of restarts of the workers after failures, over the whole job."""
-    grace_seconds: int = 30
-    """Seconds from SIGTERM to SIGKILL, to finish a step and save."""
-    checkpoint_claim: str | None = None
-    """Volume for checkpoints, shared by all nodes; without one, each node keeps its own copy."""
-    deadline_seconds: int | None = None
-    """Seconds after which the job is stopped and counts as failed."""
-    ttl_seconds: int | None = None
-    """Seconds that a finished job is kept."""
-    namespace: str | None = None
-    """Namespace; None for the context's."""
-    priority: str | None = None
-    """Priority class of the pods."""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Required labels of nodes."""
-    tolerations: tuple[Toleration, ...] = ()
-    """Tolerated taints of nodes."""
-    engine: Engine = Engine.AUTO
-    """Kind of the job object on a cluster."""
-    mounts: tuple[Mount, ...] = ()
-    """Additional volumes."""
-    secrets: tuple[SecretFiles, ...] = ()
-    """Secrets whose entries become files."""
-    queue: str | None = None
-    """Queue of the job: Kueue's, or the gang scheduler's."""
-    queue_priority: str | None = None
-    """Kueue's priority class within the queue; independent of the pods' priority."""
-    gang: Gang = Gang.NONE
-    """Scheduler that starts either the minimum number of nodes together or none."""
-    scheduler: str | None = None
-    """Scheduler of the workers; None for the gang's or the cluster's default."""
-    topology: tuple[Topology, ...] = ()
-    """Placement constraints between nodes."""
-    gpu_type: str | None = None
-    """Product name of the GPUs."""
-    mig: str | None = None
-    """MIG profile of the slice that each node gets instead of a GPU."""
-    rdma: Rdma | None = None
-    """RDMA devices per node."""
-    networks: tuple[str, ...] = ()
-    """Additional networks by Multus name; repeat a name to attach it several times."""
-    fabric: str = NONE
-    """Fabric between the GPUs; several joined by ``+``."""
-    metrics_from: tuple[Reader, ...] = (MONITORING,)
-    """Additional sources that may scrape metrics, next to the API server."""
-    egress: Egress = Egress.OPEN
-    """Allowed egress of the pods."""
-    dns: tuple[DnsServer, ...] = ()
-    """DNS servers for closed egress; empty for :data:`kubectl_ddp.values.dns.DEFAULT`."""
+    # The formatter would write one argument per line.
+    # fmt: off
+    name: str = key(
+        "name", Group.JOB, _NAME, "Name of the job, and prefix of all derived names.", "NAME", example="digits",
+        otherwise="the program",
+    )
+    namespace: str | None = key(
+        "namespace", Group.JOB, _NAMESPACE, "Namespace of the job.", "NAME", example="team-a", default=None,
+        otherwise="the context", completion=Completion.NAMESPACES,
+    )
+    program: Program = keys(
+        field_of(
+            "script", Group.PROGRAM, _PATH, "Local Python file to run; it is sent along with the job.", "FILE",
+            example="train.py", flag="SCRIPT", completion=Completion.FILES,
+        ),
+        field_of(
+            "module", Group.PROGRAM, _MODULE, "Python module of the image to run, as 'python -m' does.", "MODULE",
+            example="ddp_trainer",
+        ),
+        field_of(
+            "command", Group.PROGRAM, v.parse_command, "Command of the image to run instead of Python.", "WORDS",
+            example="[torchrun, train.py]", schema=_COMMAND,
+        ),
+    )
+    code: str | None = key(
+        "code", Group.PROGRAM, _PATH, "Local directory to send with the job, without what .gitignore names.", "DIR",
+        example="src", default=None, completion=Completion.FILES,
+    )
+    args: tuple[str, ...] = key(
+        "args", Group.PROGRAM, v.ListOf(str, v.TEXT), "Arguments of the program.", "WORDS", example="[--epochs, 30]",
+        default=[], flag="-- ARGS",
+    )
+    nnodes: Nodes = key(
+        "nnodes", Group.SIZE, v.Parsed(Nodes.parse, text_schema(Nodes.PATTERN)),
+        "Nodes: N, or MIN:MAX for an elastic job.", "N|MIN:MAX", example="2:8", default="1",
+    )
+    nproc: int = key(
+        "nproc", Group.SIZE, v.ProcessCount(1, 4096), "Processes per node, one rank each.", "N", example="8",
+        otherwise="gpus, or 1",
+    )
+    parallel: LayoutRange | None = key(
+        "parallel", Group.SIZE, v.Parsed(parse_layouts, {"type": "string"}),
+        "Parallel layout; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan.",
+        ",".join(f"{name}=N" for name in WRITTEN), example="replicate=2,shard=4", default=None,
+    )
+    gpus: int = key(
+        "gpus", Group.SIZE, v.IntRange(0, 64), "GPUs per node.", "N", example="8", default=0, otherwise="mig",
+    )
+    cpu: Cpu = key(
+        "cpu", Group.SIZE, v.Parsed(Cpu.parse, text_schema(Cpu.PATTERN)), "Cores per node.", "CORES", example="500m",
+        otherwise="gpus, or nproc",
+    )
+    memory: Memory = key(
+        "memory", Group.SIZE, _MEMORY, "Memory per node, including shared memory.", "SIZE", example="64Gi",
+        otherwise="gpus, or nproc",
+    )
+    shm: Memory = key(
+        "shm", Group.SIZE, _MEMORY, "Maximum size of /dev/shm, part of the memory.", "SIZE", example="16Gi",
+        otherwise="memory",
+    )
+    image: str = key(
+        "image", Group.ENVIRONMENT, _IMAGE, "Container image; $KUBECTL_DDP_IMAGE sets the default.", "IMAGE",
+        example="registry.example.com/train:1.4", otherwise="the version of kubectl ddp",
+    )
+    env: Mapping[str, str] = key(
+        "env", Group.ENVIRONMENT, v.MapOf(_VARIABLE, "environment variable", v.text, v.TEXT), "Environment variable.",
+        "NAME=VALUE", example="{NCCL_DEBUG: WARN}", default={},
+    )
+    secret_env: Mapping[str, SecretKey] = key(
+        "secretEnv", Group.ENVIRONMENT, v.MapOf(_VARIABLE, "environment variable", _SECRET_KEY, _SECRET_KEY.schema),
+        "Environment variable with a value from a Secret.", "NAME=SECRET:KEY", example="{HF_TOKEN: hub:token}",
+        default={},
+    )
+    env_from: tuple[EnvSource, ...] = key(
+        "envFrom", Group.ENVIRONMENT, v.ListOf(EnvSource.parse, text_schema(EnvSource.PATTERN)),
+        "Secret or ConfigMap whose entries all become variables.", "secret/NAME|configmap/NAME",
+        example="[configmap/defaults]", default=[],
+    )
+    max_restarts: int = key(
+        "maxRestarts", Group.LIFETIME, v.IntRange(0, 10_000), "Maximum restarts after failures, over the whole job.",
+        "N", example="3", default=10,
+    )
+    grace_seconds: int = key(
+        "grace", Group.LIFETIME, _SECONDS, "Time from SIGTERM to SIGKILL, to finish a step and save.", "TIME",
+        example="2m", default="30s",
+    )
+    checkpoint_claim: str | None = key(
+        "checkpointClaim", Group.LIFETIME, _OBJECT, "Shared volume for checkpoints (a PersistentVolumeClaim).", "CLAIM",
+        example="digits-checkpoints", default=None,
+    )
+    deadline_seconds: int | None = key(
+        "deadline", Group.LIFETIME, _SECONDS, "Stop the job after this time; it counts as failed.", "TIME",
+        example="7d", default=None,
+    )
+    ttl_seconds: int | None = key(
+        "ttl", Group.LIFETIME, _SECONDS, "Keep the finished job this long.", "TIME", example="1d", default=None,
+    )
+    priority: str | None = key(
+        "priority", Group.PLACEMENT, _OBJECT, "Priority class of the pods.", "CLASS", example="batch-low", default=None,
+    )
+    node_selector: Mapping[str, str] = key(
+        "nodeSelector", Group.PLACEMENT, v.MapOf(v.QUALIFIED, "label", _LABEL, _LABEL.schema),
+        "Required label of nodes.", "KEY=VALUE", example="{pool: gpu}", default={},
+    )
+    tolerations: tuple[Toleration, ...] = key(
+        "tolerations", Group.PLACEMENT, v.ListOf(Toleration.parse, text_schema(Toleration.PATTERN)),
+        "Tolerated taint of nodes.", "KEY[=VALUE][:EFFECT]", example="['nvidia.com/gpu:NoSchedule']", default=[],
+        flag="--toleration",
+    )
+    engine: Engine = key(
+        "engine", Group.PLACEMENT, v.Choice(Engine, tuple(Engine)), "Kind of the job object on a cluster.",
+        example="jobset", default=Engine.AUTO.value,
+    )
+    mounts: tuple[Mount, ...] = key(
+        "mounts", Group.VOLUMES, v.ListOf(Mount.parse, text_schema(Mount.PATTERN)),
+        "Volume to mount: a claim, a ConfigMap or an empty directory.",
+        "pvc=NAME:/PATH[:ro]|configmap=NAME:/PATH|emptydir=SIZE:/PATH", example="['pvc=images:/data:ro']", default=[],
+        flag="--mount",
+    )
+    secrets: tuple[SecretFiles, ...] = key(
+        "secrets", Group.VOLUMES, v.ListOf(SecretFiles.parse, text_schema(SecretFiles.PATTERN)),
+        "Secret to mount as files.", "NAME:/PATH", example="['hub:/secrets/hub']", default=[], flag="--secret",
+    )
+    queue: str | None = key(
+        "queue", Group.QUEUE, _OBJECT, "Queue of the job: Kueue's, or the gang scheduler's.", "NAME", example="team-a",
+        default=None,
+    )
+    queue_priority: str | None = key(
+        "queuePriority", Group.QUEUE, _OBJECT, "Priority class in Kueue's queue; --priority is that of the pods.",
+        "CLASS", example="urgent", default=None,
+    )
+    gang: Gang = key(
+        "gang", Group.QUEUE, v.Choice(Gang, tuple(Gang)),
+        "Scheduler that starts either the minimum number of nodes together or none.", example="kueue",
+        default=Gang.NONE.value,
+    )
+    scheduler: str | None = key(
+        "scheduler", Group.QUEUE, _OBJECT, "Scheduler of the workers.", "NAME", example="volcano", default=None,
+        otherwise="gang",
+    )
+    topology: tuple[Topology, ...] = key(
+        "topology", Group.PLACEMENT, v.ListOf(Topology.parse, text_schema(Topology.PATTERN)),
+        "Placement constraint between nodes, by node label.",
+        "pack=LABEL[:required]|spread=LABEL[:required]|replica=LABEL", example="['pack=topology.kubernetes.io/zone']",
+        default=[],
+    )
+    gpu_type: str | None = key(
+        "gpuType", Group.NETWORK, _LABEL, "Product name of the GPUs.", "PRODUCT", example="NVIDIA-H100-80GB-HBM3",
+        default=None,
+    )
+    mig: str | None = key(
+        "mig", Group.NETWORK, _MIG, "MIG profile of the slice that each node gets instead of a GPU.", "PROFILE",
+        example="3g.40gb", default=None,
+    )
+    rdma: Rdma | None = key(
+        "rdma", Group.NETWORK, v.Parsed(Rdma.parse, text_schema(Rdma.PATTERN)), "RDMA devices per node.",
+        "RESOURCE[=COUNT]", example="rdma/ib=8", default=None,
+    )
+    networks: tuple[str, ...] = key(
+        "networks", Group.NETWORK, v.ListOf(_NETWORK, _NETWORK.schema),
+        "Additional network (a NetworkAttachmentDefinition); repeat it to attach it several times.", "[NAMESPACE/]NAME",
+        example="[networks/rail-0]", default=[], flag="--network",
+    )
+    fabric: str = key(
+        "fabric", Group.NETWORK, v.Parsed(parse_fabric, {"type": "string"}),
+        "Network between the GPUs; 'kubectl ddp presets' lists them.", f"NAME|{AUTO}|{NONE}", example="aws-efa",
+        default=NONE, otherwise="the nodes", completion=Completion.FABRICS,
+    )
+    metrics_from: tuple[Reader, ...] = key(
+        "metricsFrom", Group.ACCESS, v.ListOf(Reader.parse, v.TEXT, least=1),
+        "Additional sources that may scrape metrics.", "NAMESPACE|LABEL=VALUE|CIDR|*",
+        example="[monitoring, 10.0.0.0/24]", default=[str(MONITORING)],
+    )
+    egress: Egress = key(
+        "egress", Group.ACCESS, v.Choice(Egress, tuple(Egress)), "Allowed egress of the pods.", example="closed",
+        default=Egress.OPEN.value,
+    )
+    dns: tuple[DnsServer, ...] = key(
+        "dns", Group.ACCESS, v.ListOf(DnsServer.parse, v.TEXT),
+        f"DNS server that pods reach with closed egress ({', '.join(map(str, DEFAULT))}).",
+        "NAMESPACE/LABEL=VALUE|CIDR", example="[10.96.0.10]", default=[],
+    )
+    # fmt: on
 
     @property
     def largest_world(self) -> int:

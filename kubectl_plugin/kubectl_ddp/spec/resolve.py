@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.fabrics.registry import AUTO
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.defaults import RULES, DefaultingContext, Values
-from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
-from kubectl_ddp.spec.layout import AUTO as PLANNED
+from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.rules import checked, warnings
@@ -20,8 +19,8 @@ from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.finding import Finding
 from kubectl_ddp.util.nearest import suggest_close_match, suggest_known
-from kubectl_ddp.values.metrics_ingress import MONITORING
-from kubectl_ddp.values.parsers import Raw, text
+from kubectl_ddp.values.layout import AUTO as PLANNED
+from kubectl_ddp.values.parsers import text
 from kubectl_ddp.values.quantity import BadValue
 
 
@@ -165,16 +164,6 @@ def _position(key: str) -> tuple[int, str]:
     return list(FIELDS).index(head), entry
 
 
-DEFAULTS: Final[Mapping[str, Raw]] = {
-    "maxRestarts": "10",
-    "grace": "30s",
-    "metricsFrom": [str(MONITORING)],
-    "egress": "open",
-    "engine": "auto",
-    "gang": "none",
-}
-
-
 def defaults() -> Layer:
     """Return the constant defaults, the weakest source."""
     return {key: Given(value, Origin(Kind.DEFAULT)) for key, value in DEFAULTS.items()}
@@ -186,10 +175,10 @@ def set_values(assignments: Sequence[str]) -> Layer:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         head, dot, _entry = key.partition(".")
-        if not equals or (head not in FIELDS and key != PRESET):
-            hint = suggest_close_match(head, FIELDS) or "Write --set KEY=VALUE, with a key of the job file."
+        if not equals or head not in FILE_KEYS:
+            hint = suggest_close_match(head, FILE_KEYS) or "Write --set KEY=VALUE, with a key of the job file."
             raise UsageError(f"--set {assignment}: a job has no key '{key}'.", hint=hint)
-        if key != PRESET and FIELDS[head].is_map != bool(dot):
+        if FILE_KEYS[head].is_map != bool(dot):
             raise UsageError(
                 f"--set {assignment}: '{key}' takes no such value.",
                 hint="Maps are set by entry, as in --set env.NAME=value.",

@@ -15,14 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
+from kubectl_ddp.spec.fields import FIELDS, IDENTITY_KEYS
 from kubectl_ddp.spec.presets import Preset, Setting
 
 CONFIG_MAP: Final = "ddp-presets"
 """Name of the ConfigMap in every namespace."""
-
-OWN: Final = frozenset({"name", "namespace", "args", "code", *PROGRAM_KEYS})
-"""Keys that identify a job and are invalid in a preset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def _parse_preset(name: str, document: Mapping[str, Any]) -> Preset:
 
 def _setting(key: str, value: Any) -> Setting:
     head, dot, entry = key.partition(".")
-    if head not in FIELDS or head in OWN or FIELDS[head].is_map != bool(dot and entry):
+    if head not in FIELDS or head in IDENTITY_KEYS or FIELDS[head].is_map != bool(dot and entry):
         raise ValueError(f"no preset sets '{key}'")
     if not isinstance(value, dict) or "value" not in value:
         raise TypeError(f"'{key}' has no 'value'")

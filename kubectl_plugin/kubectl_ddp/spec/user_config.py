@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.spec.fields import FIELDS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.fields import FIELDS, FILE_KEYS, IDENTITY_KEYS, PRESET
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_known
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue
 
-KEYS: Final = tuple(key for key in (*FIELDS, PRESET) if key not in {"name", "namespace", "args", "code", *PROGRAM_KEYS})
+KEYS: Final = tuple(key for key in FILE_KEYS if key not in IDENTITY_KEYS)
 """Job keys that may have a default."""
 
 GRAFANA: Final = "grafana"
@@ -115,7 +115,7 @@ def _checked(key: str, place: str) -> str:
         why = "says which job it is, so it has no default" if head in FIELDS else "is no key of a job"
         hint = suggest_known("" if head in FIELDS else head, keys)
         raise UsageError(f"{place}: '{key}' {why}.", hint=hint)
-    if head != PRESET and FIELDS[head].is_map != bool(dot):
+    if FILE_KEYS[head].is_map != bool(dot):
         raise UsageError(f"{place}: '{key}' takes no such value.", hint="Maps are set by entry, as in env.NAME.")
     return key
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from kubectl_ddp.values.parsers import LABEL, LABEL_VALUE, QUALIFIED, Raw, each
+from kubectl_ddp.values.parsers import LABEL, LABEL_VALUE, QUALIFIED
 from kubectl_ddp.values.quantity import BadValue
 
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
@@ -55,14 +55,6 @@ Reader(label='', value='', addresses='10.0.0.7/32'))
         if not self.label:
             return EVERYONE
         return self.value if self.label == NAMESPACE_NAME else f"{self.label}={self.value}"
-
-
-def parse_ingress_peers(raw: Raw) -> tuple[Reader, ...]:
-    """Parse at least one source; a policy without sources would admit everyone. Raises BadValue."""
-    found = each(Reader.parse)(raw)
-    if not found:
-        raise BadValue("the list is empty", hint="Leave it out for the namespace 'monitoring', or name who may read.")
-    return found
 
 
 MONITORING: Final = Reader(label=NAMESPACE_NAME, value="monitoring")

@@ -41,6 +41,8 @@ class Topology:
     required: bool = False
     """True to wait until the constraint can be satisfied."""
 
+    PATTERN = rf"(?P<placement>pack|spread|replica)=(?P<key>{QUALIFIED})(:(?P<force>\w+))?"
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``pack=LABEL``, ``spread=LABEL`` or ``replica=LABEL``.
@@ -50,7 +52,7 @@ class Topology:
         Raises:
             BadValue: If the text has another form.
         """
-        match = re.fullmatch(rf"(?P<placement>pack|spread|replica)=(?P<key>{QUALIFIED})(:(?P<force>\w+))?", text)
+        match = re.fullmatch(cls.PATTERN, text)
         is_replica = match is not None and match["placement"] == Placement.REPLICA
         if match is None or match["force"] not in {None, "required", None if is_replica else "preferred"}:
             raise BadValue(
@@ -72,10 +74,12 @@ class Rdma:
     resource: str
     count: int = 1
 
+    PATTERN = rf"(?P<resource>(?=[^=]*/){QUALIFIED})(=(?P<count>[1-9]\d{{0,2}}))?"
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``RESOURCE`` or ``RESOURCE=COUNT``, such as ``rdma/ib=8``. Raises BadValue."""
-        match = re.fullmatch(rf"(?P<resource>(?=[^=]*/){QUALIFIED})(=(?P<count>[1-9]\d{{0,2}}))?", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None:
             raise BadValue(
                 f"'{text}' names no RDMA resource",

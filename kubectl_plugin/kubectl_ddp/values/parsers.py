@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.values.quantity import BadValue
@@ -16,6 +16,13 @@ Raw: TypeAlias = "str | int | float | bool | list[Raw] | Mapping[str, Raw] | Non
 """Values of flags (text), job files (text, lists, maps) and JSON."""
 
 T = TypeVar("T")
+
+Schema: TypeAlias = "Mapping[str, Any]"
+"""JSON schema of a value."""
+TEXT: Final[Schema] = {"type": ["string", "number", "boolean"]}
+"""Any text; a YAML file may hold it without quotes, also where YAML reads a number or a boolean."""
+UNQUOTED: Final = (("number", "0.5"), ("integer", "1"), ("boolean", "true"))
+"""Type of an unquoted scalar and a sample of its text."""
 
 LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
@@ -50,10 +57,12 @@ class Toleration:
     value: str = ""
     effect: Effect | None = None
 
+    PATTERN = rf"(?P<key>{QUALIFIED})(=(?P<value>{LABEL_VALUE}))?(:(?P<effect>\w+))?"
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse kubectl's notation of taints, ``KEY[=VALUE][:EFFECT]``. Raises BadValue."""
-        match = re.fullmatch(rf"(?P<key>{QUALIFIED})(=(?P<value>{LABEL_VALUE}))?(:(?P<effect>\w+))?", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None or match["effect"] not in {None, *Effect}:
             raise BadValue(
                 f"'{text}' is no taint",
@@ -72,10 +81,12 @@ class SecretKey:
     secret: str
     key: str
 
+    PATTERN = rf"({SUBDOMAIN}):([-._A-Za-z0-9]+)"
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``SECRET:KEY``. Raises BadValue."""
-        match = re.fullmatch(rf"({SUBDOMAIN}):([-._A-Za-z0-9]+)", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None:
             raise BadValue(f"'{text}' names no entry of a Secret", hint="Write it as 'SECRET:KEY', as in 'hub:token'.")
         secret, _, key = text.partition(":")
@@ -93,16 +104,28 @@ class EnvSource:
     """``secret`` or ``configmap``."""
     name: str
 
+    PATTERN = rf"(secret|configmap)/({SUBDOMAIN})"
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``secret/NAME`` or ``configmap/NAME``. Raises BadValue."""
-        match = re.fullmatch(rf"(secret|configmap)/({SUBDOMAIN})", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None:
             raise BadValue(f"'{text}' names no source of variables", hint="Write 'secret/NAME' or 'configmap/NAME'.")
         return cls(match[1], match[2])
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
+
+
+def text_schema(pattern: str) -> Schema:
+    """Return the schema of a text with a pattern; a type besides text is allowed where the pattern matches its text.
+
+    >>> text_schema("[0-9]+")
+    {'type': ['string', 'integer'], 'pattern': '^([0-9]+)$'}
+    """
+    kinds = [kind for kind, sample in UNQUOTED if re.fullmatch(pattern, sample)]
+    return {"type": ["string", *kinds], "pattern": f"^({pattern.replace('(?P<', '(?<')})$"}
 
 
 def text(raw: Raw) -> str:
@@ -159,6 +182,11 @@ class Choice(Generic[T]):
             )
         return self.kind(word)
 
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of the value."""
+        return {"enum": list(self.members)}
+
 
 @dataclass(frozen=True, slots=True)
 class IntRange:
@@ -173,19 +201,23 @@ class IntRange:
             raise BadValue(f"'{word}' is no whole number from {self.least} to {self.most}")
         return int(word)
 
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of the value."""
+        return {"type": ["integer", "string"], "minimum": self.least, "maximum": self.most, "pattern": r"^-?\d{1,10}$"}
 
-PROCESSES: Final = IntRange(1, 4096)
 
+class ProcessCount(IntRange):
+    """Parser for the processes per node; torchrun's words for automatic counts are rejected."""
 
-def process_count(raw: Raw) -> int:
-    """Return the processes per node; torchrun's words for automatic counts are rejected."""
-    word = text(raw)
-    if word in {"auto", "gpu", "cpu", "xpu"}:
-        raise BadValue(
-            f"'{word}' would be counted on each node when it starts, so nobody knows the size of the world before",
-            hint="Give the number; with gpus set it is one process per GPU anyway.",
-        )
-    return PROCESSES(word)
+    def __call__(self, raw: Raw) -> int:
+        word = text(raw)
+        if word in {"auto", "gpu", "cpu", "xpu"}:
+            raise BadValue(
+                f"'{word}' would be counted on each node when it starts, so nobody knows the size of the world before",
+                hint="Give the number; with gpus set it is one process per GPU anyway.",
+            )
+        return IntRange.__call__(self, word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,26 +234,62 @@ class Matching:
             raise BadValue(f"'{word}' is {self.what}", hint=self.hint)
         return word
 
-
-def parsed(parse: Callable[[str], T]) -> Callable[[Raw], T]:
-    """Return a parser for a value type that reads text."""
-    return lambda raw: parse(text(raw))
-
-
-def each(parse: Callable[[str], T]) -> Callable[[Raw], tuple[T, ...]]:
-    """Return a parser for lists of a value type that reads text."""
-    return lambda raw: tuple(parse(item) for item in text_list(raw))
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of the value."""
+        return text_schema(self.pattern)
 
 
-def table(key_pattern: str, what: str, parse: Callable[[Raw], T]) -> Callable[[Raw], dict[str, T]]:
-    """Return a parser for maps whose keys match a pattern."""
+@dataclass(frozen=True, slots=True)
+class Parsed(Generic[T]):
+    """Parser for a value type that reads text."""
 
-    def parse_map(raw: Raw) -> dict[str, T]:
+    parse: Callable[[str], T]
+    schema: Schema
+
+    def __call__(self, raw: Raw) -> T:
+        return self.parse(text(raw))
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf(Generic[T]):
+    """Parser for a list of a value type that reads text."""
+
+    parse: Callable[[str], T]
+    items: Schema
+    least: int = 0
+
+    def __call__(self, raw: Raw) -> tuple[T, ...]:
+        found = tuple(self.parse(item) for item in text_list(raw))
+        if len(found) < self.least:
+            raise BadValue("the list is empty", hint="Leave it out for the default, or add an entry.")
+        return found
+
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of the value."""
+        return {"type": "array", "items": self.items} | ({"minItems": self.least} if self.least else {})
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf(Generic[T]):
+    """Parser for a map whose keys match a pattern."""
+
+    key_pattern: str
+    what: str
+    parse: Callable[[Raw], T]
+    values: Schema
+
+    def __call__(self, raw: Raw) -> dict[str, T]:
         if not isinstance(raw, Mapping):
             raise BadValue(f"'{raw}' is not a map", hint="Write one 'key: value' per line.")
         for key in raw:
-            if not re.fullmatch(key_pattern, key):
-                raise BadValue(f"'{key}' is no {what}")
-        return {key: parse(value) for key, value in raw.items()}
+            if not re.fullmatch(self.key_pattern, key):
+                raise BadValue(f"'{key}' is no {self.what}")
+        return {key: self.parse(value) for key, value in raw.items()}
 
-    return parse_map
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of the value."""
+        keys = {"pattern": f"^({self.key_pattern})$"}
+        return {"type": "object", "propertyNames": keys, "additionalProperties": self.values}

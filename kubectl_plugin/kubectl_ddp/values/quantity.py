@@ -25,6 +25,7 @@ SECONDS: Final[Mapping[str, int]] = {"d": 86400, "h": 3600, "m": 60, "s": 1, "":
 LARGEST_BYTES: Final = 2**63 - 1
 """Limit of Kubernetes' 64-bit quantities."""
 LARGEST_SECONDS: Final = 2**31 - 1
+DURATION: Final = r"(\d{1,10})([dhms]?)"
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -32,6 +33,8 @@ class Memory:
     """Amount of memory."""
 
     size_bytes: int
+
+    PATTERN = NUMBER + "(Ei|Pi|Ti|Gi|Mi|Ki|E|P|T|G|M|k)"
 
     def __post_init__(self) -> None:
         if not 0 < self.size_bytes <= LARGEST_BYTES:
@@ -51,7 +54,7 @@ class Memory:
     @classmethod
     def parse_quantity(cls, text: str) -> Self:
         """Parse a Kubernetes quantity, in which a number without a unit is in bytes. Raises BadValue."""
-        match = re.fullmatch(NUMBER + r"(Ei|Pi|Ti|Gi|Mi|Ki|E|P|T|G|M|k)?", text)
+        match = re.fullmatch(f"{cls.PATTERN}?", text)
         if match is None:
             raise BadValue(f"'{text}' is no amount of memory", hint="Write it as '4Gi' or '512Mi'.")
         return cls(int(Fraction(match[1]) * (BINARY | DECIMAL)[match[2] or ""]))
@@ -71,6 +74,8 @@ class Cpu:
 
     millis: int
 
+    PATTERN = NUMBER + "(m)?"
+
     def __post_init__(self) -> None:
         if not 0 < self.millis <= 10**9:
             raise BadValue(
@@ -84,7 +89,7 @@ class Cpu:
         >>> str(Cpu.parse("1.5"))
         '1500m'
         """
-        match = re.fullmatch(NUMBER + "(m)?", text)
+        match = re.fullmatch(cls.PATTERN, text)
         millis = Fraction(match[1]) * (1 if match[2] else 1000) if match else Fraction(1, 2)
         if millis.denominator != 1:
             raise BadValue(f"'{text}' is no number of cores", hint="Write it as '4', '1.5' or '500m'.")
@@ -102,6 +107,7 @@ class Nodes:
     maximum: int
 
     LARGEST = 100_000
+    PATTERN = r"(\d{1,9})(?::(\d{1,9}))?"
 
     def __post_init__(self) -> None:
         if self.minimum > self.maximum:
@@ -115,7 +121,7 @@ class Nodes:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse torchrun's notation ``4`` or ``2:8``. Raises BadValue."""
-        match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None:
             raise BadValue(f"'{text}' is no number of nodes", hint="Write '4', or '2:8' for at least 2 and at best 8.")
         return cls(int(match[1]), int(match[2] or match[1]))
@@ -135,7 +141,7 @@ def parse_seconds(text: str) -> int:
     >>> parse_seconds("2m")
     120
     """
-    match = re.fullmatch(r"(\d{1,10})([dhms]?)", text)
+    match = re.fullmatch(DURATION, text)
     seconds = int(match[1]) * SECONDS[match[2]] if match else -1
     if not 0 <= seconds <= LARGEST_SECONDS:
         raise BadValue(f"'{text}' is no duration", hint="Write it as '90s', '2m', '1h' or '7d'.")

@@ -46,10 +46,12 @@ class Mount:
     path: str
     read_only: bool = False
 
+    PATTERN = r"(?P<source>[A-Za-z]+)=(?P<name>[^:]+):(?P<path>[^:]+)(:(?P<manner>[^:]*))?"
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``pvc=NAME:/PATH[:ro]``, ``configmap=NAME:/PATH`` or ``emptydir=SIZE:/PATH``. Raises BadValue."""
-        match = re.fullmatch(r"(?P<source>[A-Za-z]+)=(?P<name>[^:]+):(?P<path>[^:]+)(:(?P<manner>[^:]*))?", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None:
             raise BadValue(f"'{text}' mounts nothing", hint=f"Write {NOTATION}.")
         if match["source"].lower() == "hostpath":
@@ -77,10 +79,12 @@ class SecretFiles:
     secret: str
     path: str
 
+    PATTERN = rf"({SUBDOMAIN}):([^:]+)"
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``NAME:/PATH``. Raises BadValue."""
-        match = re.fullmatch(rf"({SUBDOMAIN}):([^:]+)", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None:
             raise BadValue(f"'{text}' mounts no Secret", hint="Write 'NAME:/PATH', as in 'hub:/secrets/hub'.")
         secret, _, path = text.partition(":")

@@ -21,7 +21,8 @@ from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.fields import FILE_KEYS
+from kubectl_ddp.spec.job_key import Completion, Field
 from kubectl_ddp.spec.presets import PRESETS
 
 T = TypeVar("T")
@@ -230,8 +231,15 @@ def _wait_conditions(_words: CommandArgs) -> Iterable[Candidate]:
     ]
 
 
-def _field_choices(key: str) -> Callable[[CommandArgs], Iterable[Candidate]]:
-    return lambda _words: [Candidate(word) for word in FIELDS[key].metavar.split("|")]
+def _job_keys(_words: CommandArgs) -> Iterable[Candidate]:
+    return [Candidate(key, field.help) for key, field in FILE_KEYS.items()]
+
+
+def _offer(field: Field) -> Callable[[CommandArgs], Iterable[Candidate]] | None:
+    """Return the source of values for the flag of a key."""
+    if field.choices:
+        return lambda _words: map(Candidate, field.choices)
+    return {Completion.PRESETS: _preset_names, Completion.FABRICS: _fabric_names}.get(field.completion)
 
 
 OFFERS: Final[Mapping[str, Callable[[CommandArgs], Iterable[Candidate]]]] = {
@@ -246,11 +254,10 @@ OFFERS: Final[Mapping[str, Callable[[CommandArgs], Iterable[Candidate]]]] = {
     "cluster": _cluster_names,
     "user": _users,
     "namespace": _namespaces,
-    "job_preset": _preset_names,
-    "job_fabric": _fabric_names,
+    "key": _job_keys,
     "preset": _profile_names,
     "what": _wait_conditions,
-    **{parameter_of(key): _field_choices(key) for key, field in FIELDS.items() if field.is_closed},
+    **{parameter_of(key): offer for key, field in FILE_KEYS.items() if (offer := _offer(field))},
 }
 """Name of a parameter → function that returns the candidates for its value."""
 

@@ -21,8 +21,8 @@ from kubectl_ddp.cli.internal.flag_aliases import (
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.passthrough_args import PassthroughCommand, passthrough_args
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.fields import DERIVED, FIELDS, PRESET, Field, flag_of
-from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.fields import FILE_KEYS, flag_of
+from kubectl_ddp.spec.job_key import Field
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.version import default_image
@@ -146,7 +146,7 @@ def _script_or_file(script: str | None, file: str | None) -> tuple[str | None, s
 
 
 def _keys() -> list[str]:
-    return [*(key for key in FIELDS if key not in DERIVED | SHARED), PRESET]
+    return [key for key, field in FILE_KEYS.items() if field.is_flag and key not in SHARED]
 
 
 def parameter_of(key: str) -> str:
@@ -163,22 +163,17 @@ def _program_options() -> list[Callable[[Any], Any]]:
 def _options() -> list[Callable[[Any], Any]]:
     return [
         click.option("-j", "shorthand", metavar="[MIN:]MAXxN", help="Nodes and processes in one word, as in 2:8x8."),
-        *(_option(key, FIELDS[key]) for key in _keys() if key != PRESET),
-        click.option(
-            "--preset",
-            parameter_of(PRESET),
-            metavar="|".join(PRESETS),
-            help="Values that belong together; chosen by --gpus.",
-        ),
+        *(_option(FILE_KEYS[key]) for key in _keys()),
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of the job file."),
     ]
 
 
-def _option(key: str, field: Field) -> Callable[[Any], Any]:
-    name = flag_of(key)
+def _option(field: Field) -> Callable[[Any], Any]:
     many = field.is_map or field.is_list
     more = " May be given several times." if many else ""
-    return click.option(name, parameter_of(key), metavar=field.metavar, multiple=many, help=field.help + more)
+    return click.option(
+        field.flag, parameter_of(field.name), metavar=field.metavar, multiple=many, help=field.help + more
+    )
 
 
 def read_job(
@@ -225,7 +220,7 @@ def flag_layer(request: JobRequest, options: Options) -> Layer:
 
 
 def _given(key: str, value: Any) -> dict[str, Given]:
-    if key in FIELDS and FIELDS[key].is_map:
+    if FILE_KEYS[key].is_map:
         return dict(_entry(key, word) for word in value)
     raw = list(value) if isinstance(value, tuple) else value
     return {key: Given(raw, Origin(Kind.FLAG, flag_of(key)))}
@@ -234,7 +229,7 @@ def _given(key: str, value: Any) -> dict[str, Given]:
 def _entry(key: str, word: str) -> tuple[str, Given]:
     name, equals, value = word.partition("=")
     if not equals or not name:
-        raise UsageError(f"{flag_of(key)}: '{word}' gives no value.", hint=f"Write it as {FIELDS[key].metavar}.")
+        raise UsageError(f"{flag_of(key)}: '{word}' gives no value.", hint=f"Write it as {FILE_KEYS[key].metavar}.")
     return f"{key}.{name}", Given(value, Origin(Kind.FLAG, f"{flag_of(key)} {name}"))
 
 

@@ -126,7 +126,7 @@ def _files() -> Iterator[Row]:
 
 def _defaults() -> Iterator[Row]:
     """Yield the default values of a job's keys."""
-    from kubectl_ddp.spec.resolve import DEFAULTS  # noqa: PLC0415
+    from kubectl_ddp.spec.fields import DEFAULTS  # noqa: PLC0415
     from kubectl_ddp.spec.user_config import IMAGE_VARIABLE, defaults_of  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.version import default_image  # noqa: PLC0415
 

@@ -175,7 +175,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is nobody who could read metrics. Name a namespace"),
         ({"dns": ["kube-dns"]}, "'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
         ({"dns": ["10.0.0.1/24"]}, "'10.0.0.1/24' names no DNS server."),
-        ({"metricsFrom": []}, "the list is empty. Leave it out for the namespace 'monitoring'"),
+        ({"metricsFrom": []}, "the list is empty. Leave it out for the default"),
         ({"metricsFrom": ["Team"]}, "'Team' is nobody who could read metrics."),
         ({"gang": "vulcano"}, "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai."),
         ({"gang": "vulcano"}, "Did you mean 'volcano'?"),
