@@ -79,6 +79,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m ddp_trainer.train.config.reference > docs/trainer-options.md
 	@$(BIN)/python -m ddp_trainer.common.lint.reference docs/lint.md
 	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
+	@$(BIN)/python -m kubectl_ddp.spec.job_schema docs
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
 	@$(BIN)/python -m kubectl_ddp.rbac.reference > docs/rights.md
 	@$(BIN)/python -m kubectl_ddp.rbac.roles > charts/ddp-platform/files/roles.yaml

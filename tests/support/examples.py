@@ -12,8 +12,8 @@ JOB_FILES: Final = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
 
 
 def needs_more(job_file: Path) -> bool:
-    """Whether the first line of a job file states what it needs; all others run as they are."""
-    return job_file.read_text().startswith("# Needs ")
+    """True if the first lines of a job file state what it needs; all others run as they are."""
+    return "\n# Needs " in job_file.read_text()
 
 
 RUN_ANYWHERE: Final = [path for path in JOB_FILES if not needs_more(path)]

@@ -38,6 +38,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "presets": Entry(
             "kubectl_ddp.cli.setup.presets", "presets", "List presets and fabrics, and what each of them sets."
         ),
+        "explain": Entry("kubectl_ddp.cli.setup.explain", "explain", "Describe the keys of a job file."),
         "lint": Entry("kubectl_ddp.cli.setup.lint", "lint", "Say what is doubtful in a job, or in any manifest."),
     },
     SEE: {
@@ -101,7 +102,6 @@ MEANT: Final[Mapping[str, str]] = {
     "ps": "list",
     "log": "logs",
     "watch": "top",
-    "explain": "why",
     "shell": "exec",
 }
 """Command of another program → our command, for suggestions."""

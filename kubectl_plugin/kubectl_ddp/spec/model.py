@@ -83,7 +83,7 @@ class JobSpec:
     )
     args: tuple[str, ...] = key(
         "args", Group.PROGRAM, v.ListOf(str, v.TEXT), "Arguments of the program.", "WORDS", example="[--epochs, 30]",
-        default=[], flag="-- ARGS",
+        default=[], flag="ARGS (after --)",
     )
     nnodes: Nodes = key(
         "nnodes", Group.SIZE, v.Parsed(Nodes.parse, text_schema(Nodes.PATTERN)),

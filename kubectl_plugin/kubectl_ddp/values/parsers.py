@@ -21,8 +21,8 @@ Schema: TypeAlias = "Mapping[str, Any]"
 """JSON schema of a value."""
 TEXT: Final[Schema] = {"type": ["string", "number", "boolean"]}
 """Any text; a YAML file may hold it without quotes, also where YAML reads a number or a boolean."""
-UNQUOTED: Final = (("number", "0.5"), ("integer", "1"), ("boolean", "true"))
-"""Type of an unquoted scalar and a sample of its text."""
+UNQUOTED: Final = {"number": "0.5", "integer": "1", "boolean": "true"}
+"""Type of an unquoted scalar → a sample of its text."""
 
 LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
@@ -124,7 +124,9 @@ def text_schema(pattern: str) -> Schema:
     >>> text_schema("[0-9]+")
     {'type': ['string', 'integer'], 'pattern': '^([0-9]+)$'}
     """
-    kinds = [kind for kind, sample in UNQUOTED if re.fullmatch(pattern, sample)]
+    kinds = [kind for kind, sample in UNQUOTED.items() if re.fullmatch(pattern, sample)]
+    if "number" in kinds:
+        kinds.remove("integer")  # every integer is a number
     return {"type": ["string", *kinds], "pattern": f"^({pattern.replace('(?P<', '(?<')})$"}
 
 

@@ -44,6 +44,8 @@ def test_the_entry_point_imports_nothing_while_ctrl_c_is_not_ours_yet() -> None:
         ["submit", "--help"],
         ["render", "--help"],
         ["list", "--help"],
+        ["explain", "--help"],
+        ["explain", "nnodes"],
         ["logs", "-h"],
         ["completion", "bash"],
     ],
@@ -63,7 +65,9 @@ def test_help_imports_no_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[""], ["sub"], ["submit", "--"], ["submit", "-o", ""], ["render", "--preset", ""]], ids=" ".join
+    "words",
+    [[""], ["sub"], ["submit", "--"], ["submit", "-o", ""], ["render", "--preset", ""], ["explain", ""]],
+    ids=" ".join,
 )
 def test_completion_imports_nothing_heavy(words: list[str]) -> None:
     assert not imported("kubectl_ddp.cli.complete", *words) & set(HEAVY)

@@ -1,0 +1,60 @@
+"""Command ``kubectl ddp explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.errors import UsageError
+
+if TYPE_CHECKING:
+    from kubectl_ddp.spec.job_key import Field
+
+
+@click.command()
+@click.argument("key", required=False, metavar="[KEY]")
+@shared_options("json")
+def explain(options: Options, key: str | None) -> None:
+    """Describe the keys of a job file; with KEY, its type, default, flag and an example.
+
+    With -o json it prints the JSON schema of job files, or that of KEY.
+
+    Example: kubectl ddp explain nnodes
+    """
+    from kubectl_ddp.spec.fields import FILE_KEYS  # noqa: PLC0415 - not needed for help
+    from kubectl_ddp.spec.job_schema import job_schema, schema_text  # noqa: PLC0415
+    from kubectl_ddp.util.nearest import suggest_close_match  # noqa: PLC0415
+
+    if key is not None and key not in FILE_KEYS:
+        hint = suggest_close_match(key, FILE_KEYS) or "'kubectl ddp explain' lists the keys."
+        raise UsageError(f"A job has no key '{key}'.", hint=hint)
+    if options.output == "json" and key is not None:
+        import json  # noqa: PLC0415
+
+        click.echo(json.dumps(job_schema()["properties"][key], indent=2))
+    elif options.output == "json":
+        click.echo(schema_text(), nl=False)
+    else:
+        click.echo("\n".join(_all_keys(FILE_KEYS.values()) if key is None else _one_key(FILE_KEYS[key])))
+
+
+def _all_keys(fields: Iterable[Field]) -> Iterator[str]:
+    from kubectl_ddp.spec.job_schema import type_of  # noqa: PLC0415 - as above
+
+    rows = [(field.name, type_of(field), field.help) for field in fields]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    yield from (f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {about}" for name, kind, about in rows)
+
+
+def _one_key(field: Field) -> Iterator[str]:
+    from kubectl_ddp.spec.job_schema import default_of, type_of  # noqa: PLC0415 - as above
+
+    yield f"{field.name}: {field.help}\n"
+    yield f"Type:     {type_of(field)}  {field.metavar}".rstrip()
+    yield f"Default:  {default_of(field) or 'none'}"
+    yield f"Flag:     {field.flag}" if field.is_flag else f"Argument: {field.flag}"
+    yield f"Example:  {field.name}: {field.example}"
