@@ -57,7 +57,7 @@ def test_a_doctor_lists_every_right_that_is_missing_and_the_role_it_asks_for_is_
     assert done.code == 4
     assert "ERROR    rights: run" in done.out
     assert "create, delete, get, list, patch and watch pytorchjobs.kubeflow.org" in done.out
-    made = [each for each in yaml.safe_load_all(done.out[done.out.index("# What to ask for") :]) if each]
+    made = [each for each in yaml.safe_load_all(done.out[done.out.index("# Missing rights") :]) if each]
     group = "rbac.authorization.k8s.io/v1"
     plurals = {"Role": "roles", "RoleBinding": "rolebindings"}
     for item in made:

@@ -60,7 +60,7 @@ def test_code_travels_as_it_was_and_a_clone_gets_the_same(typed: Typed, project:
     assert "[rank0] second 0 data False\n" in changed.stdout
     refused = typed("clone", "one")
     assert refused.returncode == 2
-    assert "needs a name of its own" in refused.stderr
+    assert "--name NEW" in refused.stderr
 
     over = typed("restart", "one")
     assert over.returncode == 2

@@ -168,7 +168,7 @@ def test_a_job_without_an_engine_cannot_be_changed_and_can_be_resumed(place: Pla
     wait_until_gone(engine.identity)
     refused = typed("scale", "digits", "--nnodes", "1")
     assert refused.returncode == 2
-    assert "has lost its engine" in refused.stderr
+    assert "The local engine of job" in refused.stderr
     assert "'kubectl-ddp resume digits' starts it again." in refused.stderr
     assert typed("resume", "digits").returncode == 0
     place.until(all_run(2))
@@ -208,7 +208,7 @@ def test_ctrl_c_leaves_the_job_alone_and_says_so(place: Place, typed: Typed, wor
     command.send_signal(signal.SIGINT)
     _, said = command.communicate(timeout=120)
     assert command.returncode == 130
-    assert "the job digits goes on" in said
+    assert "job digits continues" in said
     assert not condition("Failed")(place.job("digits"))
     assert workers(place.job("digits"))[0]["metadata"]["uid"] == pod["metadata"]["uid"]
 

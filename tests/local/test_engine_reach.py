@@ -91,11 +91,11 @@ def test_the_environment_of_a_pod_and_its_directory_are_there(typed: Typed) -> N
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (("--rank", "9", "--", "true"), 3, "Nobody says where rank 9 of job 'digits' is"),
+        (("--rank", "9", "--", "true"), 3, "The pod of rank 9 of job 'digits' is unknown"),
         (("--pod", "worker-7", "--", "true"), 3, "has no pod 'worker-7'"),
         (("--rank", "1", "--pod", "worker-1", "--", "true"), 2, "both say where"),
-        (("--pod", "worker-0", "--", "no-such-program"), 3, "There is no program 'no-such-program' there"),
-        ((), 2, "Nothing says what to run"),
+        (("--pod", "worker-0", "--", "no-such-program"), 3, "Program 'no-such-program' was not found"),
+        ((), 2, "No command is given"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(typed: Typed, words: tuple[str, ...], code: int, sentence: str) -> None:

@@ -105,7 +105,7 @@ def test_the_engines_death_takes_the_pods_down_and_is_told(place: Place) -> None
     state = job_state(place.job("digits"), {}, where="local")
     assert state.state is State.LOST
     assert state.nodes.ready == 0
-    assert "ended without a word" in state.reason
+    assert "ended without reporting a status" in state.reason
     assert isinstance(failure(state), InfrastructureFailed)
     while marked(f"{uid}/"):  # the kernel has sent SIGKILL to each; a process takes a moment to go
         pass

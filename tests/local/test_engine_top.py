@@ -86,7 +86,7 @@ def test_ctrl_c_gives_the_terminal_back_and_says_that_the_job_goes_on(typed: Typ
         assert terminal.ended() == 130
         before, _, after = terminal.said.partition(LEFT)
         assert before
-        assert after == "error: Stopped watching; the job digits goes on.\r\n"
+        assert after == "error: Stopped watching; job digits continues.\r\n"
         assert terminal.is_as_before
 
 

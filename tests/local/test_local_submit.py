@@ -120,7 +120,7 @@ def test_ctrl_c_leaves_the_job_alone_and_says_how_to_return(person: Person) -> N
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert told.endswith("error: Stopped watching; the job mine goes on. Return with 'kubectl-ddp logs mine -f'.\n")
+    assert told.endswith("error: Stopped watching; job mine continues. Return with 'kubectl-ddp logs mine -f'.\n")
     [job] = json.loads(person.types("list", "--local", "-o", "json").stdout)["items"]
     assert job["state"] in {"Running", "Starting"}
 
@@ -143,7 +143,7 @@ def test_ctrl_c_while_the_job_is_made_leaves_a_whole_job(person: Person) -> None
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "goes on" in told.splitlines()[-1]
+    assert "continues" in told.splitlines()[-1]
     assert person.types("wait", "mine", "--for=running", "--timeout=120s").returncode == 0
 
 

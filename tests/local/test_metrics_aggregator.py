@@ -60,7 +60,7 @@ def test_a_taken_port_is_one_sentence_with_the_port_and_the_way_out(tmp_path: Pa
         )
     assert done.returncode == 1
     assert done.stderr == (
-        f"aggregate: port {port} of 127.0.0.1 is in use, so this pod has no metrics, and training goes on: "
+        f"aggregate: port {port} of 127.0.0.1 is in use, so this pod has no metrics; training continues: "
         "choose another with --port or $DDP_METRICS_PORT.\n"
     )
 

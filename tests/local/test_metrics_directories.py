@@ -79,7 +79,7 @@ def test_a_directory_that_cannot_be_used_costs_a_sentence_and_neither_training_n
     (line,) = [line for line in done.stderr.splitlines() if "metrics folder" in line]
     assert line.startswith(f"ddp-launch: The metrics folder {folder / inner} cannot be used ({why}), so this launcher ")
     assert line.endswith(
-        "training goes on: name a folder in DDP_METRICS_DIR that this user may write to and that has room."
+        "training continues: name a folder in DDP_METRICS_DIR that this user may write to and that has room."
     )
     assert "metrics are off" not in done.stderr
     other = line.partition("has its own in ")[2].partition(",")[0]
@@ -182,7 +182,7 @@ def test_a_second_process_of_one_rank_is_told_off_and_the_first_keeps_its_board(
             assert_first(pod, first)
         (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"metrics are off for this rank: no board in {tmp_path} (")
-    assert line.endswith(f"belongs to process {first.process.pid}, which runs); training goes on")
+    assert line.endswith(f"belongs to process {first.process.pid}, which runs); training continues")
 
 
 def assert_first(pod: Aggregator, first: Rank) -> None:

@@ -260,4 +260,4 @@ def test_a_worker_whose_metrics_directory_is_missing_says_so_in_one_line_and_run
     assert (done.returncode, done.stdout) == (0, "trained\n")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"metrics are off for this rank: no board in {tmp_path / 'nowhere'} (")
-    assert line.endswith("; training goes on")
+    assert line.endswith("; training continues")

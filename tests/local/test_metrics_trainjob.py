@@ -119,7 +119,7 @@ def test_a_server_that_refuses_or_sends_elsewhere_is_told_of_once_and_tried_agai
         found.stop()
     said = capsys.readouterr().err
     assert said.count("aggregate:") == 1
-    assert "training goes on: the server answers 302 no such TrainJob; it is tried again." in said
+    assert "training continues: the server answers 302 no such TrainJob; it is tried again." in said
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_what_cannot_be_asked_gets_a_sentence_and_the_documented_exit_code(made:
     assert codes[:7] == [1, 1, 2, 2, 2, 1, 3]
     assert "does not answer" in closed.stderr
     assert "geheim1" not in closed.stderr
-    assert "is no Prometheus: its answer is no JSON" in other.stderr
+    assert "is not Prometheus: the response is not JSON" in other.stderr
     assert "is no URL of a Prometheus" in scheme.stderr
     assert "--from prometheus needs URL" in lacking.stderr
     assert "--from job takes no URL" in needless.stderr
@@ -166,7 +166,7 @@ def test_what_cannot_be_asked_gets_a_sentence_and_the_documented_exit_code(made:
     assert not any("Traceback" in done.stderr for done in made.refused)
     if made.asked is not None:
         assert codes[7] == 1
-        assert "is no Prometheus: it answers with 404" in made.refused[7].stderr
+        assert "is not Prometheus: it answers with 404" in made.refused[7].stderr
 
 
 def test_the_log_of_a_pod_that_has_ended_shows_nobody_its_history(made: Made) -> None:
@@ -199,7 +199,7 @@ def test_a_page_shows_the_whole_job_in_a_browser(made: Made, tab: Tab, which: st
         *("Throughput", "Training loss", "Phases of a step", "What the wall clock went into", "World size"),
         "Own time of a step, by rank",
     ]
-    assert "formed anew: failure" in tab.value("document.querySelector('.events').textContent")
+    assert "re-formed: failure" in tab.value("document.querySelector('.events').textContent")
     cells = "[...e.children].slice(0, 2).map(cell => cell.textContent).join(' on ')"
     rows = tab.value(f"[...document.querySelectorAll('.ranks tbody tr')].map(e => {cells})")
     assert {f"{rank} on digits-worker-{rank // 2}" for rank in range(4)} == {*rows}

@@ -84,7 +84,7 @@ def test_a_full_disk_is_told_of_and_the_older_checkpoint_kept(small_disk: Path, 
         said = group.stderr(0)
     told = [event["text"] for event in events if event["event"] == "note"]
     full = f"No checkpoint could be saved in {small_disk}: No space left on device."
-    assert told == [f"{full} Training goes on; older ones are kept."] * 2
+    assert told == [f"{full} Training continues; older checkpoints are kept."] * 2
     assert said.startswith(f"error: The final state, of step 6, could not be saved in {small_disk}: No space left")
     assert json.loads((tmp_path / "summary").read_text())["steps"] == 6
     assert steps(small_disk) == [2]

@@ -122,7 +122,7 @@ def test_images_that_cannot_be_read_are_skipped_named_and_counted(images: Path, 
     assert summary["metrics"] == pytest.approx(also["metrics"], rel=1e-4)
     said = [event["text"] for event in events if event["event"] == "note"]
     named = " ".join(said)
-    assert f"The image {images}/test/cats/01.png cannot be read: it is no image, or a damaged one." in named
+    assert f"The image {images}/test/cats/01.png cannot be read: it is not an image, or it is damaged." in named
     assert len(said) <= 2
 
 
@@ -134,7 +134,7 @@ def test_an_image_that_cannot_be_read_ends_the_run_with_its_name(images: Path, t
     assert sorted(codes) == [Exit.USAGE, Exit.RENDEZVOUS_LOST]
     culprit = said[codes.index(Exit.USAGE)]
     assert culprit == (
-        f"error: The image {images}/train/dogs/10.png cannot be read: it is no image, or a damaged one. "
+        f"error: The image {images}/train/dogs/10.png cannot be read: it is not an image, or it is damaged. "
         "Repair or remove it, or give --on-bad-sample skip.\n"
     )
 

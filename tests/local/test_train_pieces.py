@@ -32,7 +32,7 @@ def test_a_state_saved_under_any_layout_is_loaded_under_any_other_bit_for_bit(tm
         assert files == {"manifest.json", "state.pt"} | ({"pieces-00001.pt"} if layout in SPREAD else set())
     assert (saved, loaded, refused) == ({"durable": LATER}, {"loaded": FIRST}, {"durable": None})
     assert "pieces-00001.pt does not have the digest that manifest.json names. Going on from the one" in group.stderr()
-    assert "rank 1 could not write its pieces: File too large. Training goes on" in group.stderr()
+    assert "rank 1 could not write its pieces: File too large. Training continues" in group.stderr()
     left = sorted(entry.name for entry in (tmp_path / "shard=2").iterdir())
     assert left == ["CLAIM", f"step-{FIRST:08d}", f"step-{LATER:08d}"]
     in_pieces = tmp_path / "shard=2" / f"step-{FIRST:08d}"

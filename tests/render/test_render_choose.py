@@ -47,7 +47,7 @@ def test_a_queue_is_kueues_unless_another_gang_is_named() -> None:
 
 
 def test_a_gang_that_nobody_makes_is_refused() -> None:
-    with pytest.raises(PreflightFailed, match=r"Nobody in the cluster of context 'lab' starts nodes together.*--queue"):
+    with pytest.raises(PreflightFailed, match=r"cluster of context 'lab' has no gang scheduler.*--queue"):
         choose_gang(a_job(gang=Gang.AUTO), facts())
 
 

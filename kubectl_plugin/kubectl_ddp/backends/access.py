@@ -86,8 +86,8 @@ def parse_timeout(text: str) -> float:
         return float(text)
     if not re.fullmatch(f"(?:{_PART})+", text):
         raise UsageError(
-            f"--request-timeout: '{text}' is no duration.",
-            hint="Write it as '5', '90s', '1m30s' or '500ms'; 0 is none.",
+            f"--request-timeout: '{text}' is not a duration.",
+            hint="Write it as '5', '90s', '1m30s' or '500ms'; 0 means no timeout.",
         )
     return sum(float(number) * UNITS[unit] for number, unit in re.findall(_PART, text))
 

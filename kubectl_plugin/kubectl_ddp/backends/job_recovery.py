@@ -31,7 +31,8 @@ def recover_spec(job: Object) -> JobSpec:
     document = job_kinds.submitted_spec(job)
     if not document:
         raise UsageError(
-            f"Job '{job['metadata']['name']}' does not say what it was made of.", hint="Submit its script or job file."
+            f"Job '{job['metadata']['name']}' does not contain the specification that it was submitted with.",
+            hint="Submit its script or job file.",
         )
     return spec_from_dict(document)
 

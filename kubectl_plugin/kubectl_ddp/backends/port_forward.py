@@ -36,7 +36,7 @@ def open_port_forward(handover: ExecCommand) -> Iterator[PortForward]:
             handover.words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     except FileNotFoundError:
-        raise NotFound(f"There is no program '{handover.words[0]}'.") from None
+        raise NotFound(f"Program '{handover.words[0]}' was not found.") from None
     with process:
         try:
             first = process.stdout.readline() if process.stdout else ""

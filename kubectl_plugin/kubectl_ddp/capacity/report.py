@@ -131,7 +131,7 @@ def largest_job_message(capacity: Capacity, submit: str) -> str:
     idle = sum(_free(room.free) for room in capacity.rooms or () if room.free is not None and not room.closed)
     if found.gpus or not idle:
         return told
-    return f"{told} GPUs are free, and what a job asks for beside them is not: try less with --cpu and --memory."
+    return f"{told} GPUs are free, but the CPU and memory for a job are not: reduce --cpu and --memory."
 
 
 def capacity_to_dict(capacity: Capacity) -> dict[str, Any]:

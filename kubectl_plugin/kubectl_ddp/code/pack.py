@@ -45,7 +45,7 @@ def pack(directory: str) -> Code:
     """Pack the code in a directory. Raises UsageError if it is unreadable, too large, or contains credentials."""
     root = Path(directory)
     if not root.is_dir():
-        what = "is no directory" if root.exists() else "does not exist"
+        what = "is not a directory" if root.exists() else "does not exist"
         raise UsageError(f"--code: '{directory}' {what}.", hint="Name the directory that holds the code.")
     try:
         files = sorted(_files(root), key=lambda file: file.path)
@@ -114,7 +114,7 @@ def _link(root: Path, path: str) -> _File:
     if target.is_absolute() or not _real(source).is_relative_to(_real(root)):
         raise UsageError(
             f"--code: the link '{path}' leads to '{target}', outside of what is sent.",
-            hint="Name it in .ddpignore, or put a copy in its place.",
+            hint="Exclude it in .ddpignore, or replace it with a copy.",
         )
     return _File(path, source, 0, link=str(PurePosixPath(target)))
 
@@ -155,7 +155,7 @@ def _too_large(directory: str, files: Sequence[_File], packed: int | None) -> Us
 
 
 def _ignored() -> str:
-    return "What stays behind stands in .gitignore and .ddpignore."
+    return ".gitignore and .ddpignore exclude files."
 
 
 def _size(size: int) -> str:

@@ -47,7 +47,7 @@ def check_is_python(script: Path) -> None:
         )
     if kind in SHELLS or (kind != ".py" and first.startswith(b"#!") and b"python" not in first):
         raise UsageError(
-            f"'{script}' is no Python script.",
+            f"'{script}' is not a Python script.",
             hint=f"Send its directory and run it as a program: '{program()} submit --code {script.parent} "
             f'--command "{_interpreter(kind, first)} {script.name}"{location_flags()}\'.',
         )
@@ -80,7 +80,7 @@ def read_script(path: str) -> Code:
     try:
         return Code(script.name, data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise UsageError(f"'{path}' is no UTF-8 text: byte {error.start} is wrong.", hint=elsewhere) from None
+        raise UsageError(f"'{path}' is not UTF-8 text: byte {error.start} is invalid.", hint=elsewhere) from None
 
 
 def _reject_credentials(script: Path, data: bytes) -> None:
@@ -98,8 +98,7 @@ def _read(script: Path) -> bytes:
         raise NotFound(
             f"There is no script '{script}'.",
             hint=suggest_file(str(script))
-            or f"What lies in the image is run with '{program()} submit "
-            f'--command "python {script}"{location_flags()}\'.',
+            or f"Run a script of the image with '{program()} submit --command \"python {script}\"{location_flags()}'.",
         ) from None
     except OSError as error:
         raise UsageError(

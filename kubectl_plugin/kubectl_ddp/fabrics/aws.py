@@ -31,8 +31,8 @@ _ITS_OWNS: Final = ("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_MIN_CHANNELS", "NCCL_MI
 _NETWORK: Final = Entry(
     key="env.NCCL_NET",
     value="AWS Libfabric",
-    reason="the name that every version of the plugin answers to; without the plugin NCCL ends at the start instead of "
-    "crawling over TCP",
+    reason="the name that every version of the plugin accepts; without the plugin NCCL fails at the start instead of "
+    "falling back to TCP",
     source=sources.EFA_PLUGIN,
 )
 _HUGE_PAGES: Final = Entry(
@@ -62,7 +62,7 @@ _NEEDS: Final = (
 _REFUSALS: Final = (
     *(ConflictingVariable(name=name, reason=_OBSOLETE, source=sources.EFA) for name in _OBSOLETES),
     *(ConflictingVariable(name=name, reason=_ITS_OWN, source=sources.EFA) for name in _ITS_OWNS),
-    ConflictingVariable(name="NCCL_IB_*", reason="EFA is no InfiniBand device to NCCL", source=sources.EFA),
+    ConflictingVariable(name="NCCL_IB_*", reason="EFA is not an InfiniBand device to NCCL", source=sources.EFA),
 )
 
 EFA: Final = Profile(

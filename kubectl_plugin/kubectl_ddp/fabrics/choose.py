@@ -70,7 +70,7 @@ def choose(facts: Facts) -> Choice:
     for rule in RULES:
         if choice := rule(facts):
             return choice
-    return Choice(NONE, "rdma", "nothing says which network the machines have")
+    return Choice(NONE, "rdma", "no device or label identifies the network of the nodes")
 
 
 def _without_gpus(facts: Facts) -> Choice | None:

@@ -40,7 +40,7 @@ _REFUSALS: Final = (
     ),
     ConflictingVariable(
         name="NCCL_GDRCOPY_*",
-        reason="not without a measurement of one's own that shows its use",
+        reason="do not set it unless your own measurement shows a benefit",
         source=sources.COREWEAVE,
     ),
 )

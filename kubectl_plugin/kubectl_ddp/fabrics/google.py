@@ -87,8 +87,8 @@ TCPX: Final = Profile(
         Entry(
             key="env.NCCL_NET",
             value="GPUDirectTCPX_v7",
-            reason="the name of plugins 3.1 in NCCL's log; where it is not loaded NCCL ends at the start instead of "
-            "crawling over TCP",
+            reason="the name of plugins 3.1 in NCCL's log; without the plugin NCCL fails at the start instead of "
+            "falling back to TCP",
             source=sources.TCPX_LOG,
             emission=EmitPolicy.VENDOR,
         ),
@@ -151,7 +151,7 @@ TCPXO: Final = Profile(
         Entry(
             key="env.NCCL_NET",
             value="FasTrak",
-            reason="the plugin's name; where it is not loaded NCCL ends at the start instead of crawling over TCP",
+            reason="the plugin's name; without the plugin NCCL fails at the start instead of falling back to TCP",
             source=sources.FASTRAK,
             emission=EmitPolicy.VENDOR,
         ),
@@ -214,7 +214,7 @@ _GIB_COMMON: Final = (
     Entry(
         key="env.NCCL_NET",
         value="gIB",
-        reason="the plugin's name; where it is not loaded NCCL ends at the start instead of crawling over TCP",
+        reason="the plugin's name; without the plugin NCCL fails at the start instead of falling back to TCP",
         source=sources.GIB,
     ),
     Entry(

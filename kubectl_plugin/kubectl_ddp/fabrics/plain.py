@@ -82,7 +82,7 @@ TCP: Final = Profile(
         Entry(
             key="env.NCCL_NET",
             value="Socket",
-            reason="says that TCP is meant, so that no plugin of the image takes its place",
+            reason="selects TCP, so that NCCL does not use a plugin of the image instead",
             source=sources.env("NCCL_NET"),
         ),
         *INTERFACES,
@@ -123,7 +123,7 @@ TCP: Final = Profile(
     refusals=(ConflictingVariable(name="NCCL_IB_*", reason=_NO_DEVICES, source=sources.env("NCCL_NET")),),
 )
 
-FAILS_CLOSED: Final = "asks for RDMA: where it cannot be used NCCL ends at the start instead of crawling over TCP"
+FAILS_CLOSED: Final = "requires RDMA: without it, NCCL fails at the start instead of falling back to TCP"
 
 VERBS_NET: Final = Entry(key="env.NCCL_NET", value="IB", reason=FAILS_CLOSED, source=sources.env("NCCL_NET"))
 HCA_OF_THE_SITE: Final = Entry(
@@ -134,7 +134,9 @@ HCA_OF_THE_SITE: Final = Entry(
     emission=EmitPolicy.OFF,
 )
 DISABLED: Final = ConflictingVariable(
-    name="NCCL_IB_DISABLE", reason="it switches off what NCCL_NET asks for", source=sources.env("NCCL_IB_DISABLE")
+    name="NCCL_IB_DISABLE",
+    reason="it disables the network that NCCL_NET selects",
+    source=sources.env("NCCL_IB_DISABLE"),
 )
 DEVICES: Final = ("rdma/", "nvidia.com/hostdev", "nvidia.com/rdma", "openshift.io/", "intel.com/", "mellanox.com/")
 """Prefixes of the resource names of InfiniBand and RoCE devices, which the cluster's operator chooses."""
@@ -202,7 +204,7 @@ ROCE: Final = Profile(
         Entry(
             key="networks",
             value="<one attachment per rail>",
-            reason="each rail is a network of its own; --network names its NetworkAttachmentDefinition",
+            reason="each rail is a separate network; --network names its NetworkAttachmentDefinition",
             source=sources.NETWORK_OPERATOR,
             emission=EmitPolicy.OFF,
         ),

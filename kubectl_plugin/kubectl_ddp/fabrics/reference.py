@@ -31,8 +31,8 @@ the type of machine in the node selector, the type of GPU, the RDMA resource. Wh
 as with `--fabric none`. `gb200-mnnvl+ib` names the fabric within racks and the one between them.
 
 - What you say yourself wins, and a warning names both values.
-- A fabric with RDMA sets `NCCL_NET` to its network's name. Where that cannot be used the job ends at its start, instead
-  of crawling over TCP. A pod sees only the devices that it asks for: a fabric that needs some refuses a job without.
+- A fabric with RDMA sets `NCCL_NET` to its network's name. Without that network, the job fails at its start instead of
+  falling back to TCP. A pod sees only the devices that it asks for: a fabric that needs some refuses a job without.
 - `render --explain` shows every value as `fabric NAME: reason (source)`, and what the cluster must bring along.
 - Pods stay within Pod Security "restricted". Where a vendor's recipe mounts directories of the machine or runs with
   privileges, the fabric says in a sentence what the cluster must add, and adds none of it.

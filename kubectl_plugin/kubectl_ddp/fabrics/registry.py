@@ -54,5 +54,5 @@ def suggest_name(name: str) -> str:
 
 def _profile(name: str) -> Profile:
     if name not in FABRICS:
-        raise LookupError(f"'{name}' is no fabric")
+        raise LookupError(f"'{name}' is not a fabric")
     return FABRICS[name]

@@ -69,7 +69,7 @@ class HangReport:
         if self.state.is_terminal:
             return "It is over, and did not hang."
         if any(pod.on_hang == "off" for pod in self.sight.pods):
-            return "Nobody watches its ranks: it runs with --on-hang off."
+            return "Hang detection is off: the job runs with --on-hang off."
         if self.sight.silent:
             return f"None of its pods shows its ranks: {next(iter(self.sight.silent.values()))}"
         if self.sight.pods:

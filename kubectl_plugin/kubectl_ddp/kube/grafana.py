@@ -42,9 +42,11 @@ def checked(url: str, origin: str) -> str:
     """Validate and normalize the address of Grafana. Raises UsageError."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"{origin}: '{url}' is no address.", hint="Write it as https://grafana.example.com.")
+        raise UsageError(f"{origin}: '{url}' is not a URL.", hint="Write it as https://grafana.example.com.")
     if parts.username or parts.password:
-        raise UsageError(f"{origin} holds a name or a password.", hint="Leave them out; Grafana asks for them itself.")
+        raise UsageError(
+            f"{origin} contains a user name or a password.", hint="Remove them; Grafana has its own login."
+        )
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 

@@ -37,7 +37,7 @@ def reject_helm_managed(job: Object) -> None:
         return
     name = job["metadata"]["name"]
     raise UsageError(
-        f"Job '{name}' has failed, and Helm has made it: a new run in its place would be none of its release.",
-        hint=f"'{command}' and 'helm install' make it anew, and it goes on from checkpoints on a claim; "
-        f"'{program()} clone {name} --name NEW{location_flags()}' runs it beside.",
+        f"Job '{name}' has failed and belongs to a Helm release: a new run would not be part of the release.",
+        hint=f"'{command}' and 'helm install' create it again, and it continues from checkpoints on a claim; "
+        f"'{program()} clone {name} --name NEW{location_flags()}' runs a copy beside it.",
     )

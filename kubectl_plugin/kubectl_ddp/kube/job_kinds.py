@@ -112,7 +112,7 @@ BEFORE_ROOT: Final = {"TrainingRuntime": (TRAINJOB.api_version, "trainingruntime
 
 
 def kind_of(item: Object) -> Root | None:
-    """Return the kind of an object; ``None`` if it is no root object. A Job without our specification belongs to
+    """Return the kind of an object; ``None`` if it is not a root object. A Job without our specification belongs to
     another job.
     """
     for root in ROOTS.values():

@@ -74,7 +74,7 @@ def _run(handover: ExecCommand, out: int, seconds: float) -> None:
             errors="replace",
         )
     except FileNotFoundError:
-        raise NotFound(f"There is no program '{handover.words[0]}' there.") from None
+        raise NotFound(f"Program '{handover.words[0]}' was not found.") from None
     with process:
         try:
             said = process.communicate(timeout=seconds + _SPARE_SECONDS)[1]

@@ -66,7 +66,7 @@ def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str,
         for pod, told in launchers.items():
             return Place(pod=by_name[pod], rank=rank, local_rank=told)
         raise NotFound(
-            f"Nobody says where rank {rank} of job '{state.name}' is: {_why(state)}", hint=_status_hint(state)
+            f"The pod of rank {rank} of job '{state.name}' is unknown: {_why(state)}", hint=_status_hint(state)
         )
     pid = samples[found.pod].value(Metric.RANK_PID, rank=str(rank))
     # A rank that has just started may have reported its process but not its local rank.
@@ -104,8 +104,8 @@ def find_pod(snapshot: Snapshot, pod: str) -> Place:
 
 def _why(state: JobState) -> str:
     told = ", ".join(str(each.rank) for each in state.ranks[:_SHOWN]) + ", ..." * (len(state.ranks) > _SHOWN)
-    return f"of itself tells {told}." if state.ranks else why_no_ranks(state)
+    return f"the ranks with metrics are {told}." if state.ranks else why_no_ranks(state)
 
 
 def _status_hint(state: JobState) -> str:
-    return f"'{program()} status {state.name} --ranks{location_flags()}' shows all; --pod goes by the name of a pod."
+    return f"'{program()} status {state.name} --ranks{location_flags()}' shows all; --pod selects a pod by name."

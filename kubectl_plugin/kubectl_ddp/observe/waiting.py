@@ -159,7 +159,7 @@ def _raise_if_impossible(state: JobState, goal: WaitCondition) -> None:
     if state.state is State.SUSPENDED and goal.state not in {State.RUNNING, State.SUSPENDED}:
         raise Cancelled(
             f"Job '{state.name}' was suspended before it was {goal.text}.",
-            hint=f"'{program()} resume {state.name}{location_flags()}' lets it go on.",
+            hint=f"Resume it with '{program()} resume {state.name}{location_flags()}'.",
         )
 
 

@@ -69,7 +69,7 @@ def choose_engine(asked: Engine, facts: Facts) -> Engine:
     major, minor = facts.version
     raise PreflightFailed(
         f"The cluster of context '{facts.where}' can run no job: it has neither Kubeflow's training operator, nor "
-        f"Kubeflow Trainer, nor JobSet, and Kubernetes {major}.{minor} is too old for a job of its own.",
+        f"Kubeflow Trainer, nor JobSet, and Kubernetes {major}.{minor} is too old for a plain Job (1.31 or later).",
         hint="Install one of them, or run on this machine with --local.",
     )
 
@@ -88,7 +88,7 @@ def choose_gang(spec: JobSpec, facts: Facts) -> Gang:
         if kind in facts.kinds:
             return gang
     raise PreflightFailed(
-        f"Nobody in the cluster of context '{facts.where}' starts nodes together: it has neither Volcano, nor KAI, nor "
+        f"The cluster of context '{facts.where}' has no gang scheduler: it has neither Volcano, nor KAI, nor "
         "the scheduler plugins, and no queue is named.",
-        hint="Name a queue of Kueue's with --queue, or leave --gang out.",
+        hint="Name a LocalQueue of Kueue with --queue, or remove --gang.",
     )

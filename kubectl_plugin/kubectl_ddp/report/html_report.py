@@ -44,7 +44,7 @@ LOOKS: Final[Mapping[State, str]] = {
 """CSS class by state; ``busy`` for all others."""
 
 SHAPES: Final[Mapping[Kind, tuple[str, str]]] = {
-    Kind.RESTART: ("▲", "formed anew"),
+    Kind.RESTART: ("▲", "re-formed"),
     Kind.SCALE: ("◆", "nodes came or went"),
     Kind.FAILURE: ("✕", "failure"),
 }
@@ -141,7 +141,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("Goodput", f"{report.goodput:.1%}", "of its time with pods")
     if state.world_size is not None:
         yield Tile("World", str(state.world_size), "rank" if state.world_size == 1 else "ranks")
-    yield Tile("Formed anew", str(sum(state.restarts.values())), restarts_text(state).partition(" ")[2].strip("()"))
+    yield Tile("Re-formed", str(sum(state.restarts.values())), restarts_text(state).partition(" ")[2].strip("()"))
     if state.created is not None:
         yield Tile(
             "Age" if state.finished is None else "Duration", since((state.finished or report.made) - state.created)

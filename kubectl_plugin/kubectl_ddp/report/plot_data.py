@@ -107,7 +107,7 @@ def _loss(numbers: JobTimeSeries) -> Plot | None:
         return None
     scale = scale_of(known)
     count = numbers.timeline.count
-    wrong = f" In {len(numbers.broken)} of {count} parts it was no finite number." if numbers.broken else ""
+    wrong = f" In {len(numbers.broken)} of {count} intervals it was not finite." if numbers.broken else ""
     went = (
         f"From {format_number(known[0])} to {format_number(known[-1])}, at its lowest {format_number(min(known))}."
         if known

@@ -103,7 +103,7 @@ def query_series(url: str, job: str, namespace: str | None, span: TimeRange, pod
     )
     found = [series for told in each(partial(_query_range, place, selector, span, pods), QUERIES) for series in told]
     if not any(series.name == Metric.STEPS for series in found):
-        hint = "Its pods may not be scraped; 'kubectl ddp doctor' looks. '--from job' draws what the job itself keeps."
+        hint = "Its pods may not be scraped; 'kubectl ddp doctor' checks. '--from job' uses metrics of the job."
         raise NotFound(f"Prometheus at {redact_url(url)} knows no rank of job '{job}' in that time.", hint=hint)
     return found
 
@@ -123,7 +123,8 @@ def _place(url: str) -> _Place:
         is_sound = False
     if not is_sound:
         raise UsageError(
-            f"'{redact_url(url)}' is no URL of a Prometheus.", hint="Write it as in http://prometheus.example.com:9090."
+            f"'{redact_url(url)}' is not the URL of a Prometheus server.",
+            hint="Write it as in http://prometheus.example.com:9090.",
         )
     credentials, _, host = parts.netloc.rpartition("@")
     known = urllib.parse.unquote(credentials).encode()
@@ -144,7 +145,7 @@ def _query_range(place: _Place, selector: str, span: TimeRange, pods: Mapping[st
     try:
         return [_series(query, told, times, span, pods) for told in document["data"]["result"]]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise _no_prometheus(place, "it answers with something else") from error
+        raise _no_prometheus(place, "the response is not a JSON object") from error
 
 
 def _fetch_json(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,12 +160,12 @@ def _fetch_json(place: _Place, parameters: Mapping[str, Any]) -> Mapping[str, An
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
             f"Prometheus at {place.shown} does not answer: {str(reason) or type(reason).__name__}.",
-            hint="'--from job' draws what the job itself keeps.",
+            hint="'--from job' uses metrics of the job.",
         ) from error
     except ValueError as error:
-        raise _no_prometheus(place, "its answer is no JSON") from error
+        raise _no_prometheus(place, "the response is not JSON") from error
     if not isinstance(document, dict):
-        raise _no_prometheus(place, "it answers with something else")
+        raise _no_prometheus(place, "the response is not a JSON object")
     return document
 
 
@@ -192,7 +193,7 @@ def _http_error(place: _Place, error: urllib.error.HTTPError) -> DdpError:
 
 
 def _no_prometheus(place: _Place, why: str) -> Unreachable:
-    return Unreachable(f"What answers at {place.shown} is no Prometheus: {why}.", hint="Look at the URL.")
+    return Unreachable(f"The server at {place.shown} is not Prometheus: {why}.", hint="Check the URL.")
 
 
 def _series(

@@ -258,7 +258,7 @@ def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
     for index, (moment, count) in enumerate(series.known()):
         if count > before and (index or (series.is_whole and moment > series.times[0])):
             kind = Kind.SCALE if cause == RestartCause.MEMBERSHIP else Kind.RESTART
-            yield Change(moment, kind, f"formed anew: {cause}")
+            yield Change(moment, kind, f"re-formed: {cause}")
         before = count
 
 

@@ -350,7 +350,7 @@ def _optional_int(number: float | None) -> int | None:
 _NO_REASON: Final[Mapping[State, str]] = {
     State.PENDING: "Its pods are not running yet.",
     State.STARTING: "Its pods run, and the ranks are finding one another.",
-    State.RESTARTING: "Its worker group is formed anew.",
+    State.RESTARTING: "Its worker group re-forms.",
     State.QUEUED: "It waits for quota.",
     State.SUSPENDED: "It waits to be resumed.",
     State.DELETING: "It is being deleted.",
@@ -411,12 +411,12 @@ def failure(state: JobState) -> DdpError:
 
 
 def _last_line(text: str) -> str:
-    line = text.strip().splitlines()[-1] if text.strip() else "nobody said why"
+    line = text.strip().splitlines()[-1] if text.strip() else "no reason given"
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
 def _hint(state: JobState) -> str:
     if state.state is State.LOST:
-        return f"'{program()} resume {state.name}{location_flags()}' goes on from its last checkpoint."
+        return f"'{program()} resume {state.name}{location_flags()}' continues from its last checkpoint."
     flag = "--first-error" if state.first_error is not None and state.first_error.stack else "--rank all"
     return f"'{program()} logs {state.name} {flag}{location_flags()}' shows more."

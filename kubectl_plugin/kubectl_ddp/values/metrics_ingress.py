@@ -45,7 +45,7 @@ Reader(label='', value='', addresses='10.0.0.7/32'))
         if re.fullmatch(rf"(?=.{{1,63}}$){LABEL}", text):
             return cls(label=NAMESPACE_NAME, value=text)
         raise BadValue(
-            f"'{text}' is nobody who could read metrics",
+            f"'{text}' is not a valid source of metrics requests",
             hint="Name a namespace, a LABEL=VALUE of namespaces, a block of addresses such as 10.0.0.0/24, or '*'.",
         )
 

@@ -56,8 +56,8 @@ class Topology:
         is_replica = match is not None and match["placement"] == Placement.REPLICA
         if match is None or match["force"] not in {None, "required", None if is_replica else "preferred"}:
             raise BadValue(
-                f"'{text}' is no wish about the nodes' places",
-                hint="Write pack=LABEL or spread=LABEL, with ':required' behind it to rather wait than do without, or "
+                f"'{text}' is not a placement constraint",
+                hint="Write pack=LABEL or spread=LABEL, with ':required' appended to wait until it can be met, or "
                 "replica=LABEL.",
             )
         return cls(Placement(match["placement"]), match["key"], is_replica or match["force"] == "required")

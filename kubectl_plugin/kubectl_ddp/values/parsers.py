@@ -65,7 +65,7 @@ class Toleration:
         match = re.fullmatch(cls.PATTERN, text)
         if match is None or match["effect"] not in {None, *Effect}:
             raise BadValue(
-                f"'{text}' is no taint",
+                f"'{text}' is not a taint",
                 hint=f"Write KEY, KEY=VALUE or KEY=VALUE:EFFECT, EFFECT one of {', '.join(Effect)}.",
             )
         return cls(match["key"], match["value"] or "", Effect(match["effect"]) if match["effect"] else None)
@@ -141,11 +141,11 @@ def text(raw: Raw) -> str:
 
 def _clean(word: str) -> str:
     if "\0" in word:
-        raise BadValue(f"{word!r} holds a NUL character", hint="Take it out; no program can be given one.")
+        raise BadValue(f"{word!r} contains a NUL character", hint="Remove it; arguments cannot contain it.")
     try:
         word.encode("utf-8")
     except UnicodeEncodeError:
-        raise BadValue(f"{word!r} is no UTF-8 text", hint="Write it in UTF-8.") from None
+        raise BadValue(f"{word!r} is not UTF-8 text", hint="Write it in UTF-8.") from None
     return word
 
 
@@ -165,7 +165,7 @@ def parse_command(raw: Raw) -> tuple[str, ...]:
     if not parts or not parts[0]:
         raise BadValue("the command is empty", hint="Name the program, as in 'python train.py'.")
     if parts[0].startswith("-"):
-        raise BadValue(f"'{parts[0]}' is no program", hint="Name the program first, as in 'python train.py'.")
+        raise BadValue(f"'{parts[0]}' is not a program", hint="Name the program first, as in 'python train.py'.")
     return tuple(_clean(part) for part in parts)
 
 
@@ -200,7 +200,7 @@ class IntRange:
     def __call__(self, raw: Raw) -> int:
         word = text(raw)
         if not re.fullmatch(r"-?\d{1,10}", word) or not self.least <= int(word) <= self.most:
-            raise BadValue(f"'{word}' is no whole number from {self.least} to {self.most}")
+            raise BadValue(f"'{word}' is not an integer from {self.least} to {self.most}")
         return int(word)
 
     @property

@@ -38,7 +38,7 @@ class Memory:
 
     def __post_init__(self) -> None:
         if not 0 < self.size_bytes <= LARGEST_BYTES:
-            raise BadValue(f"'{self.size_bytes}' is no amount of memory that a machine has", hint="Write it as '4Gi'.")
+            raise BadValue(f"'{self.size_bytes}' is out of range for an amount of memory", hint="Write it as '4Gi'.")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -56,7 +56,7 @@ class Memory:
         """Parse a Kubernetes quantity, in which a number without a unit is in bytes. Raises BadValue."""
         match = re.fullmatch(f"{cls.PATTERN}?", text)
         if match is None:
-            raise BadValue(f"'{text}' is no amount of memory", hint="Write it as '4Gi' or '512Mi'.")
+            raise BadValue(f"'{text}' is not an amount of memory", hint="Write it as '4Gi' or '512Mi'.")
         return cls(int(Fraction(match[1]) * (BINARY | DECIMAL)[match[2] or ""]))
 
     def __str__(self) -> str:
@@ -78,9 +78,7 @@ class Cpu:
 
     def __post_init__(self) -> None:
         if not 0 < self.millis <= 10**9:
-            raise BadValue(
-                f"'{self.millis}m' is no number of cores that a machine has", hint="Write it as '4' or '500m'."
-            )
+            raise BadValue(f"'{self.millis}m' is out of range for a number of cores", hint="Write it as '4' or '500m'.")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -92,7 +90,7 @@ class Cpu:
         match = re.fullmatch(cls.PATTERN, text)
         millis = Fraction(match[1]) * (1 if match[2] else 1000) if match else Fraction(1, 2)
         if millis.denominator != 1:
-            raise BadValue(f"'{text}' is no number of cores", hint="Write it as '4', '1.5' or '500m'.")
+            raise BadValue(f"'{text}' is not a number of cores", hint="Write it as '4', '1.5' or '500m'.")
         return cls(int(millis))
 
     def __str__(self) -> str:
@@ -112,18 +110,22 @@ class Nodes:
     def __post_init__(self) -> None:
         if self.minimum > self.maximum:
             raise BadValue(
-                f"'{self.minimum}:{self.maximum}' asks for at least {self.minimum} nodes and at most {self.maximum}",
+                f"'{self.minimum}:{self.maximum}' has a minimum ({self.minimum}) above the maximum ({self.maximum})",
                 hint=f"Write the smaller number first: '{self.maximum}:{self.minimum}'.",
             )
         if self.minimum < 1 or self.maximum > self.LARGEST:
-            raise BadValue(f"'{self}' is no number of nodes", hint=f"A job has between 1 and {self.LARGEST} nodes.")
+            raise BadValue(
+                f"'{self}' is not a valid number of nodes", hint=f"A job has between 1 and {self.LARGEST} nodes."
+            )
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse torchrun's notation ``4`` or ``2:8``. Raises BadValue."""
         match = re.fullmatch(cls.PATTERN, text)
         if match is None:
-            raise BadValue(f"'{text}' is no number of nodes", hint="Write '4', or '2:8' for at least 2 and at best 8.")
+            raise BadValue(
+                f"'{text}' is not a valid number of nodes", hint="Write '4', or '2:8' for at least 2 and at most 8."
+            )
         return cls(int(match[1]), int(match[2] or match[1]))
 
     @property
@@ -144,5 +146,5 @@ def parse_seconds(text: str) -> int:
     match = re.fullmatch(DURATION, text)
     seconds = int(match[1]) * SECONDS[match[2]] if match else -1
     if not 0 <= seconds <= LARGEST_SECONDS:
-        raise BadValue(f"'{text}' is no duration", hint="Write it as '90s', '2m', '1h' or '7d'.")
+        raise BadValue(f"'{text}' is not a duration", hint="Write it as '90s', '2m', '1h' or '7d'.")
     return seconds

@@ -56,16 +56,16 @@ class Mount:
             raise BadValue(f"'{text}' mounts nothing", hint=f"Write {NOTATION}.")
         if match["source"].lower() == "hostpath":
             raise BadValue(
-                f"'{text}' asks for a directory of the machine, which Pod Security 'restricted' refuses",
+                f"'{text}' is a hostPath volume, which Pod Security 'restricted' forbids",
                 hint="Put the data into a PersistentVolumeClaim: pvc=NAME:/PATH.",
             )
         if match["source"] not in set(Source):
-            raise BadValue(f"'{match['source']}' is no kind of volume", hint=f"Write {NOTATION}.")
+            raise BadValue(f"'{match['source']}' is not a kind of volume", hint=f"Write {NOTATION}.")
         if match["manner"] not in {None, "ro", "rw"}:
             raise BadValue(f"'{text}' ends in '{match['manner']}'", hint="Write ':ro' to mount it read-only.")
         source = Source(match["source"])
         if source is Source.CONFIG_MAP and match["manner"] == "rw":
-            raise BadValue(f"'{text}' asks to write to a ConfigMap", hint="Leave ':rw' out.")
+            raise BadValue(f"'{text}' requests write access to a ConfigMap", hint="Remove ':rw'.")
         return cls(source, _named(source, match["name"]), mount_path(match["path"]), match["manner"] == "ro")
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class SecretFiles:
 def mount_path(text: str) -> str:
     """Return a normalized mount path; it must be absolute and must not hide system paths. Raises BadValue."""
     if not text.startswith("/") or ".." in text.split("/"):
-        raise BadValue(f"'{text}' is no absolute path", hint="Begin it with '/', as in '/data'.")
+        raise BadValue(f"'{text}' is not an absolute path", hint="Begin it with '/', as in '/data'.")
     path = "/" + posixpath.normpath(text).strip("/")
     if path in SYSTEM:
         raise BadValue(f"A mount at '{path}' would hide the image's own files", hint="Choose a path such as '/data'.")
@@ -108,5 +108,5 @@ def _named(source: Source, name: str) -> str:
     if source is Source.EMPTY:
         return str(Memory.parse(name))
     if not re.fullmatch(rf"(?=.{{1,253}}$){SUBDOMAIN}", name):
-        raise BadValue(f"'{name}' is no name of an object", hint="Use lower case letters, digits, '-' and '.'.")
+        raise BadValue(f"'{name}' is not a valid object name", hint="Use lower case letters, digits, '-' and '.'.")
     return name

@@ -223,12 +223,12 @@ def _why_not(error: OSError, address: str, port: int) -> str:
     where = f"port {port}" + (f" of {address}" if address else "")
     if error.errno == errno.EADDRINUSE:
         way_out = f"choose another with --port or ${Env.METRICS_PORT}"
-        return f"{where} is in use, so this pod has no metrics, and training goes on: {way_out}."
+        return f"{where} is in use, so this pod has no metrics; training continues: {way_out}."
     if error.errno == errno.EACCES:
         way_out = f"choose one above 1023 with --port or ${Env.METRICS_PORT}"
-        return f"{where} may not be used by this user, so this pod has no metrics, and training goes on: {way_out}."
+        return f"{where} may not be used by this user, so this pod has no metrics; training continues: {way_out}."
     way_out = f"give an address of this host with --address or ${Env.METRICS_ADDRESS}"
-    return f"cannot listen on {where} ({error}), so this pod has no metrics, and training goes on: {way_out}."
+    return f"cannot listen on {where} ({error}), so this pod has no metrics; training continues: {way_out}."
 
 
 def _readable(listener: socket.socket) -> str:

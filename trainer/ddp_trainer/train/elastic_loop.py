@@ -204,7 +204,7 @@ class ElasticLoop:
 def _require_unsharded_model(config: Config) -> None:
     if config.is_model_sharded:
         raise BadConfig(
-            f"--parallel is {config.parallel}, and a loop of one's own holds the whole model on each rank.",
+            f"--parallel is {config.parallel}, and a custom loop holds the whole model on each rank.",
             hint="Give replicate alone, or train a task of the trainer.",
         )
 

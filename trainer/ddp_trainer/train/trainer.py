@@ -235,7 +235,7 @@ class Trainer:
         except StaleGeneration:
             if self._process.control is None:
                 raise
-            progress.log_message("The other ranks have gone on, and save what they come to.")
+            progress.log_message("The other ranks continue, and save their state.")
         saved = "saved" if self._saver.holds(step) else "nothing saved"
         progress.log_message(f"Told to stop: left after step {step} of {self.state.plan.total_steps}, {saved}.")
         code = self._process.stop.exit_code

@@ -48,7 +48,7 @@ class Kubectl:
         kubectl = shutil.which("kubectl")
         if kubectl is None:
             raise PreflightFailed(
-                f"There is no kubectl on PATH, and {command} is its work.",
+                f"{command} needs kubectl, which was not found on PATH.",
                 hint="Install it: https://kubernetes.io/docs/tasks/tools/.",
             )
         flags = (*self._access, f"--namespace={namespace or self._namespace}")

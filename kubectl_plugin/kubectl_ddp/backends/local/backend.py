@@ -373,7 +373,7 @@ class LocalBackend:
             raise _over(name)
         if is_finished(found.job["status"]):
             raise UsageError(
-                f"Job '{name}' has lost its engine, so nobody would make the change.",
+                f"The local engine of job '{name}' is not running, so the change would have no effect.",
                 hint=f"'{program()} resume {name}' starts it again.",
             )
         return directory

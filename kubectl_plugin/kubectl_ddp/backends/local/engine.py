@@ -118,7 +118,7 @@ class Engine:
 
     def _on_sigterm(self) -> None:
         """Handle a shutdown of the machine or a kill of this process: stop the pods in order."""
-        text = "The local engine was told to stop (SIGTERM)."
+        text = "The local engine was stopped (SIGTERM)."
         set_condition(self._status, "Failed", "True", reason="EngineStopped", message=text, now=pod_states.now())
         self._changed()
 

@@ -66,7 +66,7 @@ def snapshot(directory: JobDirectory) -> Snapshot:
 
 def _mark_lost(job: Object, pods: list[Object], engine: EngineProcess | None) -> None:
     which = f" (process {engine.identity.pid})" if engine is not None else ""
-    text = f"The local engine{which} ended without a word: it was killed, or the machine was restarted."
+    text = f"The local engine{which} ended without reporting a status: it was killed, or the machine was restarted."
     job["status"] = copy.deepcopy(job["status"])
     # The time of the loss is not recorded; the engine's last update is the closest.
     moment = _last_update_time(job)

@@ -88,7 +88,9 @@ def _check_template(template: Object, objects: Sequence[Object]) -> None:
 def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
     python = machine.python
     if shutil.which(python) is None:
-        raise PreflightFailed(f"There is no Python at '{python}'.", hint="Set KUBECTL_DDP_PYTHON to one that is there.")
+        raise PreflightFailed(
+            f"There is no Python at '{python}'.", hint="Set KUBECTL_DDP_PYTHON to the path of an interpreter."
+        )
     if not any(_uses_launcher(template) for template in templates):
         return
     missing = _missing(python)

@@ -41,7 +41,7 @@ def attach_to_job(
         wait_for(backend, name, parse_wait_condition("complete"), timeout=timeout)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Stopped watching; the job {name} goes on.",
+            f"Stopped watching; job {name} continues.",
             hint=f"Return with '{program()} logs {name} -f{location_flags()}'.",
         ) from None
     except NotFound:
@@ -75,7 +75,7 @@ def time_limit(seconds: float | None, name: str) -> Iterator[None]:
 
     def raise_timeout(_number: int, _frame: FrameType | None) -> None:
         raise TimedOut(
-            f"Job {name} did not end within {seconds:g} seconds; it goes on.", hint="Give it a longer --timeout."
+            f"Job {name} did not end within {seconds:g} seconds; it continues.", hint="Give it a longer --timeout."
         )
 
     if seconds is None:

@@ -20,6 +20,8 @@ def replace_process(to: ExecCommand) -> NoReturn:
             os.chdir(to.directory)
         os.execvpe(to.words[0], to.words, environ)  # noqa: S606 - intentionally without a shell
     except FileNotFoundError:
-        raise NotFound(f"There is no program '{to.words[0]}' there.", hint="Name one that is, after '--'.") from None
+        raise NotFound(
+            f"Program '{to.words[0]}' was not found.", hint="Name an installed program after '--'."
+        ) from None
     except OSError as error:
         raise DdpError(f"'{to.words[0]}' cannot be run: {error.strerror}.") from error

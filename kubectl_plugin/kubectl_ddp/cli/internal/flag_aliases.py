@@ -68,7 +68,7 @@ def check_program(program: str, path: str) -> None:
         )
     if name in INTERPRETERS:
         raise UsageError(
-            f"'{name}' is no script; the launcher runs scripts with Python.",
+            f"'{name}' is not a script; the launcher runs scripts with Python.",
             hint=f"Leave it out: '{path} train.py -- ARGS'.",
         )
 
@@ -78,7 +78,7 @@ def check_no_extra_args(script: str, more: Sequence[str], path: str) -> None:
     if more:
         words = " ".join(more)
         raise UsageError(
-            f"'{more[0]}' follows the script, and is no flag.",
+            f"'{more[0]}' follows the script, and is not a flag.",
             hint=f"Arguments of the program follow '--': '{path} {script} -- {words}'.",
         )
 

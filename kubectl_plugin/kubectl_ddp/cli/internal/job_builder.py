@@ -220,7 +220,7 @@ def check_devices(spec: JobSpec) -> None:
     """Reject a job with GPUs on a machine without any, before its ranks start. Raises PreflightFailed."""
     if spec.gpus and not any(path.exists() for path in GPU_DRIVERS):
         raise PreflightFailed(
-            f"Job '{spec.name}' asks for {pluralize(spec.gpus, 'GPU')} on each node, and this machine has none.",
+            f"Job '{spec.name}' requests {pluralize(spec.gpus, 'GPU')} on each node, and this machine has none.",
             hint="Add --gpus 0 --nproc 1 --nnodes 1 to try it on the CPU, or submit it to a cluster.",
         )
 

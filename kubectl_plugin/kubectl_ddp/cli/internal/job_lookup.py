@@ -114,7 +114,7 @@ def parse_job_name(job: str) -> str:
     """Return the name in ``NAME`` or ``pytorchjob/NAME``. Raises UsageError for another kind."""
     kind, slash, name = job.rpartition("/")
     if slash and kind.lower() not in _KINDS:
-        raise UsageError(f"'{kind}' is no kind of job.", hint=f"Write '{name}' or 'pytorchjob/{name}'.")
+        raise UsageError(f"'{kind}' is not a kind of job.", hint=f"Write '{name}' or 'pytorchjob/{name}'.")
     return name
 
 

@@ -24,14 +24,15 @@ from kubectl_ddp.util.terminal import raw
     "--file",
     "path",
     metavar="FILE",
-    help="Where to write it; '-' is standard output. JOB-TIME.tar.gz here, by default.",
+    help="Output file, or '-' for stdout (default JOB-TIME.tar.gz in the current directory).",
 )
 @shared_options()
 def bundle(options: Options, job: str | None, *, path: str | None) -> None:
-    """Pack all that a colleague needs to understand a job into one tar.gz, without secrets.
+    """Pack everything needed to debug a job into one tar.gz, without secrets.
 
-    Objects, events, lines and metrics of its pods, what stands around it, and the findings of why. Values of variables
-    that look like secrets are taken out, and Secrets are never read; look through it all the same before you share it.
+    Contains its objects and events, logs and metrics of its pods, the state of the cluster around it, and the findings
+    of why. Values of variables that look like secrets are removed, and Secrets are never read. Check the archive before
+    you share it.
     """
     from kubectl_ddp.why.support_bundle import files, write  # noqa: PLC0415 - not needed for help and completion
 

@@ -16,8 +16,8 @@ from kubectl_ddp.errors import UsageError
 @click.command(cls=ProgramCommand)
 @click.argument("job", required=False)
 @click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
-@click.option("--wait", "waits", is_flag=True, help="Wait for the end; the exit code says how the job ended.")
-@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; the job goes on.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until the job ends; the exit code reports how it ended.")
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this time; the job continues.")
 @click.option(DRY_RUN, type=click.Choice(DRY_RUNS), default="none", help="Create nothing, as with submit.")
 @click.option("--preflight", type=click.Choice(("off", "warn", "strict")), help="As with submit.")
 @change_options
@@ -33,10 +33,10 @@ def clone(
     dry_run: str,
     preflight: str | None,
 ) -> None:
-    """Submit a job again under another --name, with its code and what the flags change.
+    """Submit a job again under another --name, with its code and the changes that the flags make.
 
-    What the job was told is kept; what followed from it follows anew: with other --gpus come other cores and memory.
-    Words after '--' replace the arguments of its program.
+    Values that you set for the job are kept. Values derived from them are derived again: other --gpus give other
+    defaults for cores and memory. Words after '--' replace the arguments of its program.
     """
     from kubectl_ddp.backends.job_recovery import code_of, recover_spec  # noqa: PLC0415
     from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415 - not needed for help and completion
@@ -45,7 +45,7 @@ def clone(
 
     backend, name = target(options, job)
     if request.flags.get("name") in {None, name}:
-        raise UsageError(f"The clone of '{name}' needs a name of its own.", hint="Give it one with --name NEW.")
+        raise UsageError(f"The clone of '{name}' needs another name.", hint="Set it with --name NEW.")
     spec = recover_spec(backend.job(name).job)
     here = dataclasses.replace(options, local=backend.where == "local")
     kept = None if request.flags.keys() & {"code", "module", "command"} else code_of(backend, spec)
@@ -53,8 +53,8 @@ def clone(
     claim = prepared.spec.checkpoint_claim
     if not here.local and claim is not None and claim == spec.checkpoint_claim:
         options.print_message(
-            f"warning: It has the checkpoint claim '{claim}' of job {name}, goes on from what lies there, and must not "
-            "run beside it. --checkpoint-claim names another."
+            f"warning: It uses the checkpoint claim '{claim}' of job {name}, continues from the checkpoints there, and "
+            "must not run at the same time. --checkpoint-claim names another."
         )
     manner = SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
     submit_prepared(prepared, here, manner)

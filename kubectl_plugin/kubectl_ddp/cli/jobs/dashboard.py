@@ -21,9 +21,11 @@ from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, ch
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--grafana", metavar="URL", help=f"Where Grafana is; ${VARIABLE} and 'config set grafana' say so, too.")
-@click.option("--ranks", is_flag=True, help="The job's ranks instead of the job.")
-@click.option("--print", "only_prints", is_flag=True, help="Print the address and open nothing; so it is in a pipe.")
+@click.option("--grafana", metavar="URL", help=f"Address of Grafana (default ${VARIABLE}, or 'config set grafana').")
+@click.option("--ranks", is_flag=True, help="Open the dashboard of the job's ranks instead of the job's.")
+@click.option(
+    "--print", "only_prints", is_flag=True, help="Print the address instead of opening it (default in a pipe)."
+)
 @shared_options()
 def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: bool, only_prints: bool) -> None:
     """Open Grafana with a job selected; with all jobs when none is named.
@@ -37,7 +39,7 @@ def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: 
     opens = not only_prints and sys.stdout.isatty()
     if is_local(options, name):
         if base is None:
-            raise NotFound("Nobody says where Grafana is.", hint=f"Give its address with --grafana or ${VARIABLE}.")
+            raise NotFound("The address of Grafana is not set.", hint=f"Set it with --grafana or ${VARIABLE}.")
         _show(options, page.at(base), opens=opens)
         return
     cluster = cluster_of(options)

@@ -19,7 +19,7 @@ from kubectl_ddp.status.json_output import API_VERSION
 @click.command()
 @click.argument("jobs", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Delete every job of the namespace, or of this machine.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; nobody is asked when stdin is no terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Delete without confirmation (default when stdin is not a terminal).")
 @shared_options("json", "yaml", "name")
 def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bool) -> None:
     """Delete jobs and everything they own: pods, logs and, on this machine, checkpoints."""
@@ -38,7 +38,7 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
         except DdpError as error:
             errors.append(error)
         except KeyboardInterrupt:
-            raise Interrupted(f"Stopped waiting; the deletion of job {name} goes on.") from None
+            raise Interrupted(f"Stopped waiting; the deletion of job {name} continues.") from None
     _print(options, gone)
     for failed in errors[:-1]:
         options.print_message(f"error: {failed}")

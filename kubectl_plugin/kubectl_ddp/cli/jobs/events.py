@@ -23,7 +23,7 @@ from kubectl_ddp.util.text_table import Cell, Style, Table, duration
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("-f", "--follow", "-w", "--watch", "follows", is_flag=True, help="Go on with what happens, to the end.")
+@click.option("-f", "--follow", "-w", "--watch", "follows", is_flag=True, help="Print new events until the job ends.")
 @click.option("--warnings", is_flag=True, help="Warnings only.")
 @shared_options("json", "yaml")
 def events(options: Options, job: str | None, *, follows: bool, warnings: bool) -> None:
@@ -39,7 +39,7 @@ def events(options: Options, job: str | None, *, follows: bool, warnings: bool) 
                 if one.type == WARNING or not warnings:
                     _print_one(one, options)
         except KeyboardInterrupt:
-            raise Interrupted(f"Stopped watching; the job {name} goes on.") from None
+            raise Interrupted(f"Stopped watching; job {name} continues.") from None
         return
     found = [one for one in history(backend.job(name), backend.events(name)) if one.type == WARNING or not warnings]
     if options.output is not None:

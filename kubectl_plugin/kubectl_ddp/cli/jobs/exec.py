@@ -22,10 +22,10 @@ SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; 
 
 @click.command("exec", cls=PassthroughCommand)
 @click.argument("job", required=False)
-@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Beside this rank, wherever it is; 0 by default.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="In the pod of this rank (default 0).")
 @click.option("--pod", metavar="POD", help="In this pod instead, as in 'worker-1' or the store's.")
-@click.option("-i", "--stdin", is_flag=True, help="Hand it what is typed or piped in.")
-@click.option("-t", "--tty", is_flag=True, help="Give it the terminal.")
+@click.option("-i", "--stdin", is_flag=True, help="Pass stdin to the command.")
+@click.option("-t", "--tty", is_flag=True, help="Allocate a terminal for the command.")
 @shared_options()
 def exec_in_pod(
     options: Options, job: str | None, *, rank: int | None, pod: str | None, stdin: bool, tty: bool
@@ -38,7 +38,7 @@ def exec_in_pod(
     words = passthrough_args() or ()
     if not words:
         if not sys.stdin.isatty():
-            raise UsageError("Nothing says what to run, and there is no terminal for a shell.", hint="Add '-- CMD'.")
+            raise UsageError("No command is given, and stdin is not a terminal for a shell.", hint="Add '-- CMD'.")
         words, stdin, tty = SHELL, True, True
     backend, name = target(options, job)
     place = where(backend, name, rank=rank, pod=pod)

@@ -28,16 +28,16 @@ _PATIENCE_SECONDS: Final = 30.0
     type=click.FloatRange(min=0, max=3600),
     default=_PATIENCE_SECONDS,
     metavar="SECONDS",
-    help="How long to look at most, until every rank has moved or all stand still; 30 by default, 0 for one look.",
+    help="Longest time to watch until every rank has moved or none does (default 30; 0 checks once).",
 )
 @shared_options("json", "yaml")
 def hang(options: Options, job: str | None, *, seconds: float) -> None:
-    """Say whether a job hangs, and which rank the others wait for, with its stack; of the newest job by default.
+    """Detect whether a job hangs, and show the rank that the others wait for, with its stack.
 
-    It looks at the ranks until all have moved or none does, and stops none. Ranks, numbers and collectives come from
-    the metrics port. Stacks come by exec: from Python, from py-spy where the image has it, or from the kernel. Without
-    the right to exec the rank is named and its stack is left out. The exit code is 14 where the job hangs or has ended
-    by it, else 0.
+    The default is the newest job. The command watches the ranks until all have moved or none does, and stops none.
+    Ranks, steps and collectives come from the metrics port. Stacks come through exec: from Python, from py-spy if the
+    image has it, or from the kernel. Without the right to exec, the rank is named without its stack. The exit code is
+    14 if the job hangs or a hang has ended it, else 0.
     """
     from kubectl_ddp.hang.printer import hang_report_to_dict, text  # noqa: PLC0415 - not needed for help and completion
 
@@ -45,7 +45,7 @@ def hang(options: Options, job: str | None, *, seconds: float) -> None:
     try:
         report = _watch_for_hang(backend, name, seconds)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped looking; the job {name} was left as it is.") from None
+        raise Interrupted(f"Stopped watching; job {name} was not changed.") from None
     if options.output is not None:
         print_output(hang_report_to_dict(report), options.output)
     else:

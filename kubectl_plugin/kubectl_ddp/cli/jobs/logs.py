@@ -30,7 +30,7 @@ from kubectl_ddp.util.terminal import PREFIX, write_log_line
     metavar="RANKS",
     help="0, 0-7, 0,3, 'failed' (all that did) or 'all'; rank 0 and errors of any by default.",
 )
-@click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what comes, through restarts, to the end.")
+@click.option("-f", "--follow", "follows", is_flag=True, help="Print new lines, through restarts, until the job ends.")
 @click.option("--first-error", is_flag=True, help="Print the error that came first, with its stack.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N of these lines.")
 @click.option("--since", metavar="TIME", help="Begin with what was written so long ago, as in 90s or 10m.")
@@ -68,7 +68,7 @@ def logs(
         _print(shown, _writer(options, timestamps=timestamps), at_once=follows)
     except KeyboardInterrupt:
         hint = f"Return with '{program()} logs {name} -f{location_flags()}'."
-        raise Interrupted(f"Stopped reading; the job {name} goes on.", hint=hint) from None
+        raise Interrupted(f"Stopped reading; job {name} continues.", hint=hint) from None
 
 
 def _begin(seconds: float | None) -> str | None:

@@ -24,16 +24,16 @@ _PORT: Final = re.compile(r"(?:(?P<local>\d{0,5}):)?(?P<remote>\d{1,5}|[a-z][-a-
 @click.command("port-forward")
 @click.argument("job", required=False)
 @click.argument("ports", nargs=-1, metavar="[[LOCAL:]PORT]...")
-@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Of this rank's pod; 0 by default.")
-@click.option("--pod", metavar="POD", help="Of this pod instead, as in 'worker-1' or the store's.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Ports of this rank's pod (default 0).")
+@click.option("--pod", metavar="POD", help="Ports of this pod instead, as in 'worker-1' or the store's.")
 @shared_options("json", "yaml")
 def port_forward(
     options: Options, job: str | None, ports: tuple[str, ...], *, rank: int | None, pod: str | None
 ) -> None:
-    """Reach ports of a rank's pod from here: its metrics, unless ports are named by number or name.
+    """Forward ports of a rank's pod to this machine: the metrics port, or ports named by number or name.
 
-    On a cluster kubectl does it until Ctrl-C, and ':PORT' lets it choose a port of this machine. A job of this machine
-    can be reached as it is: the addresses are printed.
+    On a cluster, kubectl forwards them until Ctrl-C; with ':PORT' it chooses a free local port. The ports of a job on
+    this machine need no forwarding: their addresses are printed.
     """
     if job is not None and not job[:1].isalpha():  # names start with a letter, so this is a port of the newest job
         ports, job = (job, *ports), None
@@ -45,7 +45,9 @@ def port_forward(
         _print_addresses(options, place, wanted)
         return
     if options.output is not None:
-        raise UsageError(f"-o {options.output} is for jobs of this machine: kubectl speaks for a cluster's.")
+        raise UsageError(
+            f"-o {options.output} is only for jobs on this machine; on a cluster, kubectl prints the output."
+        )
     options.print_message(str(place))
     replace_process(handover)
 
@@ -56,7 +58,7 @@ def _resolve_port(text: str, pod: Object) -> str:
     named = {str(port["name"]): int(port["containerPort"]) for port in _ports(pod) if "name" in port}
     if match is None or (not match["remote"].isdecimal() and match["remote"] not in named):
         names = ", ".join(named)
-        raise UsageError(f"'{text}' is no port of pod '{pod['metadata']['name']}'.", hint=f"It has {names}.")
+        raise UsageError(f"'{text}' is not a port of pod '{pod['metadata']['name']}'.", hint=f"It has {names}.")
     remote = match["remote"] if match["remote"].isdecimal() else str(named[match["remote"]])
     return remote if match["local"] is None else f"{match['local']}:{remote}"
 

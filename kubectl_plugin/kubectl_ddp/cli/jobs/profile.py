@@ -24,33 +24,38 @@ LOCAL: Final = "local"
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--rank", type=click.IntRange(min=0), default=0, metavar="R", help="Of this rank; 0 by default.")
+@click.option("--rank", type=click.IntRange(min=0), default=0, metavar="R", help="Rank to record (default 0).")
 @click.option(
     "--steps",
     type=click.IntRange(1, Profile.MOST_STEPS.value),
     default=Profile.STEPS.value,
     metavar="N",
-    help=f"So many steps, {Profile.MOST_STEPS:d} at most; {Profile.STEPS:d} by default.",
+    help=f"Number of steps, {Profile.MOST_STEPS:d} at most (default {Profile.STEPS:d}).",
 )
-@click.option("-O", "--file", "path", metavar="FILE", help="Where to write it; JOB-rankR.trace.json.gz by default.")
-@click.option("--timeout", metavar="TIME", default="2m", help="To wait for the steps, as in 90s or 5m; 2m by default.")
+@click.option("-O", "--file", "path", metavar="FILE", help="Output file (default JOB-rankR.trace.json.gz).")
+@click.option(
+    "--timeout", metavar="TIME", default="2m", help="Longest time to wait for the steps, as in 90s or 5m (default 2m)."
+)
 @shared_options("json", "yaml")
 def profile(options: Options, job: str | None, *, rank: int, steps: int, path: str | None, timeout: str) -> None:
-    """Bring a trace of a rank's next steps here, by torch's profiler; the job runs on.
+    """Record a trace of a rank's next steps with torch.profiler, and copy it here; the job keeps running.
 
-    It opens in https://ui.perfetto.dev and chrome://tracing. The steps are those of an optimizer of torch's, in any
-    script under ddp-launch. While nobody asks, it costs nothing; while somebody does, that rank is slower, and the
-    others wait for it.
+    It opens in https://ui.perfetto.dev and chrome://tracing. A step is one step of a torch optimizer, in any script
+    under ddp-launch. Without a request, there is no overhead. During the recording, that rank is slower, and the others
+    wait for it.
     """
     from kubectl_ddp.observe.profile import entry, fetch_trace  # noqa: PLC0415 - not needed for help and completion
 
     seconds = parse_timeout(timeout)
     if not seconds:
-        raise UsageError(f"--timeout {timeout} leaves no time for a step.", hint="Give it some, as in 2m.")
+        raise UsageError(f"--timeout {timeout} leaves no time for a step.", hint="Set a longer time, as in 2m.")
     backend, name = target(options, job)
     place = find_rank(backend, name, rank)
     if place.local_rank is None:
-        raise NotFound(f"Nobody says which worker of pod {place.name} is rank {rank}.", hint="Try again in a moment.")
+        raise NotFound(
+            f"The metrics of pod {place.name} do not report yet which worker is rank {rank}.",
+            hint="Try again in a moment.",
+        )
     options.print_message(str(place))
     file = Path(path or f"{name}-rank{rank}.trace.json.gz")
     # A local pod uses the interpreter of its submission, usually that of this process.

@@ -42,28 +42,28 @@ class Finished:
 
 
 @click.command()
-@click.option("--older-than", metavar="TIME", help="Those that ended longer ago than this, as in 12h or 7d.")
+@click.option("--older-than", metavar="TIME", help="Only jobs that ended longer ago than this, as in 12h or 7d.")
 @click.option(
     "--state",
     "words",
     multiple=True,
     type=click.Choice([*STATES], case_sensitive=False),
-    help="Those that ended so; all that are over by default. May be given several times.",
+    help="Only jobs in this final state; repeatable (default all).",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, without deleting it.")
+@click.option("-y", "--yes", is_flag=True, help="Delete without confirmation.")
 @shared_options("json", "yaml", "name", all_namespaces=True)
 def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], dry_run: bool, yes: bool) -> None:
     """Delete jobs that are over, with all they own: pods, logs and, on this machine, checkpoints.
 
-    Jobs of this machine and of the cluster, unless a flag says where. Without a terminal to ask, --yes is needed.
+    Covers jobs of this machine and of the cluster, unless a flag selects one. Without a terminal, --yes is required.
     """
     least = seconds_of("--older-than", older_than) or 0.0
     states = {STATES[word.lower()] for word in words} or TERMINAL
     found = chosen(_finished(options), states, least, time.time())
     if not found:
         _print(options, [], dry_run=dry_run)
-        options.print_message("No job that is over is there to be deleted.")
+        options.print_message("There is no finished job to delete.")
         return
     if not dry_run:
         _confirm(found, yes=yes)
@@ -97,7 +97,10 @@ def _confirm(found: list[Finished], *, yes: bool) -> None:
         return
     count = "this job" if len(found) == 1 else f"these {len(found)} jobs"
     if not sys.stdin.isatty():
-        raise UsageError(f"There is no terminal to ask whether {count} may go.", hint="Add --yes, or --dry-run to see.")
+        raise UsageError(
+            f"Cannot ask whether to delete {count}: stdin is not a terminal.",
+            hint="Add --yes, or --dry-run to preview.",
+        )
     for one in found:
         ago = duration(one.seconds_since_end(time.time()))
         click.echo(f"  {one}, {ago} ago", err=True)

@@ -27,7 +27,7 @@ HELM_VALUES: Final = "helm-values"
 @job_options
 @shared_options("yaml", "json", HELM_VALUES)
 def render(options: Options, request: JobRequest, *, explain: bool) -> None:
-    """Print the objects that submit would create; asks no cluster.
+    """Print the objects that submit would create, without contacting a cluster.
 
     The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job has the same one; a
     submission gets one of its own. The Secret in it is random each time: keep the output as you keep a password.

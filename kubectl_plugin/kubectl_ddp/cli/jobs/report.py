@@ -39,12 +39,10 @@ _MARGIN_SECONDS: Final = 30.0
     "source",
     type=click.Choice([JOB, PROMETHEUS]),
     default=JOB,
-    help="Where its numbers come from: what the job itself has kept, or the Prometheus at URL.",
+    help="Source of its numbers: the metrics that the job has kept, or the Prometheus server at URL.",
 )
-@click.option(
-    "-o", "--output", "path", metavar="FILE", help="Where to write it; '-' is standard output. JOB.html by default."
-)
-@click.option("--open", "opens", is_flag=True, help="Show it in the browser of this machine.")
+@click.option("-o", "--output", "path", metavar="FILE", help="Output file, or '-' for stdout (default JOB.html).")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser of this machine.")
 @shared_options()
 def report(options: Options, job: str | None, url: str | None, *, source: str, path: str | None, opens: bool) -> None:
     """Write one page about a job: throughput, loss, phases, ranks, goodput, and what happened to it.
@@ -76,14 +74,16 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
     made = composed(snapshot, state, _events(backend, name, options), series, now=now, source=words)
     _write_report(render_html(made), Path(path or f"{name}.html"), options, opens=opens)
     if made.measured is None:
-        options.print_message("No pod has told its numbers, so the page has no curves.")
+        options.print_message("No pod has reported metrics, so the page has no curves.")
 
 
 def _events(backend: Backend, name: str, options: Options) -> list[Object]:
     try:
         return backend.events(name)
     except Forbidden as error:
-        options.print_message(f"warning: What happened is told by objects alone: {error.message}")
+        options.print_message(
+            f"warning: The page has no events, and takes what happened from the objects alone: {error.message}"
+        )
         return []
 
 

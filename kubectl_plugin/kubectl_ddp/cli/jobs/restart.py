@@ -34,13 +34,13 @@ _PATIENCE_SECONDS: Final = 300.0
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time; 5m for its pods to end by default.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; nobody is asked when stdin is no terminal.")
+@click.option("-y", "--yes", is_flag=True, help="Restart without confirmation (default when stdin is not a terminal).")
 @shared_options("json", "yaml", "name")
 def restart(options: Options, job: str | None, *, waits: bool, timeout: str | None, yes: bool) -> None:
-    """Start all pods of a job anew, from its last checkpoint; of the newest when none is named.
+    """Restart all pods of a job from its last checkpoint; of the newest when none is named.
 
-    A job that runs keeps its run: its pods save and end, and others take their places. One that has failed gets a new
-    run under its name, from the same words and code; checkpoints stay, its old pods and their logs go.
+    A running job keeps its run: its pods save and end, and new pods replace them. A failed job gets a new run under its
+    name, with the same arguments and code. Its checkpoints stay; its old pods and their logs are deleted.
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
@@ -116,9 +116,9 @@ def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
     if state.queue is not None:
         from_where += ", when its queue admits it"
     what = {
-        State.FAILED: f"Job {state.name} failed; it gets a new run, {from_where}, and the logs of the old one go.",
-        State.LOST: f"Job {state.name} gets a new engine, and goes on {from_where}.",
-        State.SUSPENDED: f"Job {state.name} is suspended; it goes on {from_where}.",
+        State.FAILED: f"Job {state.name} failed; it gets a new run, {from_where}; the old logs are deleted.",
+        State.LOST: f"Job {state.name} gets a new local engine, and continues {from_where}.",
+        State.SUSPENDED: f"Job {state.name} is suspended; it continues {from_where}.",
     }
     pods = pluralize(state.nodes.desired, "node")
     return what.get(state.state, f"All pods of job {state.name} ({pods}) end and start again, {from_where}.")
@@ -154,7 +154,7 @@ def _suspend_and_resume(backend: Backend, state: JobState, timeout: float | None
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted while the pods of job {name} end; it is suspended.",
-                hint=f"'{program()} resume {name}{location_flags()}' lets it go on.",
+                hint=f"Resume it with '{program()} resume {name}{location_flags()}'.",
             ) from None
     backend.suspend(name, suspended=False)
 

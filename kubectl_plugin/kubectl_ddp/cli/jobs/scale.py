@@ -28,22 +28,22 @@ _PATIENCE_SECONDS: Final = 120.0
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--nnodes", type=click.IntRange(min=1), required=True, metavar="N", help="Nodes that the job shall have.")
+@click.option("--nnodes", type=click.IntRange(min=1), required=True, metavar="N", help="New number of nodes.")
 @click.option(
     "--wait/--no-wait",
     "waits",
     default=None,
-    help="Wait until the ranks train in their new number; so it is when they tell of themselves.",
+    help="Wait until the new number of ranks trains (default when they report metrics).",
 )
-@click.option("--timeout", metavar="TIME", help="Give up waiting after this time, 2m by default; the change stands.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this time (default 2m); the change remains.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, without changing it.")
 @shared_options("json", "yaml", "name")
 def scale(
     options: Options, job: str | None, *, nnodes: int, waits: bool | None, timeout: str | None, dry_run: bool
 ) -> None:
     """Change the number of nodes of a running job; of the newest when none is named.
 
-    Says what that means for the ranks, and waits until they say that it is so.
+    Prints the effect on the ranks, and waits until the ranks report the new world size.
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
@@ -76,7 +76,9 @@ def effect(before: JobState, nodes: int, per_node: int) -> str:
     ranks = f"{then} → {now} nodes, {then * per_node} → {now * per_node} ranks"
     if before.state is not State.RUNNING:
         return f"Job {before.name}: {ranks}, once it runs; it is {before.state} now."
-    what = "the others go on when new pods have joined" if now > then else "the pods with the highest numbers leave"
+    what = (
+        "training continues when the new pods have joined" if now > then else "the pods with the highest numbers leave"
+    )
     return (
         f"Job {before.name}: {ranks}; {what}, with one re-form. The reference trainer keeps the global batch, and each "
         f"rank computes {'less' if now > then else 'more'} of it; a script of your own may see another batch."
@@ -103,5 +105,5 @@ def _confirm(backend: Backend, before: JobState, ranks: int, timeout: float | No
     try:
         wait_for(backend, before.name, goal, timeout=timeout or _PATIENCE_SECONDS)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped waiting; the job {before.name} goes on, with {size}.") from None
+        raise Interrupted(f"Stopped waiting; job {before.name} continues, with {size}.") from None
     return time.monotonic() - begun

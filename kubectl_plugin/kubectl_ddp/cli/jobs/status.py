@@ -35,4 +35,4 @@ def status(options: Options, job: str | None, *, ranks: bool) -> None:
         click.echo()
         click.echo(rank_table(state, now).render(style(options)))
     elif ranks:
-        options.print_message("No rank tells of itself: " + why_no_ranks(state))
+        options.print_message("No rank reports metrics: " + why_no_ranks(state))

@@ -11,8 +11,8 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 @click.command(cls=ProgramCommand)
 @click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
-@click.option("--wait", "waits", is_flag=True, help="Wait for the end; the exit code says how the job ended.")
-@click.option("--timeout", metavar="TIME", help="Give up waiting after this time; the job goes on.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until the job ends; the exit code reports how it ended.")
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this time; the job continues.")
 @click.option(
     DRY_RUN,
     type=click.Choice(DRY_RUNS),
@@ -22,7 +22,7 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 @click.option(
     "--preflight",
     type=click.Choice(("off", "warn", "strict")),
-    help="Whether the job can run in the cluster: 'strict' (default) creates none that cannot, 'warn' only says so.",
+    help="Check that the job can run in the cluster: 'strict' (default) rejects one that cannot, 'warn' only warns.",
 )
 @job_options
 @shared_options("json", "yaml", "name")
@@ -38,7 +38,7 @@ def submit(
 ) -> None:
     """Run SCRIPT, a module or a job file: on a cluster, or on this machine with --local.
 
-    Words after '--' are arguments of the program. The job goes on when this command has ended.
+    Words after '--' are arguments of the program. The job continues when this command has ended.
     """
     from kubectl_ddp.cli.jobs.submit_run import SubmitOptions, submit_job  # noqa: PLC0415 - not needed for help and completion
 

@@ -88,7 +88,7 @@ def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
     if metadata["labels"].get(Label.RUN_ID) != run_id or "deletionTimestamp" in metadata:
         return Interrupted("Interrupted; no job was created.")
     return Interrupted(
-        f"Interrupted after job {name} was created; it goes on.",
+        f"Interrupted after job {name} was created; it continues.",
         hint=f"'{program()} delete {name}{location_flags()}' ends it.",
     )
 

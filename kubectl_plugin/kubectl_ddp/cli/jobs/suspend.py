@@ -27,7 +27,7 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
     backend, name = target(options, job, changes=True)
     backend.suspend(name, suspended=True)
     changed(options, backend, name, "suspended")
-    options.print_message(f"'{program()} resume {name}{location_flags()}' lets it go on.")
+    options.print_message(f"Resume it with '{program()} resume {name}{location_flags()}'.")
     if keeps_checkpoints_in_pods(backend.job(name).job):
         options.print_message(
             "warning: It has no checkpoint claim, so its checkpoints go with its pods, and it will start from the "
@@ -43,9 +43,10 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options("json", "yaml", "name")
 def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
-    """Let a suspended job run again; the newest when none is named.
+    """Resume a suspended job; the newest when none is named.
 
-    It goes on from its last checkpoint: here always, on a cluster if it was submitted with --checkpoint-claim.
+    It continues from its last checkpoint: on this machine always, on a cluster if it was submitted with
+    --checkpoint-claim.
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
@@ -73,4 +74,4 @@ def wait_after(backend: Backend, name: str, goal: str, timeout: float | None) ->
     try:
         wait_for(backend, name, parse_wait_condition(goal), timeout=timeout)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped waiting; the job {name} will be {goal} all the same.") from None
+        raise Interrupted(f"Stopped waiting; job {name} will still become {goal}.") from None

@@ -19,14 +19,14 @@ from kubectl_ddp.top.top_view import TopView
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--once", is_flag=True, help="Print one table and stop; so it is when stdout is no terminal.")
+@click.option("--once", is_flag=True, help="Print one table and exit (default when stdout is not a terminal).")
 @shared_options("json", "yaml")
 def top(options: Options, job: str | None, *, once: bool) -> None:
     """Show throughput, loss, and the step of every rank, live; of the newest job when none is named.
 
-    A rank that is busy for 1.15 times as long as the median, while the others wait for it, is marked. Pods are asked
-    directly: no Prometheus is needed. In a window that is too small for all ranks, pods have a row each, and the worst
-    come first. The key q leaves.
+    A rank that is busy for 1.15 times as long as the median, while the others wait for it, is marked. The metrics are
+    read from the pods: no Prometheus is needed. If the window is too small for all ranks, there is a row per pod, the
+    slowest first. Press q to quit.
     """
     backend, name = target(options, job)
     if options.output is not None:
@@ -42,6 +42,6 @@ def top(options: Options, job: str | None, *, once: bool) -> None:
         try:
             picture = watch(backend, name, looks)
         except KeyboardInterrupt:
-            raise Interrupted(f"Stopped watching; the job {name} goes on.") from None
+            raise Interrupted(f"Stopped watching; job {name} continues.") from None
     if picture is not None:
         click.echo("\n".join(picture.lines(looks)))

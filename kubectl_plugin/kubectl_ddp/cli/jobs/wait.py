@@ -33,6 +33,6 @@ def wait(options: Options, job: str | None, *, what: str, timeout: str | None) -
             return
         state = wait_for(backend, name, goal, timeout=seconds)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped waiting; the job {name} goes on.") from None
+        raise Interrupted(f"Stopped waiting; job {name} continues.") from None
     if options.output is not None:
         print_output(job_to_dict(state), options.output)

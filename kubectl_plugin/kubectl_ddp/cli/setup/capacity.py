@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--gpu-type", metavar="TYPE", help="Machines with these GPUs only.")
-@click.option("--queue", metavar="NAME", help="This LocalQueue only; its quota bounds the job that fits.")
-@click.option("--cpu", metavar="CPU", help="Cores per node of the job that fits; what submit takes by default.")
-@click.option("--memory", metavar="SIZE", help="Memory per node of the job that fits; what submit takes by default.")
+@click.option("--gpu-type", metavar="TYPE", help="Only nodes with GPUs of this type.")
+@click.option("--queue", metavar="NAME", help="Only this LocalQueue; its quota limits the job that fits.")
+@click.option("--cpu", metavar="CPU", help="Cores per node of the job that fits (default as in submit).")
+@click.option("--memory", metavar="SIZE", help="Memory per node of the job that fits (default as in submit).")
 @shared_options("json", "yaml")
 def capacity(options: Options, *, gpu_type: str | None, queue: str | None, cpu: str | None, memory: str | None) -> None:
-    """Say what is free, by machine, kind of GPU and queue, and what the largest job is that fits now.
+    """Show free capacity by node, type of GPU and queue, and the largest job that fits now.
 
-    What you may not read is said and left out. In a cluster, free is what pods have not asked for; on this machine,
-    what programs do not use.
+    Objects that you may not read are reported and skipped. In a cluster, free is what pods do not request; on this
+    machine, what programs do not use.
     """
     from kubectl_ddp.cli.setup.capacity_run import CapacityOptions, print_capacity  # noqa: PLC0415 - not needed for help and completion
 

@@ -78,7 +78,7 @@ def count(backend: Backend, stock: Inventory, wish: CapacityOptions) -> Capacity
     occupants = None if isinstance(stock.pods, Unknown) else scheduled_pods(stock.pods)
     queues = _named(queues_of(stock), wish.queue)
     if machines is None and queues is None:
-        raise Forbidden(unread[0], hint="Ask for the right to list nodes and pods, or localqueues.")
+        raise Forbidden(unread[0], hint="Request the right to list nodes and pods, or localqueues.")
     fits: list[Gang] | None = None
     if machines is not None and occupants is not None:
         shape = functools.partial(_shape, wish, is_here=backend.where == "local")

@@ -122,7 +122,7 @@ def _kubectl_version() -> str:
         )
         return f"{json.loads(done.stdout)['clientVersion']['gitVersion']} ({path})"
     except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
-        return f"{path}, which does not tell its version"
+        return f"{path}, version unknown"
 
 
 def _torch(python: str) -> tuple[bool, str, int]:

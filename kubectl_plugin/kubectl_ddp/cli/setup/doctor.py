@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--strict", is_flag=True, help="Fail for warnings too.")
+@click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @shared_options("json", "yaml")
 def doctor(options: Options, *, strict: bool) -> None:
-    """Say whether this machine and the cluster are fit: versions, APIs, operators, rights, policies, torch.
+    """Check this machine and the cluster: versions, APIs, operators, rights, policies, torch.
 
-    Creates nothing but questions about rights. Where rights are missing, the Role to ask for follows the table. With
-    --local only this machine is looked at. Exit code 4 says that something fails.
+    Creates nothing but access reviews. If rights are missing, the Role to request follows the table. With --local, only
+    this machine is checked. Exit code 4 means that a check failed.
     """
     from kubectl_ddp.cli.setup.client import inspect_client, run_checks  # noqa: PLC0415 - not needed for help and completion
 
@@ -40,7 +40,7 @@ def doctor(options: Options, *, strict: bool) -> None:
     if roles and options.output is None:
         from kubectl_ddp.rbac.role_builder import text  # noqa: PLC0415 - as above
 
-        click.echo("\n# What to ask for; give this to who runs the cluster, for 'kubectl apply -f -':")
+        click.echo("\n# Missing rights; ask a cluster administrator to grant them with 'kubectl apply -f -':")
         click.echo(text(roles), nl=False)
     fail_on_errors("The checkup", found, is_strict=strict)
 

@@ -38,25 +38,24 @@ class LintResult:
 
 
 @click.command(cls=ProgramCommand)
-@click.option("--strict", is_flag=True, help="Fail for warnings too.")
+@click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @click.option(
-    "--ignore", "ignored", metavar="RULES", default="", help="Rules to leave out, with commas, as in N03,K10."
+    "--ignore", "ignored", metavar="RULES", default="", help="Rules to skip, separated by commas, as in N03,K10."
 )
 @job_options
 @shared_options("json")
 def lint(options: Options, request: JobRequest, *, strict: bool, ignored: str) -> None:
-    """Say what is doubtful in a job, or in any manifest; asks no cluster.
+    """Find likely mistakes in a job or in any manifest, without contacting a cluster.
 
-    Takes what submit takes, and looks at the variables that NCCL and torch would get and at the pods that would be
-    made. Or takes a manifest (.yaml, .yml, .json, or '-'), whoever wrote it, and looks at its pods: PyTorchJob, JobSet,
-    Job, Pod and others. Where a job of ours starts, its launcher applies the rules about variables again, and those
-    that need the node.
+    Takes what submit takes, and checks the variables for NCCL and torch and the pods that submit would create. Or takes
+    any manifest (.yaml, .yml, .json, or '-'), and checks its pods: PyTorchJob, JobSet, Job, Pod and others. When a
+    submitted job starts, its launcher applies the rules about variables again, and those that need the node.
     """
     from kubectl_ddp.lint.registry import unknown_ids  # noqa: PLC0415 - not needed for help and completion
 
     if unknown := unknown_ids(ignored):
         raise UsageError(
-            f"--ignore names '{unknown[0]}', which is no rule.",
+            f"--ignore: '{unknown[0]}' is not a rule.",
             hint="Rules are listed in docs/lint.md and lint-pods.md.",
         )
     looked = _lint_request(options, request, ignored)

@@ -41,15 +41,20 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 @click.option("--nnodes", type=int, metavar="N", help="Nodes; 1 unless the job says.")
 @click.option("--network", type=float, metavar="GBPS", help="Gigabits per second between nodes, for each GPU.")
 @click.option("--reserve", metavar="SIZE", help="Memory of each GPU that training cannot have; 4Gi by default.")
-@click.option("--efficiency", type=float, metavar="SHARE", help="Of the peak, while a GPU waits for nobody; 0.6.")
+@click.option(
+    "--efficiency",
+    type=float,
+    metavar="SHARE",
+    help="Share of the peak FLOPS that a GPU reaches while it computes (default 0.6).",
+)
 @click.option("--all", "is_complete", is_flag=True, help="Show every layout, not the first of each kind.")
 @shared_options("json", "yaml")
 def plan(options: Options, /, *, is_complete: bool, **given: Any) -> None:
-    """Say which layouts of a model fit a number of GPUs, what each costs, and which is fastest; asks no cluster.
+    """Compare the layouts of a model that fit a number of GPUs, the fastest first, without contacting a cluster.
 
-    A layout is what --parallel takes: copies of the model, shards, tensor parallelism, pipeline stages. Of each it says
-    memory per GPU, step time, MFU and pipeline bubble, by published formulas and the vendor's figures; the best comes
-    first. Exit code 4 where none fits.
+    A layout is a value of --parallel: replicas of the model, shards, tensor parallelism, pipeline stages. For each, the
+    table shows memory per GPU, step time, MFU and pipeline bubble, from published formulas and the vendor's figures.
+    Exit code 4 means that none fits.
     """
     from kubectl_ddp.cli.setup.plan_run import PlanOptions, print_plan  # noqa: PLC0415 - not needed for help and completion
 

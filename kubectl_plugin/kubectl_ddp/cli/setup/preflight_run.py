@@ -86,7 +86,7 @@ def check_before_submit(
 def _finding_error(finding: Finding) -> DdpError:
     if finding.subject == RIGHTS:
         return Forbidden(finding.message, hint=finding.hint)
-    return PreflightFailed(finding.message, hint=f"{finding.hint} --preflight=warn submits it all the same.".strip())
+    return PreflightFailed(finding.message, hint=f"{finding.hint} --preflight=warn submits it anyway.".strip())
 
 
 def _is_already_submitted(backend: Backend, name: str, objects: Sequence[Object]) -> bool:

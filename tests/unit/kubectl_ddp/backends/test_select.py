@@ -94,7 +94,7 @@ def test_the_time_that_a_request_may_take_is_read_as_kubectl_reads_it(text: str,
 
 @pytest.mark.parametrize("text", ["", "s", "5 s", "-5s", "1d", "5m30", "soon", "٣s", "1e3s"])
 def test_what_is_no_duration_of_kubectls_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--request-timeout: '.*' is no duration\. Write it as"):
+    with pytest.raises(UsageError, match=r"--request-timeout: '.*' is not a duration\. Write it as"):
         parse_timeout(text)
 
 

@@ -80,7 +80,7 @@ def test_gpus_without_cores_beside_them_fit_no_job_and_that_is_said() -> None:
     assert told.largest is None
     told = found([*nodes, a_node("plain")], [], cpu="3")
     assert told.largest == Gang("", 0, 5)
-    assert "GPUs are free, and what a job asks for beside them is not" in largest_job_message(told, "x submit")
+    assert "GPUs are free, but the CPU and memory for a job are not" in largest_job_message(told, "x submit")
 
 
 @pytest.mark.parametrize(

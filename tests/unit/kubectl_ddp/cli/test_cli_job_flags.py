@@ -163,10 +163,10 @@ def test_the_image_of_the_environment_is_the_default(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["train.py", "--nnodes", "8:2"], "--nnodes: '8:2' asks for at least 8 nodes and at most 2."),
-        (["train.py", "--nproc", "auto"], "--nproc: 'auto' would be counted on each node when it starts"),
+        (["train.py", "--nnodes", "8:2"], "--nnodes: '8:2' has a minimum (8) above the maximum (2)."),
+        (["train.py", "--nproc", "auto"], "--nproc: 'auto' is resolved on each node when it starts"),
         (["train.py", "-j", "8"], "-j: '8' is not nodes x processes. Write it as '4x8'"),
-        (["train.py", "-j", "8:2x1"], "-j: '8:2' asks for at least 8 nodes and at most 2."),
+        (["train.py", "-j", "8:2x1"], "-j: '8:2' has a minimum (8) above the maximum (2)."),
         (["train.py", "-j", "1x1", "--nproc", "2"], "-j and --nproc say the same thing. Leave one of them out."),
         (["train.py", "--env", "A"], "--env: 'A' gives no value. Write it as NAME=VALUE."),
         (["train.py", "--env", "=b"], "--env: '=b' gives no value."),
@@ -224,7 +224,7 @@ sys.exit(run(["render", "train.py"]))
             b"#" * (LARGEST_BYTES + 1),
             f"has {LARGEST_BYTES + 1} bytes, and at most {LARGEST_BYTES} can travel",
         ),
-        ("binary.py", b"\xff\x00", "is no UTF-8 text: byte 0 is wrong."),
+        ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
         ("my train.py", b"", "'my train.py' cannot travel under this name."),
     ],
 )
@@ -343,7 +343,7 @@ def test_a_time_limit_needs_something_to_limit(capsys: pytest.CaptureFixture[str
     assert "--timeout 5 limits nothing. Add --wait or --follow." in refused(
         capsys, "submit", "-f", "job.yaml", "--local", "--timeout", "5"
     )
-    assert "--timeout: 'soon' is no duration." in refused(
+    assert "--timeout: 'soon' is not a duration." in refused(
         capsys, "submit", "-f", "job.yaml", "--local", "--wait", "--timeout", "soon"
     )
 

@@ -90,7 +90,7 @@ def test_what_only_a_node_can_tell_is_not_claimed(capsys: pytest.CaptureFixture[
 def test_a_rule_that_does_not_exist_is_a_wrong_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*JOB, "--ignore", "N99"]) == 2
     assert capsys.readouterr().err == (
-        "error: --ignore names 'N99', which is no rule. Rules are listed in docs/lint.md and lint-pods.md.\n"
+        "error: --ignore: 'N99' is not a rule. Rules are listed in docs/lint.md and lint-pods.md.\n"
     )
 
 

@@ -103,7 +103,7 @@ def test_where_nothing_fits_the_plan_is_shown_and_the_exit_code_says_so(capsys: 
         ("--params 7B --gpus 0", "--gpus is 0."),
         ("--params 7B --nnodes 100000", "are 800000 GPUs."),
         ("--params 7B --reserve 100Gi", "--reserve 100Gi leaves nothing of a H100."),
-        ("--params 7B --reserve much", "--reserve: 'much' is no amount of memory."),
+        ("--params 7B --reserve much", "--reserve: 'much' is not an amount of memory."),
         ("--params 7B --recompute none", "--recompute is 'none'."),
         ("--params 7B --recompute 2 --activation-checkpointing off", "--recompute 2 and --activation-checkpointing of"),
         ("--params 7B --network 0", "--network is 0.0."),

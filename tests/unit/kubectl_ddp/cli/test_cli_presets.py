@@ -60,7 +60,7 @@ def test_the_list_is_also_data(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_name_that_is_none_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["presets", "aws-efs"]) == 3
     told = capsys.readouterr()
-    assert told.err == "error: There is no preset and no fabric 'aws-efs'. Did you mean 'aws-efa'?\n"
+    assert told.err == "error: There is no preset or fabric 'aws-efs'. Did you mean 'aws-efa'?\n"
     assert told.out == ""
 
 

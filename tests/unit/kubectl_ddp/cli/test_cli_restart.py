@@ -64,7 +64,7 @@ def test_a_job_that_fails_while_it_is_being_stopped_is_said_to_get_a_new_run(
     assert out == "job digits restarted in namespace 'team' of context 'scripted'\n"
     meant, became = err.splitlines()
     assert meant == "All pods of job digits (2 nodes) end and start again, from its last checkpoint."
-    assert became == "Job digits failed; it gets a new run, from its last checkpoint, and the logs of the old one go."
+    assert became == "Job digits failed; it gets a new run, from its last checkpoint; the old logs are deleted."
 
     place = Failing()
     restart_job(Options(output="json"), place, "digits", None, yes=True)

@@ -96,7 +96,11 @@ def test_what_is_hopeless_is_not_even_packed(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("nowhere", "'.*nowhere' does not exist"), ("project/train.py", "is no directory"), ("empty", "no file to send")],
+    [
+        ("nowhere", "'.*nowhere' does not exist"),
+        ("project/train.py", "is not a directory"),
+        ("empty", "no file to send"),
+    ],
 )
 def test_what_is_no_directory_of_code_is_refused(project: Path, tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "empty").mkdir()

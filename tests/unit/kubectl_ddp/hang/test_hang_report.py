@@ -74,7 +74,7 @@ def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> 
     [
         (HangState.MOVES, sight(WAITING), state(), "It does not hang: its one rank moves."),
         (HangState.UNSEEN, HangSnapshot(), state(State.SUCCEEDED), "It is over, and did not hang."),
-        (HangState.UNSEEN, sight(on_hang="off"), state(), "Nobody watches its ranks: it runs with --on-hang off."),
+        (HangState.UNSEEN, sight(on_hang="off"), state(), "Hang detection is off: the job runs with --on-hang off."),
         (HangState.UNSEEN, sight(), state(), "No rank runs just now: its workers start, stop, or have ended."),
         (
             HangState.UNSEEN,

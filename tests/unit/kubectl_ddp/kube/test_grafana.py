@@ -84,7 +84,7 @@ def test_grafanas_service_is_found_by_its_label_and_the_way_to_it_is_said_in_a_p
 
 def test_a_job_of_this_machine_has_no_cluster_to_look_in(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dashboard", "digits", "--local"]) == 3
-    assert "Nobody says where Grafana is" in capsys.readouterr().err
+    assert "The address of Grafana is not set" in capsys.readouterr().err
     assert run(["dashboard", "digits", "--local", "--grafana", BASE]) == 0
     assert capsys.readouterr().out == f"{BASE}/d/ddp-job?var-ddp_job=digits\n"
 

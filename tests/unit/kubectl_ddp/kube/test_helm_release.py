@@ -63,6 +63,6 @@ def test_a_failed_run_of_helms_is_not_restarted_and_stays_as_it_is(
     assert JOB in server.objects
     assert [request.method for request in server.requests if request.method != "GET"] == []
     said = capsys.readouterr().err
-    assert "Job 'digits' has failed, and Helm has made it" in said
-    assert "'helm uninstall nightly -n team' and 'helm install' make it anew" in said
+    assert "Job 'digits' has failed and belongs to a Helm release" in said
+    assert "'helm uninstall nightly -n team' and 'helm install' create it again" in said
     assert "gets a new run" not in said

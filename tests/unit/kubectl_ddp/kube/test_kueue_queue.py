@@ -209,7 +209,7 @@ def test_a_job_of_which_kueue_has_not_heard_yet_is_waited_for_and_then_told_of(
 ) -> None:
     api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
     job = kueue.put(f"{JOBS}/digits", a_job())
-    with pytest.raises(DdpError, match="Kueue has not taken notice of job 'digits' yet"):
+    with pytest.raises(DdpError, match="Kueue has not created a Workload for job 'digits' yet"):
         set_active(api, job, active=False, sleep=lambda _: None)
     assert set_active(api, job, active=False, sleep=lambda _: put_workload(kueue, job["metadata"]["uid"])), (
         "it comes while we wait"

@@ -28,7 +28,7 @@ def test_the_rank_itself_says_where_it_is_whatever_the_pods_number() -> None:
 def test_a_rank_that_nobody_tells_of_is_not_guessed() -> None:
     metrics = {"digits-worker-0": told((0, 0, 70))}
     backend = ScriptedBackend([snapshot(job("Running"), pod(0))], metrics=[metrics])
-    with pytest.raises(NotFound, match="where rank 9 of job 'digits' is: of itself tells 0"):
+    with pytest.raises(NotFound, match="rank 9 of job 'digits' is unknown: the ranks with metrics are 0"):
         find_rank(backend, "digits", 9)
     mute = ScriptedBackend([snapshot(job("Running"), pod(0))])
     with pytest.raises(NotFound, match="only just started"):

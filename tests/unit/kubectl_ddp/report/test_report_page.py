@@ -54,7 +54,7 @@ def test_a_job_of_which_nothing_is_known_has_a_page_that_says_so() -> None:
     text = render_html(a_report([]))
     found = Elements(text)
     assert found.all("svg") == []
-    assert "No pod of the job has told its numbers" in text
+    assert "No pod of the job has reported metrics" in text
 
 
 def test_the_page_asks_no_network_and_lets_no_script_run_but_its_own() -> None:

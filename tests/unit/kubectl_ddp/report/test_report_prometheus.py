@@ -65,7 +65,7 @@ def listener(behave: Callable[[socket.socket, threading.Event], None]) -> Iterat
         (closes, "does not answer: Remote end closed connection without response"),
         (is_silent, "does not answer: timed out"),
         (dribbles, "does not answer: after 0.5 s its answer is not complete"),
-        (stops_half_way, "is no Prometheus: its answer is no JSON"),
+        (stops_half_way, "is not Prometheus: the response is not JSON"),
     ],
 )
 def test_whoever_does_not_answer_in_time_is_named_with_the_way_out(

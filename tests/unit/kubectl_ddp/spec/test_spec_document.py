@@ -41,5 +41,5 @@ def test_an_unknown_key_is_refused() -> None:
 
 
 def test_a_bad_value_is_refused_with_its_key() -> None:
-    with pytest.raises(UsageError, match="nproc: 'many' is no whole number"):
+    with pytest.raises(UsageError, match="nproc: 'many' is not an integer"):
         spec_from_dict({**spec_to_dict(a_job()), "nproc": "many"})

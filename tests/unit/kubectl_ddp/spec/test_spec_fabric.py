@@ -37,7 +37,7 @@ def test_a_fabric_fills_in_what_nobody_has_said_and_says_why() -> None:
     found = on("ib", rdma="rdma/ib=8")
     assert found.spec.env["NCCL_NET"] == "IB"
     origin = str(found.origins["env.NCCL_NET"])
-    assert origin.startswith("fabric ib: asks for RDMA: where it cannot be used NCCL ends at the start")
+    assert origin.startswith("fabric ib: requires RDMA: without it, NCCL fails at the start")
     assert origin.endswith("env.html#nccl-net)")
     assert doubts(found) == []
 
@@ -69,7 +69,7 @@ def test_the_users_variable_wins_and_the_warning_names_both() -> None:
     found = on("ib", rdma="rdma/ib=8", env__NCCL_NET="Socket")
     assert found.spec.env["NCCL_NET"] == "Socket"
     [doubt] = doubts(found)
-    assert doubt.startswith("env.NCCL_NET is 'Socket', and the fabric ib says 'IB': asks for RDMA")
+    assert doubt.startswith("env.NCCL_NET is 'Socket', and the fabric ib says 'IB': requires RDMA")
     assert doubt.endswith("Yours is taken; leave it out, or say --fabric none.")
 
 
@@ -85,7 +85,7 @@ def test_fewer_devices_than_the_machine_has_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("fabric", "said", "words"),
     [
-        ("ib", {"env__NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1 stands against the fabric ib: it switches off"),
+        ("ib", {"env__NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1 stands against the fabric ib: it disables"),
         ("roce", {"env__NCCL_IB_GID_INDEX": "3"}, "the index differs from pod to pod"),
         ("ib", {"env__NCCL_SOCKET_IFNAME": "ib0"}, "only where IPoIB is routed"),
         ("ib", {"secretEnv__NCCL_IB_TC": "s:k"}, "NCCL_IB_TC stands against the fabric ib"),

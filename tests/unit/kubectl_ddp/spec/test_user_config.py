@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_one_sentence_with_its_line(file: Path, text: str
 
 
 def test_a_value_that_cannot_be_meant_is_not_written(file: Path) -> None:
-    with pytest.raises(UsageError, match="grace: '1x' is no duration"):
+    with pytest.raises(UsageError, match="grace: '1x' is not a duration"):
         write(file, "grace", "1x")
     assert not file.exists()
 

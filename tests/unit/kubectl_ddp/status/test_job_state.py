@@ -269,12 +269,12 @@ def test_a_failure_is_the_codes_or_the_machines(code: int, message: Any, expecte
 
 
 def test_a_failure_that_nobody_saw_is_not_the_codes() -> None:
-    lost = condition("Failed", reason="EngineLost", message="The local engine ended without a word.")
+    lost = condition("Failed", reason="EngineLost", message="The local engine ended without reporting a status.")
     error = failure(job_state(snapshot(job("Created", lost)), {}))
     assert isinstance(error, InfrastructureFailed)
     assert str(error) == (
-        "Job 'digits' failed: The local engine ended without a word. "
-        "'kubectl-ddp resume digits' goes on from its last checkpoint."
+        "Job 'digits' failed: The local engine ended without reporting a status. "
+        "'kubectl-ddp resume digits' continues from its last checkpoint."
     )
 
 

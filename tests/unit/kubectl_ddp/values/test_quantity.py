@@ -63,7 +63,7 @@ def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
 def test_nodes_the_wrong_way_round_are_refused_with_the_right_way() -> None:
     with pytest.raises(BadValue) as caught:
         Nodes.parse("8:2")
-    assert caught.value.message == "'8:2' asks for at least 8 nodes and at most 2"
+    assert caught.value.message == "'8:2' has a minimum (8) above the maximum (2)"
     assert "'2:8'" in caught.value.hint
 
 

@@ -108,7 +108,7 @@ def _prepare_board_dir(wanted: Path, room_bytes: int, say: Callable[[str], None]
             other = _temporary(stack)
         except OSError:  # no folder is writable: writers report it, and training continues
             return wanted
-        say(f"{why}, so this launcher has its own in {other}, and training goes on: {way_out}.")
+        say(f"{why}, so this launcher has its own in {other}, and training continues: {way_out}.")
         return other
     return wanted
 

@@ -45,7 +45,7 @@ PODS: Final = (
     ),
     _agent(
         Metric.RESTARTS,
-        "Times the worker group was formed anew, by cause.",
+        "Times the worker group re-formed, by cause.",
         labels=(MetricLabel.CAUSE,),
         values=tuple(RestartCause),
     ),
@@ -59,7 +59,7 @@ PODS: Final = (
     _agent("ddp_rendezvous_last_duration_seconds", "What the last rendezvous took."),
     _agent(
         "ddp_rendezvous_failures_total",
-        "Tries of this pod's launcher to reach the store that failed; while they go on, no group can be formed.",
+        "Failed attempts of this pod's launcher to reach the store; while they increase, no group can form.",
     ),
     _agent(
         "ddp_rendezvous_refused_connections_total",

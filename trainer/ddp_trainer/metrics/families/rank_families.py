@@ -65,7 +65,7 @@ RANKS: Final = (
         "Steps that used up samples without moving the weights of any rank, since loss or gradient was not finite.",
     ),
     # Work of a rank, and the time that it takes.
-    _rank(Metric.TOKENS, "Tokens this rank computed, where somebody tells; the sum is the job's."),
+    _rank(Metric.TOKENS, "Tokens this rank computed, if the script reports them; the sum is the job's."),
     _rank(
         Metric.MODEL_FLOPS,
         "Floating-point operations of the model that this rank did, forward and backward, without what is recomputed.",
@@ -107,9 +107,9 @@ RANKS: Final = (
     _rank("ddp_gpu_memory_limit_bytes", "Memory that the GPU has."),
     _rank(
         "ddp_gpu_alloc_retries_total",
-        "Times the allocator had to give back what it held to get what was asked: it is about to run out.",
+        "Times the allocator freed its cached memory to serve an allocation: the GPU is almost out of memory.",
     ),
-    _rank("ddp_gpu_oom_total", "Times that the GPU had no memory left for what was asked."),
+    _rank("ddp_gpu_oom_total", "Times that an allocation failed because the GPU was out of memory."),
     # The driver's figures for the whole GPU of a rank. A figure that the GPU does not have is absent.
     _driver(
         "ddp_gpu_memory_used_bytes",

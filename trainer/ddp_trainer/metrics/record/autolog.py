@@ -125,7 +125,7 @@ class Hooks:
         try:
             self._timeline.pause()
         except Exception as error:  # noqa: BLE001 - see the module
-            _log.warning("metrics: some steps are not counted (%r); training goes on", error)
+            _log.warning("metrics: some steps are not counted (%r); training continues", error)
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         """Return ``hook`` without effect once the hooks are removed. An error in it removes them."""
@@ -136,7 +136,7 @@ class Hooks:
                     hook(*args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - see the module
                     self.uninstall()
-                    _log.warning("metrics: steps are not counted any more (%r); training goes on", error)
+                    _log.warning("metrics: steps are no longer counted (%r); training continues", error)
 
         return guarded
 

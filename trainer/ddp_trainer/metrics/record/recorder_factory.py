@@ -60,7 +60,7 @@ def open_rank_recorder(environment: Mapping[str, str], *, waits_are_told: bool =
     try:
         return _rank_recorder(Path(directory), environment, waits_are_told=waits_are_told)
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-        _log.warning("metrics are off for this rank: no board in %s (%s); training goes on", directory, error)
+        _log.warning("metrics are off for this rank: no board in %s (%s); training continues", directory, error)
         return NoopRankRecorder(marks(environment))
 
 
@@ -77,7 +77,7 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
         board = Board.open(agent_board_path(Path(told)), AGENT)
         _claim(board, ProcessId.current())
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-        _log.warning("metrics are off for the launcher: no board in %s (%s); training goes on", told, error)
+        _log.warning("metrics are off for the launcher: no board in %s (%s); training continues", told, error)
         return NoopAgentRecorder()
     recorder = BoardAgentRecorder(board, Path(told))
     recorder.state(GroupState.PENDING)

@@ -19,7 +19,7 @@ def warn_once(what: str, error: Exception) -> None:
     """Log that ``what`` is not recorded, at most once per ``what``."""
     if what not in _warned:
         _warned.add(what)
-        _log.warning("metrics: %s is not recorded (%s); training goes on", what, error)
+        _log.warning("metrics: %s is not recorded (%s); training continues", what, error)
 
 
 def suppress_errors(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Concatenate[Recorder, P], None]:

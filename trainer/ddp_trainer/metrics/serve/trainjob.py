@@ -192,7 +192,7 @@ def _reason(error: Exception) -> str:
 
 def _warn(reason: str) -> None:
     print(
-        f"aggregate: the TrainJob's status does not tell how far it is, and training goes on: {reason}.",
+        f"aggregate: the TrainJob's status does not report progress; training continues: {reason}.",
         file=sys.stderr,
         flush=True,
     )

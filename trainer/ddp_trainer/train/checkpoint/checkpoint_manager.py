@@ -343,11 +343,13 @@ class CheckpointManager:
             return None
         return CheckpointNotWritten(
             f"The final state, of step {step}, could not be saved in {self._directory.path}: {self.failure.strerror}.",
-            hint="Free space and run again: it goes on from the last checkpoint that was saved.",
+            hint="Free space and run again: the run continues from the last saved checkpoint.",
         )
 
     def _failed(self, err: OSError) -> None:
         self.failure = err
         self._recorder.checkpoint_failed()
         path = "" if self._directory is None else self._directory.path
-        self._alarm(f"No checkpoint could be saved in {path}: {err.strerror}. Training goes on; older ones are kept.")
+        self._alarm(
+            f"No checkpoint could be saved in {path}: {err.strerror}. Training continues; older checkpoints are kept."
+        )

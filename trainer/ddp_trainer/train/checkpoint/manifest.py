@@ -200,7 +200,7 @@ def check_same_run(manifest: Manifest, own: Identity, *, where: str, batch_slice
     if manifest.format > FORMAT:
         raise CheckpointMismatch(
             f"The checkpoint {where} has format {manifest.format}, and this version reads format {FORMAT}.",
-            hint="Go on with the version that wrote it, or give another --checkpoint-dir.",
+            hint="Continue with the version that wrote it, or give another --checkpoint-dir.",
         )
     pairs = [(name, getattr(manifest.identity, name), getattr(own, name)) for name in _COMPARED]
     if batch_slices is not None:
@@ -211,7 +211,7 @@ def check_same_run(manifest: Manifest, own: Identity, *, where: str, batch_slice
         what = _COMPARED.get(name, "number of batch slices")
         raise CheckpointMismatch(
             f"The checkpoint {where} was written with {what} {theirs}, and this run has {ours}.",
-            hint=f"{_mismatch_hint(name, theirs)} to go on from it, or give another --checkpoint-dir to start anew.",
+            hint=f"{_mismatch_hint(name, theirs)} to continue from it, or another --checkpoint-dir to start anew.",
         )
 
 

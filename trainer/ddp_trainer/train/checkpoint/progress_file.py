@@ -26,8 +26,8 @@ _SEALED: Final = struct.Struct("<Iq")
 _COUNTS: Final = struct.Struct("<qqd")
 _MAGIC: Final = b"ddpodo3\n"
 _GOES_ON: Final = (
-    "what the run has gone through is taken from its checkpoint, steps that were lost since are not counted, and "
-    "training goes on."
+    "the time breakdown of the run is read from its checkpoint, steps lost since then are not counted, and training "
+    "continues."
 )
 
 
@@ -135,7 +135,7 @@ class ProgressFile:
         if any(record.is_damaged and told is None for record, told in records):
             self._alarm(f"{self._file} is damaged: {_GOES_ON}")
         elif any(record.is_damaged for record, _ in records):
-            self._alarm(f"{self._file} is damaged in part; the second copy in it tells the same, and is gone on from.")
+            self._alarm(f"{self._file} is damaged in part; its second copy is intact and is used.")
 
     def write(self, reading: RunProgress) -> None:
         """Store the counts of a reading, without its account.

@@ -65,7 +65,7 @@ def read(given: Path) -> dict[str, Tensor]:
             found[part] = _mmap_file(file.parent / part)
         if name not in found[part]:
             raise BadConfig(
-                f"--init-from is {file}, by which {name} lies in {part}, where it does not.",
+                f"--init-from is {file}, which lists {name} in {part}, but {part} does not contain it.",
                 hint="Give an index that was written with its files.",
             )
         weights[name] = found[part][name]
@@ -96,7 +96,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
         raise _unreadable(index, err) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadConfig(
-            f"--init-from is {index}, which is no index of safetensors.", hint='It needs a "weight_map".'
+            f"--init-from is {index}, which is not a safetensors index.", hint='It needs a "weight_map".'
         ) from None
     if foreign is not None:
         raise BadConfig(

@@ -58,8 +58,8 @@ def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
     yield (
         config.strategy is StrategyName.LOCAL_SGD and config.precision is PrecisionName.FP16,
         (
-            "--precision fp16 scales the loss by what all ranks' gradients allow, and with --strategy local-sgd each "
-            "rank has gradients of its own."
+            "--precision fp16 chooses the loss scale from the gradients of all ranks, and with --strategy local-sgd "
+            "each rank has different gradients."
         ),
         "Give --precision bf16.",
     )
@@ -88,7 +88,7 @@ def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
 def _world_dependent_options(config: Config) -> Iterator[tuple[object, str]]:
     """Yield the flags of options whose results depend on the number of ranks, each with the reason."""
     is_local = config.strategy is StrategyName.LOCAL_SGD
-    why = "local-sgd steps by each rank's own gradients" if is_local else "it adds up gradients in a way of its own"
+    why = "local-sgd steps by each rank's own gradients" if is_local else "it sums gradients in a different order"
     yield config.strategy is not StrategyName.DDP and f"--strategy {config.strategy}", why
     yield _given(config, "compile"), "a compiler chooses kernels by the shapes that a process has seen before"
     yield _given(config, "sync_batchnorm"), "it normalizes by the samples that are computed together"

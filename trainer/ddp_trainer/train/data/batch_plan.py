@@ -154,7 +154,7 @@ def owned(batch_slices: int, world_size: int, rank: int) -> range:
     if world_size > batch_slices:
         raise BadConfig(
             f"The world has {world_size} ranks, but a global batch is cut into {batch_slices} batch slices only.",
-            hint=f"Run at most {batch_slices} ranks, or start the run anew with "
+            hint=f"Run at most {batch_slices} ranks, or start a new run with "
             f"--batch-slices {power_of_two(world_size)} or more.",
         )
     own = cut(batch_slices, world_size, rank)

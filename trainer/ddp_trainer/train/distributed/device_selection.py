@@ -84,7 +84,7 @@ def _without_gpu(env: Environment, driver: Driver, visible: tuple[str, ...]) -> 
     if count and visible and all(name.startswith(MIG_PREFIX) for name in visible):
         return BadConfig(
             f"The {ranks} on {env.host} share {len(visible)} MIG slices, of which CUDA shows a process one.",
-            hint="Give ddp-launch --virtual-local-rank, by which each worker has the UUID of its own slice.",
+            hint="Add --virtual-local-rank to ddp-launch: each worker then gets the UUID of one slice.",
         )
     if env.local_rank < len(visible):
         words = driver.init_error() or f"CUDA reports {count}, and no reason"

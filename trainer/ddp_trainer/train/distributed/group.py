@@ -201,7 +201,7 @@ class Group(GroupTeardown):
                 if self._meeting is not None and (result := self._meeting.result()) is not None:
                     return result
                 time.sleep(_ASIDE_SECONDS)
-        raise PeerLost(f"Rank {self.rank} has no place in its group, and waits no more.", hint=REFORM)
+        raise PeerLost(f"Rank {self.rank} has no place in its group, and has stopped waiting.", hint=REFORM)
 
     def release(self, result: bytes) -> None:
         """Send the result of the finished run to the spare ranks, so that they end.

@@ -74,7 +74,7 @@ def shared_rng(model: nn.Module, what: str) -> None:
         if isinstance(module, _ADDS):
             raise BadConfig(
                 f"--parallel has {what}, and {name} of the model is {type(module).__name__}, which ranks cannot share.",
-                hint="Give a model with nn.Dropout in its place.",
+                hint="Use nn.Dropout in the model instead.",
             )
         module.forward = _with_full_mask(module, module.forward)
 

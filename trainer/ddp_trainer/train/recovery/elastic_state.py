@@ -148,7 +148,7 @@ class ElasticState:
             self._latest_checkpoint(saver), self._context.process.group, self._require_same_run
         )
         if found is None:
-            raise NonFiniteLoss(reason, hint="There is no checkpoint to go back to: see why none could be saved.")
+            raise NonFiniteLoss(reason, hint="There is no checkpoint to roll back to: check why none was saved.")
         restored = self.state.load_checkpoint(found.checkpoint)
         saver.saved_step = self.state.step
         return restored

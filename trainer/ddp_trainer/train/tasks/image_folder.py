@@ -73,7 +73,7 @@ class Images:
             struct.error,
             Image.DecompressionBombError,
         ) as err:
-            why = err.strerror if isinstance(err, OSError) and err.strerror else "it is no image, or a damaged one"
+            why = err.strerror if isinstance(err, OSError) and err.strerror else "it is not an image, or it is damaged"
             raise BadSample(f"The image {file} cannot be read: {why}.", hint=_SKIP) from None
         # Torch's generator would work too; both are seeded before each sample.
         return _tensor(pixels, mirrored=self._augment and random.random() < 0.5)  # noqa: S311 - no secret

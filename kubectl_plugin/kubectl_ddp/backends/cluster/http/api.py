@@ -188,8 +188,8 @@ class Api:
             yield
         except ValueError as error:
             raise Unreachable(
-                f"Something that is no API server answers at {self.connection.server}{path}: no JSON.",
-                hint="Check the address in the kubeconfig, and HTTPS_PROXY.",
+                f"{self.connection.server}{path} did not return JSON, so it is not a Kubernetes API server.",
+                hint="Check the server address in the kubeconfig, and HTTPS_PROXY.",
             ) from error
 
     def _send(

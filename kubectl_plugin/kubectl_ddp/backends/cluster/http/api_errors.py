@@ -117,7 +117,7 @@ REFUSALS: Final[Mapping[int, ErrorMapping]] = {
     HTTPStatus.FORBIDDEN: ErrorMapping(
         Forbidden,
         "The API server does not let context '{context}' {verb} {thing}{place}: {said}.",
-        "See what you may do with 'kubectl auth can-i --list', and ask for the permission that is missing.",
+        "'kubectl auth can-i --list' lists your permissions. Request the missing one from a cluster administrator.",
     ),
     HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "There is no {thing}{place} of context '{context}'."),
     HTTPStatus.CONFLICT: ErrorMapping(
@@ -140,7 +140,7 @@ NOT_SERVED: Final = ErrorMapping(NotServed, "The cluster of context '{context}' 
 BROKEN: Final = ErrorMapping(
     Unreachable,
     "The API server {server} failed to {verb} {thing}{place}: {said}.",
-    "Try again; if it stays so, tell who runs it.",
+    "Try again. If the error persists, contact a cluster administrator.",
 )
 UNEXPECTED: Final = ErrorMapping(
     DdpError, "The API server {server} answered a request to {verb} {thing}{place} with {said}."

@@ -37,9 +37,9 @@ REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
     (
         ProtocolError,
         "it ended the connection before its answer was whole",
-        "Try again; if it stays so, a proxy or firewall may be in the way.",
+        "Try again. If the error persists, check for a proxy or firewall in between.",
     ),
-    (HTTPError, "{cause}", "Try again; if it stays so, a proxy or firewall may be in the way."),
+    (HTTPError, "{cause}", "Try again. If the error persists, check for a proxy or firewall in between."),
 )
 """Type of failure → description, hint. The first matching row is used."""
 

@@ -51,7 +51,7 @@ def read_context(
         user: User that replaces that of the context.
 
     Raises:
-        UsageError: If a file is no kubeconfig, or if the context, cluster or user does not exist.
+        UsageError: If a file is not a kubeconfig, or if the context, cluster or user does not exist.
     """
     try:
         documents = [_load_file(Path(part)) for part in files.split(os.pathsep)]
@@ -80,7 +80,7 @@ def _load_file(path: Path) -> Entry:
     """Return the content of a file, with absolute paths."""
     found = yaml.load(path.read_bytes(), Loader=LOADER)  # noqa: S506 - both are safe loaders
     if not isinstance(found, dict):
-        raise TypeError(f"{path} is no mapping")
+        raise TypeError(f"{path} is not a mapping")
     return {**found, "clusters": list(_entries(found, "cluster", path)), "users": list(_entries(found, "user", path))}
 
 

@@ -69,5 +69,5 @@ def decode_json(body: bytes) -> Object:
     with at_rest():
         found = json.loads(body)
     if not isinstance(found, dict):
-        raise ValueError(f"{type(found).__name__} is no object")  # noqa: TRY004 - the same class as for invalid JSON
+        raise ValueError(f"{type(found).__name__} is not an object")  # noqa: TRY004 - the same class as for invalid JSON
     return found

@@ -63,7 +63,7 @@ def _object(text: bytes) -> dict[str, Any]:
     letters = text.decode()
     found, end = _decoder.raw_decode(letters)
     if end != len(letters) or not isinstance(found, dict):
-        raise ValueError("this is no object")
+        raise ValueError("this is not an object")
     return found
 
 

@@ -83,4 +83,4 @@ def user(api: Api) -> str:
 def role_request_message(api: Api, discovery: Discovery, namespace: str, lacking: Collection[Right]) -> str:
     """Return a sentence that requests the missing rights, with the Role as YAML below it."""
     found = role_builder.required_roles(lacking, discovery.filter_served(KINDS), namespace=namespace, user=user(api))
-    return f"Ask whoever runs the cluster for this, with 'kubectl apply -f -':\n{role_builder.text(found)}".rstrip()
+    return f"Ask a cluster administrator to grant this with 'kubectl apply -f -':\n{role_builder.text(found)}".rstrip()

@@ -27,7 +27,7 @@ def api_servers(api: Api, notice: Callable[[str], None]) -> tuple[str, ...]:
     if not found:
         notice(
             "The addresses of the API servers cannot be read (EndpointSlice 'kubernetes' in namespace 'default'). The "
-            "job's NetworkPolicy does not admit them, so 'status' and 'top' may not see its ranks; --metrics-from "
-            "ADDRESS admits one, --metrics-from '*' everybody."
+            "job's NetworkPolicy does not admit them, so 'status' and 'top' may not see its ranks. --metrics-from "
+            "ADDRESS admits one address, --metrics-from '*' admits all."
         )
     return tuple(sorted(found))

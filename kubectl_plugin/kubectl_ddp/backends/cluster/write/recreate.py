@@ -144,8 +144,8 @@ def _delete_and_wait(api: Api, job: Object, sleep: Callable[[float], None]) -> N
             return
         sleep(PAUSE_SECONDS)
     raise DdpError(
-        f"The {kind.kind} '{about['name']}' was deleted and does not go; nothing was created in its place.",
-        hint=f"Look at its finalizers with kubectl; {_restart_command(about['name'])} goes on when it is gone.",
+        f"The {kind.kind} '{about['name']}' was deleted but still exists; no new one was created.",
+        hint=f"Check its finalizers with kubectl. Once it is gone, {_restart_command(about['name'])} finishes it.",
     )
 
 

@@ -49,6 +49,6 @@ def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], 
         if left:
             sleep(PAUSE_SECONDS)
     raise DdpError(
-        f"Kueue has not taken notice of job '{job['metadata']['name']}' yet, so it can be told nothing about it.",
-        hint="See that Kueue runs and manages this kind of job, and try again.",
+        f"Kueue has not created a Workload for job '{job['metadata']['name']}' yet, so there is nothing to change.",
+        hint="Check that Kueue runs and manages this kind of job, and try again.",
     )

@@ -268,7 +268,7 @@ def test_nonsense_is_warned_of_once_and_never_raised(
         getattr(rank.recorder, method)(*nonsense)
     (record,) = caplog.records
     assert record.getMessage().startswith(f"metrics: {method} is not recorded (")
-    assert record.getMessage().endswith("; training goes on")
+    assert record.getMessage().endswith("; training continues")
 
 
 def test_a_step_after_nonsense_is_recorded(rank: Rank) -> None:

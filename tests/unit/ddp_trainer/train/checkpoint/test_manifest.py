@@ -26,7 +26,7 @@ def test_the_same_run_at_another_world_size_may_go_on() -> None:
 @pytest.mark.parametrize(
     ("field", "theirs", "sentence"),
     [
-        ("seed", 3, "was written with seed 3, and this run has 0. Give --seed 3 to go on from it"),
+        ("seed", 3, "was written with seed 3, and this run has 0. Give --seed 3 to continue from it"),
         ("global_batch", 32, "with global batch 32, and this run has 4. Give --global-batch 32"),
         ("task", "other", "with task other, and this run has lines. Bring back that task"),
         ("model", "9 weights, x", "with model 9 weights, x, and this run has 2 weights"),

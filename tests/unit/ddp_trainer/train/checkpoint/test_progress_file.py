@@ -53,7 +53,7 @@ def test_a_damaged_byte_loses_nothing_but_what_the_last_record_added(file: Path)
         assert reading.account in (FORMER.account, LAST.account), place
         assert len(said) <= 1
         if reading != LAST:
-            assert said == [f"{file} is damaged in part; the second copy in it tells the same, and is gone on from."]
+            assert said == [f"{file} is damaged in part; its second copy is intact and is used."]
 
 
 def test_a_file_that_is_cut_off_anywhere_is_read_as_far_as_it_goes(file: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_file_of_something_else_is_one_sentence_and_is_written_anew(file: Path
     assert odometer.read() == RunProgress()
     (sentence,) = said
     assert sentence.startswith(f"{file} is damaged: what the run has gone through is taken from its checkpoint, ")
-    assert sentence.endswith("training goes on.")
+    assert sentence.endswith("training continues.")
     for reading in (FORMER, LAST):
         odometer.write(reading)
         odometer.write_account(reading.account)

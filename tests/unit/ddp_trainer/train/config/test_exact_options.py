@@ -23,7 +23,7 @@ from tests.support.train_builders import ALONE, HERE, Lines
     ("flags", "why"),
     [
         (["--strategy", "local-sgd"], "with --strategy local-sgd: local-sgd steps by each rank's own gradients."),
-        (["--strategy", "data-parallel"], "with --strategy data-parallel: it adds up gradients in a way of its own."),
+        (["--strategy", "data-parallel"], "with --strategy data-parallel: it sums gradients in a different order."),
         (["--strategy", "manual"], "with --strategy manual: "),
         (["--compile"], "with --compile: a compiler chooses kernels by the shapes that a process has seen before."),
         (["--sync-batchnorm"], "with --sync-batchnorm: it normalizes by the samples that are computed together."),

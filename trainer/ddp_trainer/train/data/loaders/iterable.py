@@ -61,8 +61,7 @@ class StreamFeed(Feed):
             self._iterator = self._open()
         if next(self._iterator, _END) is not _END:
             raise BadData(
-                f"The stream of samples goes on after {self._length} samples in epoch {self._epoch + 1}, which is its "
-                "len().",
+                f"The stream yields more samples in epoch {self._epoch + 1} than its len(), {self._length}.",
                 hint="Correct its len().",
             )
         self._epoch, self._position, self._iterator = self._epoch + 1, 0, None

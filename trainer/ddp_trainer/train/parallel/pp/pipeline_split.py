@@ -298,8 +298,8 @@ def check_shared_weights(model: nn.Module, stages: Stages, task: Task) -> None:
         for name, weight in stages.modules[number].named_parameters():
             if named[name] is not weight:
                 raise BadTask(
-                    f"Stage {number} of the task {task.name!r} keeps the weight {name!r} in a module of its own.",
-                    hint="Let pipeline_stage take modules of the model as they are.",
+                    f"Stage {number} of the task {task.name!r} has the weight {name!r} in another module.",
+                    hint="Return modules of the model unchanged from pipeline_stage.",
                 )
 
 

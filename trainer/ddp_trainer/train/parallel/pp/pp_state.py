@@ -74,8 +74,8 @@ class PipelineState(ShardedState):
         if len(set(digests)) > 1:
             raise BadTask(
                 f"The optimizer of the task {task.name!r} has other weights in its groups on some ranks.",
-                hint="Let optimizer() take those of other stages too, which are on torch's meta device, and choose by "
-                "shape or requires_grad.",
+                hint="Pass the weights of all stages to the groups of optimizer(), also those on torch's meta device; "
+                "select them by shape or requires_grad.",
             )
 
     def break_off(self) -> None:

@@ -267,7 +267,7 @@ def test_a_stream_that_ends_too_soon_is_told_of() -> None:
 
 
 def test_a_stream_that_goes_on_too_long_is_told_of() -> None:
-    with pytest.raises(BadData, match=r"goes on after 22 samples in epoch 1, which is its len\(\)"):
+    with pytest.raises(BadData, match=r"more samples in epoch 1 than its len\(\), 22"):
         everything(a_feed(Reading(23), STREAM), STREAM)
 
 

@@ -42,7 +42,7 @@ def stages_of(*modules: nn.Module) -> Stages:
 def test_stages_that_copy_a_layer_are_refused() -> None:
     model = Lower(nn.Linear(2, 2))
     check_shared_weights(model, stages_of(Lower(model.lower), nn.Identity()), Lines())
-    with pytest.raises(BadTask, match=r"Stage 0 of the task 'lines' keeps the weight 'lower.weight' in a module of"):
+    with pytest.raises(BadTask, match=r"Stage 0 of the task 'lines' has the weight 'lower.weight' in another module"):
         check_shared_weights(model, stages_of(Lower(nn.Linear(2, 2)), nn.Identity()), Lines())
 
 

@@ -105,10 +105,10 @@ def test_a_list_may_be_packed_and_what_is_one_object_or_goes_on_is_not(server: A
 @pytest.mark.parametrize("body", ["<html>Please log in</html>", "[]", '"ok"', ""])
 def test_what_answers_in_another_tongue_is_no_api_server(server: ApiServer, api: Api, body: str) -> None:
     server.next(f"GET {PODS}", Answer(200, body))
-    with pytest.raises(Unreachable, match="Something that is no API server answers"):
+    with pytest.raises(Unreachable, match="so it is not a Kubernetes API server"):
         api.items(PODS)
     server.next("GET /version", Answer(200, body))
-    with pytest.raises(Unreachable, match="Something that is no API server answers"):
+    with pytest.raises(Unreachable, match="so it is not a Kubernetes API server"):
         api.get("/version")
 
 
