@@ -216,8 +216,8 @@ class ProcessCount(IntRange):
         word = text(raw)
         if word in {"auto", "gpu", "cpu", "xpu"}:
             raise BadValue(
-                f"'{word}' would be counted on each node when it starts, so nobody knows the size of the world before",
-                hint="Give the number; with gpus set it is one process per GPU anyway.",
+                f"'{word}' is resolved on each node when it starts, so the world size is unknown before",
+                hint="Give the number of processes; with gpus set, the default is one per GPU.",
             )
         return IntRange.__call__(self, word)
 
@@ -287,7 +287,7 @@ class MapOf(Generic[T]):
             raise BadValue(f"'{raw}' is not a map", hint="Write one 'key: value' per line.")
         for key in raw:
             if not re.fullmatch(self.key_pattern, key):
-                raise BadValue(f"'{key}' is no {self.what}")
+                raise BadValue(f"'{key}' is not a valid {self.what}")
         return {key: self.parse(value) for key, value in raw.items()}
 
     @property

@@ -61,7 +61,7 @@ def _find_profile(name: str, options: Options) -> dict[str, Any]:
         if name in there.texts:
             return _as_data(there.read(name), SHARED, there.place)
         found |= {each: {} for each in there.texts}
-        raise NotFound(f"There is no preset and no fabric '{name}'.", hint=suggest_known(name, found))
+        raise NotFound(f"There is no preset or fabric '{name}'.", hint=suggest_known(name, found))
     return found[name]
 
 

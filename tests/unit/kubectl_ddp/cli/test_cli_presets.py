@@ -66,7 +66,7 @@ def test_a_name_that_is_none_is_one_sentence(capsys: pytest.CaptureFixture[str])
 
 def test_a_misspelt_fabric_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", *JOB, "--fabric", "aws-efs"]) == 2
-    assert capsys.readouterr().err == "error: --fabric: 'aws-efs' is no fabric. Did you mean 'aws-efa'?\n"
+    assert capsys.readouterr().err == "error: --fabric: 'aws-efs' is not a fabric. Did you mean 'aws-efa'?\n"
 
 
 def test_render_explains_every_value_of_the_fabric_and_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:

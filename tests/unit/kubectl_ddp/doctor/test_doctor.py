@@ -106,7 +106,7 @@ def test_rights_that_are_missing_are_all_named_at_once_with_what_fails() -> None
 def test_where_only_answers_are_shorter_nothing_fails_and_it_is_said_how_much_shorter() -> None:
     found = of_rights(Right.of("list", "pods", EVERYWHERE), Right.of("list", "resourcequotas"))["rights: run"]
     assert found.severity == Severity.WARNING
-    assert "nothing is said of quotas" in found.hint
+    assert "ResourceQuotas are left out" in found.hint
     assert of_rights(Right.of("list", "resourcequotas"))["rights: change"].severity == Severity.OK
 
 

@@ -352,11 +352,11 @@ def test_every_choice_is_a_fabric() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("infiniband", "'infiniband' is no fabric"),
+        ("infiniband", "'infiniband' is not a fabric"),
         ("ib+roce", "'ib+roce' names ib and roce, and the nodes of a job have one of them"),
         ("gb200-mnnvl+gb200-mnnvl", "names a fabric twice"),
-        ("gb200-mnnvl+auto", "'auto' is no fabric"),
-        ("", "'' is no fabric"),
+        ("gb200-mnnvl+auto", "'auto' is not a fabric"),
+        ("", "'' is not a fabric"),
     ],
 )
 def test_a_name_that_is_no_fabric_is_refused(name: str, sentence: str) -> None:

@@ -115,7 +115,7 @@ def test_a_plain_value_of_a_refused_variable_is_none_of_its_business() -> None:
         ({"fabric": "gloo-cpu"}, "is for jobs without GPUs, and this one asks for 8 per node"),
         ({"fabric": "single-node-nvlink"}, "ends at one machine, and the job may have 4 nodes"),
         ({"fabric": "tcp", "gpus": "0"}, "The fabric tcp joins GPUs, and the job asks for none"),
-        ({"fabric": "aws"}, "--fabric: 'aws' is no fabric"),
+        ({"fabric": "aws"}, "--fabric: 'aws' is not a fabric"),
         ({"fabric": "ib+roce"}, "names ib and roce, and the nodes of a job have one of them"),
     ],
 )

@@ -176,7 +176,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"dns": ["kube-dns"]}, "'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
         ({"dns": ["10.0.0.1/24"]}, "'10.0.0.1/24' names no DNS server."),
         ({"metricsFrom": []}, "the list is empty. Leave it out for the default"),
-        ({"metricsFrom": ["Team"]}, "'Team' is nobody who could read metrics."),
+        ({"metricsFrom": ["Team"]}, "'Team' is not a valid source of metrics requests."),
         ({"gang": "vulcano"}, "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai."),
         ({"gang": "vulcano"}, "Did you mean 'volcano'?"),
         ({"engine": "trainjobs"}, "--engine: 'trainjobs' is not one of auto, pytorchjob, trainjob, jobset, job. Did"),

@@ -209,7 +209,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_pat
     (tmp_path / "step-00000002" / MANIFEST).write_text(sealed(later))
     newest = directory.latest_checkpoint(pytest.fail)
     assert newest is not None
-    refused = f"has format {FORMAT + 1}, and this version reads format {FORMAT}. Go on with"
+    refused = f"has format {FORMAT + 1}, and this version reads format {FORMAT}. Continue with"
     with pytest.raises(CheckpointMismatch, match=re.escape(refused)):
         check_same_run(newest.manifest, IDENTITY, where="here", batch_slices=None)
 

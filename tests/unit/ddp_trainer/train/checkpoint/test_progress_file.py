@@ -71,7 +71,7 @@ def test_a_file_of_something_else_is_one_sentence_and_is_written_anew(file: Path
     odometer = ProgressFile(file.parent, "run", said.append)
     assert odometer.read() == RunProgress()
     (sentence,) = said
-    assert sentence.startswith(f"{file} is damaged: what the run has gone through is taken from its checkpoint, ")
+    assert sentence.startswith(f"{file} is damaged: ")
     assert sentence.endswith("training continues.")
     for reading in (FORMER, LAST):
         odometer.write(reading)

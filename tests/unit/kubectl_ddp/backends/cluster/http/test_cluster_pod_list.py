@@ -74,6 +74,6 @@ def test_a_list_that_is_damaged_is_never_read_as_another(body: bytes, at: int, l
 def test_pods_whose_fields_come_in_another_order_are_read_all_the_same() -> None:
     turned = {name: pod("a", CONTAINER)[name] for name in ("spec", "status", "metadata")}
     body = listed(pod("b", CONTAINER), turned)
-    with pytest.raises(ValueError, match="no object"):
+    with pytest.raises(ValueError, match="not an object"):
         pod_list(body)
     assert list(iter_pages(lambda _: body)) == [json.loads(body)]
