@@ -56,7 +56,7 @@ def test_the_rank_that_others_wait_for_is_named_without_steps_and_until_it_moves
     assert (state["stall"]["rank"], state["ranks"][1]["state"]) == (1, "waited for")
     why = told(place, "why", "digits", "-o", "json")
     assert (why["cause"], why["exitCode"]) == ("hang", 14)
-    assert "rank 1 on digits-worker-0, which did not enter all_reduce #5" in why["findings"][0]["sentence"]
+    assert "rank 1 on digits-worker-0, which did not enter all_reduce #5" in why["findings"][0]["message"]
     wake.touch()
     wait_until(lambda: stall() is None, "the end of the stall")
     assert told(place, "why", "digits", "-o", "json")["cause"] == "running"
