@@ -158,7 +158,7 @@ def test_what_cannot_be_asked_gets_a_sentence_and_the_documented_exit_code(made:
     assert "does not answer" in closed.stderr
     assert "geheim1" not in closed.stderr
     assert "is not Prometheus: the response is not JSON" in other.stderr
-    assert "is no URL of a Prometheus" in scheme.stderr
+    assert "is not the URL of a Prometheus server" in scheme.stderr
     assert "--from prometheus needs URL" in lacking.stderr
     assert "--from job takes no URL" in needless.stderr
     assert "cannot be written" in unwritable.stderr
