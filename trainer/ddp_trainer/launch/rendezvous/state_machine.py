@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum, auto
 
 from ddp_trainer.common.constants import Exit
@@ -63,7 +63,7 @@ from ddp_trainer.launch.rendezvous.admission import (
     should_prepare,
 )
 from ddp_trainer.launch.rendezvous.group_formation import form_group, start_messages
-from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
+from ddp_trainer.launch.rendezvous.group_progress import GroupProgress
 from ddp_trainer.launch.rendezvous.join_checks import JoinChecks
 from ddp_trainer.launch.rendezvous.join_window import JoinWindow
 from ddp_trainer.launch.rendezvous.name_claims import claim_name, name_is_taken, pass_on_name
@@ -80,20 +80,6 @@ class Phase(Enum):
     RUNNING = auto()
     STOPPING = auto()
     OVER = auto()
-
-
-@dataclass(slots=True)
-class GroupProgress:
-    """What the store has learned of a group since it formed."""
-
-    succeeded: set[str] = field(default_factory=set)
-    """Tokens of the members whose workers have all exited with 0."""
-    first_failure: Failure | None = None
-    membership_changed: bool = False
-    """The group stops because a node is lost, new or leaving."""
-    is_graceful: bool = True
-    """All nodes are alive, so the workers can finish their step and save when they stop."""
-    hangs: HangAnalyzer = field(default_factory=HangAnalyzer)
 
 
 class Membership:
