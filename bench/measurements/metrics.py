@@ -75,7 +75,7 @@ def measure(options: Options) -> Report:
 
 def measure_autolog(report: Report, options: Options) -> None:
     """Measure the cost of automatic metrics for a plain script, and of the time breakdown for the trainer."""
-    from bench.workloads.autolog_loop import AutologLoop, Ledger
+    from bench.workloads.metrics_loop import AutologLoop, Ledger
 
     steps, rounds, calls = (300, 20, 1_000) if options.quick else (300, 100, 10_000)
     quiet = dataclasses.replace(options, progress=lambda _: None)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import CannotMeasure, Options, Report
-from bench.workloads import samplers
+from bench.workloads import sample_loops
 from bench.workloads.elastic_epoch import Arm, ResizeSchedule, account, read_epoch, server
 
 SUMMARY = "samples lost and repeated by real processes while the world shrinks from 4 to 3 to 2 ranks"
@@ -30,10 +30,10 @@ COLUMNS: Final = {
 EXPRESSIBLE: Final = ("global_batch_kept", "rank_batch_kept")
 """Columns that peers support; all their ranks have batches of one size."""
 PEERS: Final[dict[str, tuple[str, Arm]]] = {
-    "torch_sampler": ("torch", samplers.torch_sampler),
-    "accelerate": ("accelerate", samplers.accelerate),
-    "lightning": ("lightning", samplers.lightning),
-    "hugging_face": ("transformers", samplers.hugging_face),
+    "torch_sampler": ("torch", sample_loops.torch_sampler),
+    "accelerate": ("accelerate", sample_loops.accelerate),
+    "lightning": ("lightning", sample_loops.lightning),
+    "hugging_face": ("transformers", sample_loops.hugging_face),
 }
 """Name → the module that it needs, and the arm."""
 IMPORTED: Final = ("torch", "ddp_trainer.train.elastic_loop", "accelerate", "lightning.pytorch", "transformers.trainer")
@@ -50,7 +50,7 @@ def measure(options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
         directory = Path(name)
         for column, case in COLUMNS.items():
-            read = read_epoch(context, samplers.reference_trainer, case, directory / f"ours-{column}", dies=True)
+            read = read_epoch(context, sample_loops.reference_trainer, case, directory / f"ours-{column}", dies=True)
             lost, repeated = account(read)
             options.progress(f"ours, {column}: {lost} lost, {repeated} repeated")
             report.figure(f"ours_{column}_lost_samples", lost)

@@ -112,7 +112,7 @@ def account(read: Sequence[int]) -> tuple[int, int]:
 def server(modules: Sequence[str]) -> ForkServerContext:
     """Return the server from which groups are forked. It imports ``modules`` before the first fork."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*modules, "bench.workloads.samplers"])
+    context.set_forkserver_preload([*modules, "bench.workloads.sample_loops"])
     return context
 
 

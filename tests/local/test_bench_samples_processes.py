@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.measurements.samples import COLUMNS
 from bench.workloads.elastic_epoch import account, read_epoch, server
-from bench.workloads.samplers import reference_trainer
+from bench.workloads.sample_loops import reference_trainer
 
 
 def test_an_epoch_of_three_worlds_with_a_batch_that_three_ranks_cannot_share(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from kubectl_ddp.version import version
 from tests.support.helm import CHARTS, KUBERNETES, Helm, Object
 from tests.support.rendered import store_job, templates, without_secret, worker_template
-from tools import chart_readme
+from tools import values_table
 
 CHART = CHARTS / "ddp-job"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -42,7 +42,7 @@ def document(objects: list[Object]) -> dict[str, Any]:
 
 
 def test_the_readme_has_the_table_of_values() -> None:
-    assert (CHART / "README.md").read_text(encoding="utf-8") == chart_readme.updated(CHART), "run `make docs`"
+    assert (CHART / "README.md").read_text(encoding="utf-8") == values_table.updated(CHART), "run `make docs`"
 
 
 def test_the_schema_knows_the_values_and_no_other() -> None:

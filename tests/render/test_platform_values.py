@@ -13,7 +13,7 @@ import yaml
 
 from tests.support.chart_values import Row, check, key_in_schema, keys_of
 from tests.support.helm import CHARTS, Helm
-from tools import chart_readme
+from tools import values_table
 
 PLATFORM = CHARTS / "ddp-platform"
 SCHEMA = json.loads((PLATFORM / "values.schema.json").read_text())
@@ -56,9 +56,9 @@ def test_no_value_is_left_out() -> None:
 
 def test_every_value_is_described() -> None:
     text = (PLATFORM / "values.yaml").read_text()
-    described = chart_readme.comments(text)
+    described = values_table.comments(text)
     for key in described:
-        assert chart_readme.at(SCHEMA, key), key
+        assert values_table.at(SCHEMA, key), key
     bare = [key for key in _leaves(yaml.safe_load(text)) if key not in described]
     assert [key for key in bare if not any(key.startswith(f"{each}.") for each in described)] == []
     assert {key.split(".")[0].rstrip("[]") for key in keys_of(SCHEMA)} - READ_BY_NOTHING == set(yaml.safe_load(text))
@@ -73,7 +73,7 @@ def _leaves(values: dict[str, Any], path: str = "") -> list[str]:
 
 
 def test_the_readme_has_the_table_of_values() -> None:
-    assert (PLATFORM / "README.md").read_text() == chart_readme.updated(PLATFORM), "run 'make docs'"
+    assert (PLATFORM / "README.md").read_text() == values_table.updated(PLATFORM), "run 'make docs'"
 
 
 def test_rule_files_and_dashboards_are_delivered_as_they_are(helm: Helm, chart: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.dashboards import palette
+from tools.dashboards import colors
 from tools.dashboards.choices import FLEET, NAMESPACES, to_job, to_ranks_of_job
 from tools.dashboards.panel import Dashboard, Query, Row
 from tools.dashboards.panel_types import bars, column, lines, shares, stat, table
@@ -128,7 +128,7 @@ COST: Final = Row(
             Query(f"sort_desc(sum by (state) ({_WASTED}) > 0)", "{{state}}", now=True),
             Query(f"sum({grown(LOST, '<jobs>', by=BY_JOB)} * {_WORLD}) / 3600 > 0", "lost progress", now=True),
             unit="h",
-            colours=palette.TIME,
+            colours=colors.TIME,
         ),
         shares(
             "Lost to each job",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.dashboards import palette
+from tools.dashboards import colors
 from tools.dashboards.choices import A_JOB, JOB, MARKS, to_rank
 from tools.dashboards.learning import LEARNING, MADE
 from tools.dashboards.losses import CRASH, WASTE
@@ -24,7 +24,7 @@ TRAINING: Final = Row(
             unit="none",
             text="name",
             noValue="no pod",
-            colours=palette.STATES,
+            colours=colors.STATES,
             steps={None: "text"},
         ),
         stat(
@@ -142,7 +142,7 @@ WHY: Final = Row(
             unit="percentunit",
             is_stacked=True,
             max=1,
-            colours=palette.PHASES,
+            colours=colors.PHASES,
         ),
         lines(
             "Time of a step by its parts",
@@ -154,7 +154,7 @@ WHY: Final = Row(
             ),
             unit="s",
             is_stacked=True,
-            colours=palette.PHASES,
+            colours=colors.PHASES,
         ),
         lines(
             "Waiting for others",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.dashboards import palette
+from tools.dashboards import colors
 from tools.dashboards.panel import Query, Row
 from tools.dashboards.panel_types import bars, lines, on_the_right, shares, stat, timeline
 from tools.dashboards.promql import LOST, NOT_PRODUCTIVE, NOT_SUSPENDED, PRODUCTIVE, TIME, grown
@@ -66,13 +66,13 @@ WASTE: Final = Row(
             Query(f"sort_desc({grown(TIME, '<job>', NOT_PRODUCTIVE, by='state')} > 0)", "{{state}}", now=True),
             Query(grown(LOST, "<job>") + " > 0", "lost progress", now=True),
             unit="s",
-            colours=palette.TIME,
+            colours=colors.TIME,
         ),
         timeline(
             "State of the launchers",
             "When did it run, when did it wait? A row for each state; several at once are several pods.",
             Query("max by (state) (ddp_worker_group_state{<job>})", "{{state}}"),
-            colours=palette.STATES,
+            colours=colors.STATES,
         ),
         lines(
             "Goodput of the last hour",

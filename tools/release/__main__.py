@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.release import artifacts, locks, sbom, smoke_test, versions
+from tools.release import artifacts, locks, sbom, versions, wheel_test
 from tools.release.errors import CannotRelease
 from tools.release.project import CHARTS, DIST, ROOT, version
 
@@ -46,8 +46,8 @@ def check() -> Iterator[str]:
         files = artifacts.build(Path(room), _helm())
         yield f"holds: built twice, the same bytes, and the wheel of the source archive too: {', '.join(files)}"
         [wheel] = [path for name, path in files.items() if name.endswith(".whl")]
-        python = smoke_test.install(wheel, Path(room, "fresh"))
-        smoke_test.check_commands(python)
+        python = wheel_test.install(wheel, Path(room, "fresh"))
+        wheel_test.check_commands(python)
         yield "holds: installed from locks/plugin.txt by digest, without torch, it says its version"
         _write_dist(files)
     yield f"{DIST.name}/: {', '.join(sorted(path.name for path in DIST.iterdir()))}"
@@ -72,7 +72,7 @@ def write_sboms() -> Iterator[str]:
     if not wheels:
         raise CannotRelease(f"dist/ has no wheel of {version()}; `make release-check` builds it.")
     with tempfile.TemporaryDirectory(prefix="ddp-release-") as room:
-        python = smoke_test.install(wheels[-1], Path(room, "fresh"))
+        python = wheel_test.install(wheels[-1], Path(room, "fresh"))
         made = [sbom.of_the_installed(_venv_program("cyclonedx-py"), python, DIST)]
     made += sbom.of_the_images(_venv_program("cyclonedx-py"), DIST)
     yield from (str(path.relative_to(ROOT)) for path in made)

@@ -1,4 +1,4 @@
-"""``python -m tools.chart_readme CHART...``: the table of values in a chart's README, from values.yaml and its schema.
+"""``python -m tools.values_table CHART...``: the table of values in a chart's README, from values.yaml and its schema.
 
 A key is described by the comment above it that begins with ``# --``; what an item of a list holds is described in
 values.schema.json, which also says what a value may be. The table stands between two markers, and the rest of the
