@@ -19,7 +19,7 @@ from kubectl_ddp.backends.local.directory import JobDirectory, no_such_job, root
 from kubectl_ddp.backends.local.environment import elastic_bounds
 from kubectl_ddp.backends.local.liveness import engine_of, remove, remove_orphans, snapshot, wait_until_gone
 from kubectl_ddp.backends.local.paths import local_jobs_directory
-from kubectl_ddp.backends.local.signals import defer_interrupt
+from kubectl_ddp.backends.local.signal_mask import defer_interrupt
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
