@@ -157,4 +157,4 @@ def test_an_engine_that_is_told_to_stop_stops_its_pods_in_good_order(place: Plac
     engine.identity.signal(signal.SIGTERM)
     assert list(lines) == ["saved"]
     shown = place.ended()
-    assert "told to stop" in job_state(shown, {}).reason
+    assert "SIGTERM" in job_state(shown, {}).reason
