@@ -150,7 +150,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K05",
-        severity=Severity.WARNING,
         looks_for="`IPC_LOCK` for a user that is not root",
         when=_lock_without_effect,
         message="Container {name} is not root, for whom IPC_LOCK has no effect: the limit of locked memory stays.",
@@ -159,7 +158,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K07",
-        severity=Severity.WARNING,
         looks_for="another number of EFA adapters than the machine has",
         when=_adapter_count_mismatch,
         message="{value} of {name} are asked for, and {detail}: with fewer, NCCL's picture of the machine is wrong.",
@@ -177,7 +175,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K09",
-        severity=Severity.WARNING,
         looks_for="`rdma/ib` counted as another cloud counts it",
         when=_boolean_or_count,
         message="{name}: {value} is asked for, and {detail}.",
@@ -205,7 +202,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K26",
-        severity=Severity.WARNING,
         looks_for="EFA for root, without the capability `IPC_LOCK`",
         when=_no_lock_for_efa,
         message="Container {name} asks for {value} without IPC_LOCK: it works only where the machine's image leaves "
@@ -225,7 +221,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K28",
-        severity=Severity.WARNING,
         looks_for="EFA without huge pages",
         when=_no_hugepages,
         message="Container {name} asks for EFA without huge pages, in which libfabric keeps its buffers.",
@@ -238,7 +233,6 @@ RULES: Final = (
         looks_for="RDMA devices, and `NCCL_IB_DISABLE=1`",
         when=_infiniband_disabled,
         message="{name}={value} leaves {detail} idle, and all goes over TCP.",
-        fix="Delete it.",
         source=sources.env("NCCL_IB_DISABLE"),
     ),
     PodRule(
@@ -256,7 +250,6 @@ RULES: Final = (
         looks_for="a channel of a ComputeDomain, and `NCCL_CUMEM_ENABLE=0`",
         when=_cumem_disabled,
         message="{name}={value} switches off what NVLink between machines needs.",
-        fix="Delete it.",
         source=sources.env("NCCL_CUMEM_ENABLE"),
     ),
 )

@@ -89,11 +89,9 @@ RULES: Final = (
     ),
     PodRule(
         id="K33",
-        severity=Severity.WARNING,
         looks_for="variables of a PyTorchJob that its operator sets",
         when=_overrides_operator_env,
         message="{name}={value} is set by the operator as well, whose value comes last and counts.",
-        fix="Delete it.",
         source=sources.PYTORCHJOB,
     ),
     PodRule(
@@ -107,7 +105,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K35",
-        severity=Severity.WARNING,
         looks_for="variables of NCCL, gloo or libfabric that differ between replicas",
         when=_role_mismatch,
         message="{name} is {value} here and {detail}: nodes that are tuned differently hang or fail in their first "

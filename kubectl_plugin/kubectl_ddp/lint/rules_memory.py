@@ -75,7 +75,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K02",
-        severity=Severity.WARNING,
         looks_for="an emptyDir at `/dev/shm` without `medium: Memory`",
         when=_on_disk,
         message="The volume {value} at /dev/shm of container {name} is a directory on the machine's disk.",
@@ -84,7 +83,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K03",
-        severity=Severity.WARNING,
         looks_for="a hostPath at `/dev/shm`",
         when=_on_the_host,
         message="Container {name} has the machine's {value} at /dev/shm: what one job leaves there fills it for all "
@@ -94,7 +92,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K24",
-        severity=Severity.WARNING,
         looks_for="one GPU, and no volume at `/dev/shm`",
         when=_none_for_one,
         message="Container {name} has no volume at /dev/shm, which is 64 MiB then: data loaders with workers die of a "
@@ -104,7 +101,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K25",
-        severity=Severity.WARNING,
         looks_for="`/dev/shm` as large as the memory limit",
         when=_exceeds_memory_limit,
         message="The volume at /dev/shm of container {name} may grow to {value}, counts as its memory, and "

@@ -89,7 +89,6 @@ def _excludes_not_ready_pods(pods: Pods, workload: Workload) -> Iterator[Found]:
 RULES: Final = (
     PodRule(
         id="K10",
-        severity=Severity.WARNING,
         looks_for="pods that a service mesh's namespace gives a proxy",
         when=_in_the_mesh,
         message="The namespace puts Istio's proxy in front of the pods' ports, which breaks rendezvous and NCCL.",
@@ -116,7 +115,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K13",
-        severity=Severity.WARNING,
         looks_for="`hostNetwork`, and NCCL's own port left as it is",
         when=_shares_ports,
         message="Container {name} shares its machine's ports: the rendezvous and NCCL's RAS (28028) meet those of any "
@@ -145,7 +143,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K30",
-        severity=Severity.WARNING,
         looks_for="a Service for the rendezvous that is not headless, or hides pods that are not ready",
         when=_excludes_not_ready_pods,
         message="The nodes look for one another through the Service {name} before any of them is ready, and it lacks "

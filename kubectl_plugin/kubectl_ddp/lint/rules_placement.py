@@ -96,7 +96,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K21",
-        severity=Severity.WARNING,
         looks_for="a ComputeDomain's channel without affinity for `nvidia.com/gpu.clique`",
         when=_may_span_cliques,
         message="Nothing keeps the pods within one {name}, over which NVLink ends.",
@@ -105,7 +104,6 @@ RULES: Final = (
     ),
     PodRule(
         id="K31",
-        severity=Severity.WARNING,
         looks_for="the daemon of a network as a sidecar without `startupProbe`",
         when=_before_the_daemon,
         message="NCCL may start before {name} is ready, and fails then.",

@@ -71,7 +71,6 @@ def _missing(container: Container, security: Mapping[str, Any]) -> Iterator[str]
 RULES: Final = (
     PodRule(
         id="K06",
-        severity=Severity.WARNING,
         looks_for="`privileged: true`",
         when=_privileged,
         message="Container {name} may do everything on its machine.",

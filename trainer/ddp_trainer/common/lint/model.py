@@ -75,12 +75,12 @@ class RuleMetadata:
 
     id: str
     """Id of the rule: N for NCCL, T for torch, K for the pods. An id is never reused for another rule."""
-    severity: Severity
+    severity: Severity = Severity.WARNING
     looks_for: str
     """Description in the table of the documentation."""
     message: str
     """Message that explains why the finding matters, with ``{name}``, ``{value}`` and ``{detail}`` of the finding."""
-    fix: str
+    fix: str = "Delete it."
     """Fix, with the same placeholders."""
     source: str
     """Source of the rule."""

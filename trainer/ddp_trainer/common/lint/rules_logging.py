@@ -24,7 +24,6 @@ _MANY_RANKS: Final = 8
 _UNKNOWN_DEBUG_LEVEL: Final = Rule(
     when=where(lambda value: value.upper() not in {"", *_LEVELS}, "NCCL_DEBUG"),
     id="N16",
-    severity=Severity.WARNING,
     looks_for="`NCCL_DEBUG` with a word that is no level, such as `WARN,VERSION`",
     message="{name}={value} is no level, so NCCL reports nothing.",
     fix="Use WARN; the others are VERSION, INFO and TRACE.",
@@ -34,7 +33,6 @@ _UNKNOWN_DEBUG_LEVEL: Final = Rule(
 
 @Rule(
     id="N17",
-    severity=Severity.WARNING,
     looks_for="unknown words in `NCCL_DEBUG_SUBSYS`",
     message="{name} names {value}, which is no subsystem.",
     fix="Delete it; there are INIT, NET, GRAPH, ENV, COLL and others.",
@@ -48,7 +46,6 @@ def _no_subsystem(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N18",
-    severity=Severity.WARNING,
     looks_for="`NCCL_DEBUG_FILE` without `%h` and `%p`, or with `~`",
     message="{name}={value} is one file for several processes, or has a ~ that is not expanded: logs are lost.",
     fix="Use a whole path with %h and %p in it, such as /var/run/ddp/nccl.%h.%p.",
@@ -62,7 +59,6 @@ def _one_file_for_all(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N38",
-    severity=Severity.WARNING,
     looks_for="`NCCL_DEBUG=INFO` or `TRACE` for more than 8 ranks, without a file",
     message="{name}={value} fills the log with the lines of {detail} ranks.",
     fix="Use WARN, or set NCCL_DEBUG_FILE.",
@@ -77,7 +73,6 @@ def _debug_level_verbose(environment: Environment, facts: Facts) -> Iterator[Fou
 
 @Rule(
     id="N39",
-    severity=Severity.WARNING,
     looks_for="`NCCL_DEBUG_SUBSYS`, `NCCL_DEBUG_FILE` without `NCCL_DEBUG`",
     message="{name}={value} has no effect: NCCL_DEBUG is not set, so nothing is written.",
     fix="Set NCCL_DEBUG, or delete it.",

@@ -16,7 +16,6 @@ _CLOSE: Final = 0.85
 
 @Rule(
     id="N01",
-    severity=Severity.WARNING,
     looks_for="`NCCL_*` names that NCCL does not know",
     message="NCCL ignores {name}, which it does not know.",
     fix="{detail}",
@@ -32,7 +31,6 @@ def _unknown_to_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N02",
-    severity=Severity.WARNING,
     looks_for="names that NCCL has removed or renamed",
     message="{name} is {value}.",
     fix="{detail}",
@@ -46,7 +44,6 @@ def _gone_from_nccl(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="T03",
-    severity=Severity.WARNING,
     looks_for="torch's variables under their old names, `NCCL_ASYNC_ERROR_HANDLING` and others",
     message="{name} is the old name of torch's {detail}.",
     fix="Rename it to {detail}={value}.",
@@ -73,7 +70,6 @@ def _old_allocator_name(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="T17",
-    severity=Severity.WARNING,
     looks_for="misspelt names of torch and gloo",
     message="torch does not know {name}.",
     fix="Did you mean {detail}?",
@@ -89,7 +85,6 @@ def _misspelled_torch_name(environment: Environment, _: Facts) -> Iterator[Found
 
 @Rule(
     id="T18",
-    severity=Severity.WARNING,
     looks_for="unknown keys in `PYTORCH_ALLOC_CONF`",
     message="{name} has the key {value}, and torch refuses keys that it does not know.",
     fix="{detail}",

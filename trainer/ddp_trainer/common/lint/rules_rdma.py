@@ -39,7 +39,6 @@ def _devices(environment: Environment) -> tuple[str, list[str]]:
 
 @Rule(
     id="N09",
-    severity=Severity.WARNING,
     looks_for="`NCCL_IB_HCA` without `=` whose names are beginnings of others",
     message="NCCL_IB_HCA takes {value} for a prefix, and {detail} match it too.",
     fix="Put = before the list, which makes its names exact.",
@@ -62,7 +61,6 @@ def _matches_more(environment: Environment, facts: Facts) -> Iterator[Found]:
 _FIXED_GID_INDEX: Final = Rule(
     when=where(lambda value: (index := number(value)) is not None and index >= 0, "NCCL_IB_GID_INDEX"),
     id="N10",
-    severity=Severity.WARNING,
     looks_for="a fixed `NCCL_IB_GID_INDEX`",
     message="{name}={value}: since NCCL 2.21 it should not be set; with Multus the index differs from pod to pod.",
     fix="Delete it; with several GIDs use NCCL_IB_ADDR_RANGE.",
@@ -94,7 +92,6 @@ _INFINITE_TIMEOUT: Final = Rule(
 
 @Rule(
     id="N20",
-    severity=Severity.WARNING,
     looks_for="`NCCL_TOPO_FILE` and other files that are empty or missing",
     message="The file of {name}={value} {detail}.",
     fix="Mount it there, or delete the variable.",
@@ -109,10 +106,8 @@ def _no_file(environment: Environment, facts: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N21",
-    severity=Severity.WARNING,
     looks_for="variables of another fabric: `NCCL_IB_*` with EFA or sockets, `FI_*` without EFA",
     message="{name}={value} has no effect with {detail}.",
-    fix="Delete it.",
     source=sources.env("NCCL_NET"),
 )
 def _other_network_variable(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -128,10 +123,8 @@ def _other_network_variable(environment: Environment, _: Facts) -> Iterator[Foun
 
 @Rule(
     id="N22",
-    severity=Severity.WARNING,
     looks_for="variables that EFA once needed: `FI_EFA_USE_DEVICE_RDMA`, `RDMAV_FORK_SAFE` and others",
     message="{name}={value} is obsolete with EFA: its plugin sets what is needed.",
-    fix="Delete it.",
     source=sources.EFA,
 )
 def _old_efa(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -159,7 +152,6 @@ def _may_fallback_to_tcp(environment: Environment, facts: Facts) -> Iterator[Fou
     severity=Severity.ERROR,
     looks_for="`NCCL_NET_PLUGIN=none` where the fabric is a plugin",
     message="{name}={value} keeps the plugin of this fabric from being loaded.",
-    fix="Delete it.",
     source=sources.env("NCCL_NET_PLUGIN"),
 )
 def _no_plugin(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -190,7 +182,6 @@ def _mismatch_ignored(environment: Environment, facts: Facts) -> Iterator[Found]
     severity=Severity.ERROR,
     looks_for="`NCCL_HOSTID`, one for all nodes",
     message="{name}={value} makes all nodes look like one host, between which shared memory is tried.",
-    fix="Delete it.",
     source=sources.ENV,
 )
 def _one_host(environment: Environment, facts: Facts) -> Iterator[Found]:
@@ -204,7 +195,6 @@ _CUSTOM_COMM_ID: Final = Rule(
     severity=Severity.INFO,
     looks_for="`NCCL_COMM_ID`",
     message="{name}={value} has no part in a torch job, whose store hands out the id.",
-    fix="Delete it.",
     source=sources.ENV,
 )
 
@@ -229,7 +219,6 @@ _SHORT_TIMEOUT: Final = Rule(
     severity=Severity.INFO,
     looks_for="`NCCL_IB_TIMEOUT` below the default",
     message="{name}={value} gives up sooner than NCCL's own 20 (since 2.23).",
-    fix="Delete it.",
     source=sources.env("NCCL_IB_TIMEOUT"),
 )
 
@@ -252,7 +241,6 @@ def _requested_ib_disabled(environment: Environment, _: Facts) -> Iterator[Found
     severity=Severity.ERROR,
     looks_for="`NCCL_IB_DISABLE=1` on a node with RDMA devices",
     message="{name}={value} leaves {detail} idle, and all goes over TCP.",
-    fix="Delete it.",
     source=sources.env("NCCL_IB_DISABLE"),
     needs_node=True,
 )

@@ -21,7 +21,6 @@ def _seen(interfaces: frozenset[str]) -> str:
 
 @Rule(
     id="N07",
-    severity=Severity.WARNING,
     looks_for="`NCCL_SOCKET_IFNAME=^...` that leaves out what NCCL would exclude by itself",
     message="{name}={value} replaces NCCL's own exclusions, so {detail} become eligible where a node has them.",
     fix="Name the interface, as in =eth0, or delete it.",
@@ -86,7 +85,6 @@ def _other_family(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N41",
-    severity=Severity.WARNING,
     looks_for="an interface name that is the beginning of another's",
     message="{name}={value} is a prefix, and {detail} match it too.",
     fix="Write ={value} for that one alone.",
@@ -123,7 +121,6 @@ def _missing_interface(environment: Environment, facts: Facts) -> Iterator[Found
 
 @Rule(
     id="N43",
-    severity=Severity.WARNING,
     looks_for="`NCCL_RAS_ADDR` that other machines reach",
     message="{name}={value} lets everybody who reaches the address ask about the run, without a password.",
     fix="Use localhost and a port of the job's own.",
@@ -148,7 +145,6 @@ _PATTERN_FOR_TORCH: Final = Rule(
 
 @Rule(
     id="T23",
-    severity=Severity.WARNING,
     looks_for="`GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME` other than the interface on the way to the other nodes",
     message="{name}={value}, and the way to the other nodes is by {detail}.",
     fix="Make sure that they can reach it, or delete it: ddp-launch sets it to the interface on that way.",

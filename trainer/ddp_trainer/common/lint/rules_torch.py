@@ -22,7 +22,6 @@ _LEAST_HEARTBEAT: Final = 60
 _DEBUG_DETAIL: Final = Rule(
     when=where(lambda value: value.upper() == "DETAIL", _DETAIL),
     id="T01",
-    severity=Severity.WARNING,
     looks_for="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
     message="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
     fix="Delete it when the mistake is found.",
@@ -32,7 +31,6 @@ _DEBUG_DETAIL: Final = Rule(
 
 @Rule(
     id="T02",
-    severity=Severity.WARNING,
     looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0",
     message="{name}={value}: {detail}.",
     fix="Use 3, which is torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
@@ -52,17 +50,14 @@ def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
 _BLOCKING_WAIT: Final = Rule(
     when=where(is_yes, "TORCH_NCCL_BLOCKING_WAIT"),
     id="T04",
-    severity=Severity.WARNING,
     looks_for="`TORCH_NCCL_BLOCKING_WAIT`",
     message="{name}={value} makes every wait block the process, so compute and communication no longer overlap.",
-    fix="Delete it.",
     source=sources.TORCH_NCCL,
 )
 
 
 @Rule(
     id="T05",
-    severity=Severity.WARNING,
     looks_for="the flight recorder on, and no file for its dumps",
     message="{name}={value} records, and the dump goes to the home directory, which ends with the container.",
     fix="Set TORCH_FR_DUMP_TEMP_FILE to a place on a volume, such as /var/run/ddp/trace_.",
@@ -96,7 +91,6 @@ def _no_evidence(environment: Environment, _: Facts) -> Iterator[Found]:
 _SHORT_HEARTBEAT_TIMEOUT: Final = Rule(
     when=where(lambda value: number(value) in range(_LEAST_HEARTBEAT), "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
     id="T07",
-    severity=Severity.WARNING,
     looks_for="`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` below 60",
     message="{name}={value} kills a process whose watchdog is merely held up for that long.",
     fix="Delete it: 480 is the default.",
@@ -106,7 +100,6 @@ _SHORT_HEARTBEAT_TIMEOUT: Final = Rule(
 
 @Rule(
     id="T09",
-    severity=Severity.WARNING,
     looks_for="`OMP_NUM_THREADS` beyond the cores",
     message="{name}={value} is too much for {detail}.",
     fix="Use the cores divided by the workers.",
@@ -122,7 +115,6 @@ def _threads(environment: Environment, facts: Facts) -> Iterator[Found]:
 _ONE_CONNECTION: Final = Rule(
     when=where(is_one, "CUDA_DEVICE_MAX_CONNECTIONS"),
     id="T11",
-    severity=Severity.WARNING,
     looks_for="`CUDA_DEVICE_MAX_CONNECTIONS=1`",
     message="{name}={value} puts all streams in one queue; Megatron's tensor parallelism wants that, DDP and FSDP "
     "lose their overlap.",
@@ -134,7 +126,6 @@ _ONE_CONNECTION: Final = Rule(
 _LAUNCH_BLOCKING: Final = Rule(
     when=where(is_one, "CUDA_LAUNCH_BLOCKING"),
     id="T12",
-    severity=Severity.WARNING,
     looks_for="`CUDA_LAUNCH_BLOCKING=1`",
     message="{name}={value} waits for every kernel, and can lock up collectives on several streams.",
     fix="Delete it when the mistake is found.",
@@ -144,7 +135,6 @@ _LAUNCH_BLOCKING: Final = Rule(
 
 @Rule(
     id="T13",
-    severity=Severity.WARNING,
     looks_for="a launcher that is started by a worker of another",
     message="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
     fix="Start one launcher per node.",
@@ -157,7 +147,6 @@ def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]
 
 @Rule(
     id="T14",
-    severity=Severity.WARNING,
     looks_for="two files for the flight recorder's dumps",
     message="{name}={value} and {detail} name two places, and torch's version decides.",
     fix="Give both the same value.",
@@ -172,10 +161,8 @@ def _two_files(environment: Environment, _: Facts) -> Iterator[Found]:
 _MONITORING_DISABLED: Final = Rule(
     when=where(is_no, "TORCH_NCCL_ENABLE_MONITORING"),
     id="T15",
-    severity=Severity.WARNING,
     looks_for="`TORCH_NCCL_ENABLE_MONITORING=0`",
     message="{name}={value}: a watchdog that is stuck is never noticed.",
-    fix="Delete it.",
     source=sources.TORCH_NCCL,
 )
 
@@ -224,7 +211,6 @@ def _not_enough_devices(environment: Environment, facts: Facts) -> Iterator[Foun
 _DEBUGGING_LEFT_ON: Final = Rule(
     when=where(is_yes, *_LEFT_ON),
     id="T22",
-    severity=Severity.WARNING,
     looks_for="debugging switches of torch left on: `TORCH_NCCL_NAN_CHECK` and others",
     message="{name}={value} is a debugging switch that every step pays for.",
     fix="Delete it when the mistake is found.",

@@ -89,7 +89,6 @@ def _parse_selections(value: str) -> Iterator[tuple[bool, set[str]]]:
 
 @Rule(
     id="N03",
-    severity=Severity.WARNING,
     looks_for="variables of the section Debugging of NCCL's guide, left on",
     message="{name}={value} is a debugging switch, which NCCL's guide wants to be kept in no script.",
     fix="Delete it, unless it works around something that is still there.",
@@ -103,10 +102,8 @@ def _debugging(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N04",
-    severity=Severity.WARNING,
     looks_for="`NCCL_P2P_DISABLE=1`, `NCCL_SHM_DISABLE=1`",
     message="{name}={value} switches off {detail} between the GPUs of a node, and all goes another, slower way.",
-    fix="Delete it.",
     source=sources.env("NCCL_P2P_DISABLE"),
 )
 def _transport_off(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -117,10 +114,8 @@ def _transport_off(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N05",
-    severity=Severity.WARNING,
     looks_for="`NCCL_ALGO`, `NCCL_PROTO` chosen by hand (TCPX aside)",
     message="{name}={value} takes the choice from NCCL at every size, and fails where it cannot be had.",
-    fix="Delete it.",
     source=sources.env("NCCL_ALGO"),
 )
 def _fixed_algorithm(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -134,7 +129,6 @@ def _fixed_algorithm(environment: Environment, _: Facts) -> Iterator[Found]:
 _LEVEL_AS_NUMBER: Final = Rule(
     when=where(lambda value: number(value) is not None, *_LEVELS),
     id="N06",
-    severity=Severity.WARNING,
     looks_for="numbers in `NCCL_P2P_LEVEL`, `NCCL_NET_GDR_LEVEL`",
     message="{name}={value} is a number, whose meaning has changed between versions; above 4 all mean SYS.",
     fix="Use LOC, NVL, PIX, PXB, PHB or SYS.",
@@ -144,7 +138,6 @@ _LEVEL_AS_NUMBER: Final = Rule(
 
 @Rule(
     id="N13",
-    severity=Severity.WARNING,
     looks_for="`NCCL_NVLS_ENABLE=0` without `DDP_SURVIVE_ON_NCCL=1`, for which NVRx requires it",
     message="{name}={value} gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager.",
     fix="Delete it, and mend the fabric manager where it does not start. Keep it where processes outlive NCCL groups.",
@@ -172,7 +165,6 @@ def _mnnvl_without_cumem(environment: Environment, _: Facts) -> Iterator[Found]:
 _MNNVL_FORCED: Final = Rule(
     when=where(is_one, "NCCL_MNNVL_ENABLE"),
     id="N15",
-    severity=Severity.WARNING,
     looks_for="`NCCL_MNNVL_ENABLE=1`",
     message="{name}={value} makes the start fail (Cuda failure 800) on every node without an IMEX channel.",
     fix="Leave it at 2, which finds out, or claim a ComputeDomain for the pods.",
@@ -185,7 +177,6 @@ _MNNVL_FORCED: Final = Rule(
     severity=Severity.INFO,
     looks_for="values that are the default",
     message="{name}={value} is what NCCL does anyway.",
-    fix="Delete it.",
     source=sources.ENV,
 )
 def _default(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -286,7 +277,6 @@ def _cumem_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
 
 @Rule(
     id="N37",
-    severity=Severity.WARNING,
     looks_for="`NCCL_P2P_LEVEL` beside `NCCL_P2P_DISABLE=1`",
     message="{name}={value} has no effect: NCCL_P2P_DISABLE=1 has switched off what it is about.",
     fix="Delete one of them.",
