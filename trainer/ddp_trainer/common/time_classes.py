@@ -3,8 +3,6 @@
 The launcher, the trainer and the plugin share them. Standard library only.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

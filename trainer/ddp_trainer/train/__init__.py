@@ -11,8 +11,6 @@ A custom task is any object with the members of :class:`Task`. Pass it to :func:
 command. Importing this package does not import torch.
 """
 
-from __future__ import annotations
-
 from ddp_trainer.train.api import run
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.config import Config

@@ -258,8 +258,6 @@ class Agent:
                     self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
                 self._do(self._core.left(local_rank, failure, stays=message.stays, publishes=message.publishes))
                 self._keep_failure()
-            case _:
-                pass
 
     def _keep_failure(self) -> None:
         if self._core.failure is not self._kept and self._core.failure:

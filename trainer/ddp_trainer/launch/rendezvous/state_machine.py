@@ -148,8 +148,6 @@ class Membership:
                 self._add_candidate(agent)
             case SuspectHang() | RankStates() if self._has_running_workers(agent):
                 self._process_hang_message(agent, message)
-            case _:
-                pass
 
     def drop(self, peer: int) -> None:
         """Process the loss of a connection without :meth:`tick`."""

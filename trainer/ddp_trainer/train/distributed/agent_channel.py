@@ -156,5 +156,3 @@ class Control:
                     self.asked = True
                     if self._cut and not (message.graceful and self._is_training):
                         self._cut()
-                case _:
-                    pass
