@@ -72,21 +72,34 @@ class Link(Protocol):
         """Send what is still unsent, and close."""
 
 
-class HereLink:
-    """Link to a state machine in this process: one node, no network."""
+class _LocalLink(Link):
+    """Link without a connection: it replies in this process, at the earliest when the agent's call has returned."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         self._loop = loop
         self._address = address
         self._listener: LinkCallbacks | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._membership = Membership(self._notify_listener, loop.time, patience=Timeouts(first=0.0))
 
     def start(self, listener: LinkCallbacks) -> None:
         """See :class:`Link`."""
         self._listener = listener
         for message in listener.initial_messages(self._address):
             self.send(message)
+
+    def _notify_listener(self, message: FromStore) -> None:
+        if self._listener:
+            self._loop.call_soon(self._listener.on_message, message)
+
+
+class HereLink(_LocalLink):
+    """Link to a state machine in this process: one node, no network."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        super().__init__(loop, address)
+        self._timer: asyncio.TimerHandle | None = None
+        self._membership = Membership(
+            lambda _peer, message: self._notify_listener(message), loop.time, patience=Timeouts(first=0.0)
+        )
 
     def send(self, message: FromAgent) -> None:
         """See :class:`Link`."""
@@ -98,11 +111,6 @@ class HereLink:
         if self._timer:
             self._timer.cancel()
 
-    def _notify_listener(self, _peer: int, message: FromStore) -> None:
-        # Deferred, because neither side expects an answer before its own call has returned.
-        if self._listener:
-            self._loop.call_soon(self._listener.on_message, message)
-
     def _tick(self) -> None:
         self._membership.tick()
         if self._timer:
@@ -111,22 +119,15 @@ class HereLink:
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
 
 
-class StaticLink:
+class StaticLink(_LocalLink):
     """Link of a group that the flags define completely. It needs no store, and its first failure ends the run."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, place: Assignment, token: str) -> None:
-        self._loop = loop
+        super().__init__(loop, address="")
         self._place = place
         self._token = token
-        self._listener: LinkCallbacks | None = None
         self._judge = HangAnalyzer()
         self._task: asyncio.Task[None] | None = None
-
-    def start(self, listener: LinkCallbacks) -> None:
-        """See :class:`Link`."""
-        self._listener = listener
-        for message in listener.initial_messages(""):
-            self.send(message)
 
     def send(self, message: FromAgent) -> None:
         """See :class:`Link`."""
@@ -143,8 +144,6 @@ class StaticLink:
             case SuspectHang() | RankStates() if self._place.node_count == 1:  # with more nodes, none has all looks
                 if told := self._judge.update(self._token, message, {self._token}, self._loop.time()):
                     self._notify_listener(told)
-            case _:
-                pass
 
     async def close(self) -> None:
         """See :class:`Link`."""
@@ -161,7 +160,3 @@ class StaticLink:
             found = await addresses_of(place.master_address, RESOLVER_SECONDS)
             place = replace(place, peer_addresses=tuple(each for each in found if not is_loopback(each))[:1])
         self._notify_listener(Start(assignment=place))
-
-    def _notify_listener(self, message: FromStore) -> None:
-        if self._listener:
-            self._loop.call_soon(self._listener.on_message, message)
