@@ -7,6 +7,7 @@ must not pay for torch, nor a store for prometheus.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ from ddp_trainer.process.stdio import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
     from ddp_trainer.launch.workers.worker_group import Program
+
+Command = Callable[[Sequence[str]], int]
+"""Command line without the name of the command → exit code."""
 
 
 def _launch(argv: Sequence[str]) -> int:
@@ -38,16 +42,9 @@ def _is_reference_trainer(program: Program) -> bool:
     return (program.kind, program.target, program.arguments[:1]) == ("module", "ddp_trainer", ("train",))
 
 
-def _store(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.rendezvous.store import main  # noqa: PLC0415
-
-    return main(argv)
-
-
-def _aggregate(argv: Sequence[str]) -> int:
-    from ddp_trainer.metrics.aggregator import main  # noqa: PLC0415
-
-    return main(list(argv))
+def _main_of(module: str) -> Command:
+    """Return the function ``main`` of a module, which is imported when the command is called."""
+    return lambda argv: int(importlib.import_module(module).main(argv))
 
 
 def _train(argv: Sequence[str]) -> int:
@@ -61,18 +58,6 @@ def _checkpoint(argv: Sequence[str]) -> int:
     from ddp_trainer.train.checkpoint.checkpoint_cli import main  # noqa: PLC0415
 
     return run_for_a_reader(lambda: main(argv), "ddp_trainer checkpoint")
-
-
-def _profile(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.in_worker.profile import main  # noqa: PLC0415
-
-    return main(argv)
-
-
-def _hang(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.hang.hang_report import main  # noqa: PLC0415
-
-    return main(argv)
 
 
 def _preflight(argv: Sequence[str]) -> int:
@@ -91,20 +76,20 @@ def _collectives(argv: Sequence[str]) -> int:
 PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")}
 """Modules to preload for the reference trainer, so that a restart does not import them again."""
 
-SUBCOMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+SUBCOMMANDS: dict[str, Command] = {
     "preflight": _preflight,
     "collectives": _collectives,
 }
 """Subcommands of ``ddp-launch``. A script with such a name is started as ``./preflight``."""
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+COMMANDS: dict[str, Command] = {
     "launch": _launch,
-    "store": _store,
-    "aggregate": _aggregate,
+    "store": _main_of("ddp_trainer.launch.rendezvous.store"),
+    "aggregate": _main_of("ddp_trainer.metrics.aggregator"),
     "train": _train,
     "checkpoint": _checkpoint,
-    "profile": _profile,
-    "hang": _hang,
+    "profile": _main_of("ddp_trainer.launch.in_worker.profile"),
+    "hang": _main_of("ddp_trainer.launch.hang.hang_report"),
     **SUBCOMMANDS,
 }
 
