@@ -16,6 +16,7 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.distributed.group import Group
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))
@@ -67,6 +68,12 @@ def a_directory(
 
 def a_state(step: int) -> Archive:
     return pack({"step": step, "weights": torch.arange(10.0)})
+
+
+def slice_ids(plan: BatchPlan, step: int, slice_index: int) -> Tensor:
+    """Return the sample ids of one batch slice of a global step."""
+    batch = plan.batch(step)
+    return batch[cut(len(batch), plan.batch_slices, slice_index)]
 
 
 def write(directory: CheckpointDirectory, step: int, **changes: object) -> Manifest:

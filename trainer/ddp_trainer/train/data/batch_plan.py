@@ -88,14 +88,6 @@ class BatchPlan:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""
         return max(1, self.samples // self.global_batch - step % self.steps_per_epoch)
 
-    def slice_ids(self, step: int, slice_index: int) -> Tensor:
-        """Return the sample ids of one batch slice of a global step: int64.
-
-        The sizes of the slices of a step differ by at most one, and may be 0 in a partial step.
-        """
-        batch = self.batch(step)
-        return batch[cut(len(batch), self.batch_slices, slice_index)]
-
 
 @lru_cache(maxsize=2)
 def order(samples: int, seed: int, epoch: int) -> Tensor:

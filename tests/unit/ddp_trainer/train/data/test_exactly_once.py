@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
 from ddp_trainer.train.data.sample_tracker import SampleTracker
+from tests.support.train_builders import slice_ids
 
 Split = Callable[[BatchPlan, int, int, int], list[int]]
 """(plan, step, world, rank) → sample ids that the rank processes."""
@@ -27,7 +28,7 @@ def by_slices(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
     return [
         sample
         for slice_index in owned(plan.batch_slices, world, rank)
-        for sample in plan.slice_ids(step, slice_index).tolist()
+        for sample in slice_ids(plan, step, slice_index).tolist()
     ]
 
 

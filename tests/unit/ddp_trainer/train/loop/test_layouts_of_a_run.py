@@ -19,6 +19,7 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.parallel.fsdp import Passes
 from ddp_trainer.train.recovery.spare_ranks import needs_more_ranks
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample
+from tests.support.train_builders import slice_ids
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_no_rank_makes_more_passes_than_are_waited_for(level: Level, most: int |
     plan = BatchPlan(samples=length, global_batch=32, batch_slices=8, seed=0, epochs=1)
     passes = []
     for rank in range(3):
-        sizes = [len(plan.slice_ids(0, slice_index)) for slice_index in owned(8, 3, rank)]
+        sizes = [len(slice_ids(plan, 0, slice_index)) for slice_index in owned(8, 3, rank)]
         pieces = [sum(sizes)] if level is Level.FAST else sizes
         passes.append(sum(len(range(0, size, most or max(size, 1))) for size in pieces))
     assert Passes(plan, 3, Config(level=level, micro_batch=most)).of(0) == max(passes) >= 1

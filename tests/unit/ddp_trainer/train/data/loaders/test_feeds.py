@@ -20,6 +20,7 @@ from ddp_trainer.train.data.loaders.base import Feed, FetchResult, Request
 from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, LoaderWorkerLost
+from tests.support.train_builders import slice_ids
 
 CPU = torch.device("cpu")
 SKIP = Config(on_bad_sample=OnBadSample.SKIP)
@@ -376,7 +377,7 @@ def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other
     assert [n for each in again for n in each.batch["number"].tolist()] == PLAN.batch(0).tolist()  # type: ignore[index]
     feed.assign_slices(range(2, 3))
     (one,) = everything(feed, PLAN, batch_slices=range(2, 3), steps=range(1, 2))
-    assert one.batch["number"].tolist() == PLAN.slice_ids(1, 2).tolist()  # type: ignore[index]
+    assert one.batch["number"].tolist() == slice_ids(PLAN, 1, 2).tolist()  # type: ignore[index]
 
 
 @pytest.mark.parametrize("level", [Level.ORDERED, Level.EXACT])

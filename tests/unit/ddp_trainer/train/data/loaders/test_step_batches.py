@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, digest, owned
 from ddp_trainer.train.data.loaders.step_batches import StepBatches, StepPlan
+from tests.support.train_builders import slice_ids
 
 
 @st.composite
@@ -29,9 +30,9 @@ def assert_is_of(portion: StepPlan, plan: BatchPlan, batch_slices: range, step: 
     assert portion.samples == len(plan.batch(step)) == plan.batch_length(step)
     assert portion.digest == digest(plan.batch(step))
     own = {
-        slice_index: plan.slice_ids(step, slice_index)
+        slice_index: slice_ids(plan, step, slice_index)
         for slice_index in batch_slices
-        if len(plan.slice_ids(step, slice_index))
+        if len(slice_ids(plan, step, slice_index))
     }
     assert [request.slice_index for request in portion.own] == list(own)
     for request in portion.own:
