@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, Final
 
 import torch
@@ -89,14 +88,7 @@ def _measure_pair(own: Rank, number: int, members: Sequence[int]) -> Mapping[str
     if absent := _absent(own, number, members):
         return {"error": f"rank {absent[0]} did not come within {own.request.pair_timeout_seconds:g} s"}
     try:
-        dist.init_process_group(
-            own.backend,
-            store=dist.PrefixStore(f"pairs/group/{number}/{members[0]}", own.store),  # type: ignore[attr-defined] # documented, but not in __all__
-            rank=members.index(own.rank),
-            world_size=len(members),
-            timeout=timedelta(seconds=own.request.pair_timeout_seconds),
-            device_id=own.device if own.device.type == "cuda" else None,
-        )
+        own.init_process_group(f"pairs/group/{number}/{members[0]}", members, own.request.pair_timeout_seconds)
         return {"times": _times(own, len(members))}
     except (RuntimeError, ValueError) as error:
         return {"error": first_line(error)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -31,6 +31,18 @@ class Rank:
     store: Any
     """torch's store, which is not part of the measurement."""
     store_address: str
+
+    def init_process_group(self, topic: str, members: Sequence[int], timeout_seconds: float) -> None:
+        """Join the process group of some ranks, which meet under a topic of the store. Raises RuntimeError."""
+        dist.init_process_group(
+            self.backend,
+            store=dist.PrefixStore(topic, self.store),  # type: ignore[attr-defined] # documented, but not in __all__
+            rank=members.index(self.rank),
+            world_size=len(members),
+            timeout=timedelta(seconds=timeout_seconds),
+            # Otherwise NCCL derives a barrier's GPU from the global rank, which is wrong if nodes differ.
+            device_id=self.device if self.device.type == "cuda" else None,
+        )
 
 
 def join(request: Request, environ: Mapping[str, str]) -> Rank:

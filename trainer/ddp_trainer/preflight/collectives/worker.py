@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -142,21 +141,13 @@ def _results(own: Rank, exchange: Exchange, operations: Mapping[str, Operation])
 def _group(own: Rank) -> Iterator[Exchange]:
     """Join the process group of all ranks and yield their exchange. Raises CommunicationFailed if they do not meet."""
     try:
-        dist.init_process_group(
-            own.backend,
-            store=dist.PrefixStore("collectives/group", own.store),  # type: ignore[attr-defined] # documented, but not in __all__
-            rank=own.rank,
-            world_size=own.world,
-            timeout=timedelta(seconds=own.request.timeout_seconds),
-            # Otherwise NCCL derives a barrier's GPU from the global rank, which is wrong if nodes differ.
-            device_id=own.device if own.device.type == "cuda" else None,
-        )
+        own.init_process_group("collectives/group", range(own.world), own.request.timeout_seconds)
     except RuntimeError as error:
         raise errors.CommunicationFailed(
             f"Rank {own.rank} could not meet its peers at {own.store_address}: {errors.first_line(error)}."
         ) from error
     try:
-        yield Exchange(dist.PrefixStore("collectives/results", own.store), own.rank, own.world)  # type: ignore[attr-defined] # as above
+        yield Exchange(dist.PrefixStore("collectives/results", own.store), own.rank, own.world)  # type: ignore[attr-defined] # documented, but not in __all__
         dist.destroy_process_group()
     except dist.DistError as error:
         raise errors.CommunicationFailed(
