@@ -91,7 +91,8 @@ class StageZero:
                     ALL_GATHER(every, mine, group=self._line)
                 sizes = [self._padded(each) for each in bucket]
                 for each, rows in zip(bucket, torch.split(every.view(self._ranks, -1), sizes, dim=1), strict=True):
-                    each.put(self._full_parameter(rows, each))
+                    whole = _unpad(rows, each.form, each.dimension)
+                    each.put(nn.Parameter(whole, requires_grad=each.piece.requires_grad))
         self._is_whole = True
 
     def reshard(self) -> None:
@@ -121,7 +122,7 @@ class StageZero:
         with waits.during(Wait.REDUCE_SCATTER):
             REDUCE_SCATTER(mine, every.flatten(), group=self._line)
         for each, own in zip(bucket, torch.split(mine, [self._padded(each) for each in bucket]), strict=True):
-            each.piece.grad = self._unpad_shard(own, each)
+            each.piece.grad = _unpad(own, each.piece, each.dimension)
             each.put(each.piece)
 
     @contextmanager
@@ -173,16 +174,12 @@ class StageZero:
         spare = self._each(weight.rows) * ranks - len(rows)
         return torch.cat([rows, rows.new_zeros(spare, *rows.shape[1:])])
 
-    def _full_parameter(self, rows: Tensor, weight: _Weight) -> nn.Parameter:
-        form = weight.form
-        shape = local_shard(form).movedim(weight.dimension, 0).shape
-        here = rows.reshape(-1, *shape[1:])[: weight.rows].movedim(0, weight.dimension).contiguous()
-        return nn.Parameter(from_local(here, form), requires_grad=weight.piece.requires_grad)
 
-    def _unpad_shard(self, padded: Tensor, weight: _Weight) -> Tensor:
-        shape = local_shard(weight.piece).movedim(weight.dimension, 0).shape
-        own = padded.view(-1, *shape[1:])[: shape[0]].movedim(0, weight.dimension).contiguous()
-        return from_local(own, weight.piece)
+def _unpad(padded: Tensor, form: Tensor, dimension: int) -> Tensor:
+    """Return padded rows as a tensor of the shape and placement of ``form``."""
+    shape = local_shard(form).movedim(dimension, 0).shape
+    here = padded.reshape(-1, *shape[1:])[: shape[0]].movedim(0, dimension).contiguous()
+    return from_local(here, form)
 
 
 def _gradient(weight: _Weight) -> Tensor:
