@@ -28,7 +28,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env, Exit, Profile
 from ddp_trainer.launch.hang.rank_monitor import status_of
 from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE
-from ddp_trainer.process.process_tree import parent_of
+from ddp_trainer.process.process_tree import PROC, parent_of
 
 LOCK: Final = ".profile.lock"
 POLL_SECONDS: Final = 0.05
@@ -68,25 +68,24 @@ class Worker:
         return number
 
 
-def worker_of(local_rank: int, environ: dict[str, str], processes: Path = Path("/proc")) -> Worker:
+def worker_of(local_rank: int, environ: dict[str, str]) -> Worker:
     """Return the worker with a local rank.
 
     Args:
         local_rank: Local rank of the worker.
         environ: Environment of this pod.
-        processes: Mount point of the proc file system.
 
     Raises:
         NoTrace: No such worker runs in this pod.
     """
     same = {name: environ.get(name, "") for name in (Env.RUN_ID, Env.POD_NAME)}
     found = []
-    for each in processes.iterdir():
+    for each in PROC.iterdir():
         with contextlib.suppress(OSError):
             if each.name.isdigit():
                 told = _variables(each / "environ")
                 is_ours = all(told.get(name, "") == value for name, value in same.items())
-                parent = parent_of(int(each.name), processes)
+                parent = parent_of(int(each.name))
                 if is_ours and told.get("LOCAL_RANK") == str(local_rank) and told.get(Env.PULSE) and parent is not None:
                     found.append((int(each.name), parent, told[Env.PULSE]))
     numbers = {pid for pid, _, _ in found}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from ddp_trainer.common.constants import RestartCause
 from ddp_trainer.launch.protocol import exit_codes
@@ -19,14 +19,6 @@ failure.
 
 Without this limit, a script that always exits with 143 would restart forever.
 """
-
-
-class RestartDecision(NamedTuple):
-    """Cause of a group's end."""
-
-    cause: RestartCause
-    giving_up: int
-    """Exit code of a run that is given up; 0 if another group follows."""
 
 
 @dataclass(slots=True)
@@ -49,8 +41,8 @@ class Budget:
 
     def decide_restart(
         self, first: Failure | None, policy: Policy | None, *, membership_changed: bool
-    ) -> RestartDecision:
-        """Return why a group ended, and whether another one follows.
+    ) -> tuple[RestartCause, int]:
+        """Return why a group ended, and the exit code of a run that is given up; 0 if another group follows.
 
         Args:
             first: First failure of the group; None if there was none.
@@ -60,10 +52,10 @@ class Budget:
         cause = RestartCause.MEMBERSHIP if membership_changed or first is None else self._cause_of(first)
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
         if first is None or cause not in exit_codes.CHARGED:
-            return RestartDecision(cause, 0)
+            return cause, 0
         if first.exit_code not in exit_codes.HOPELESS and self.left(policy) > 0:
-            return RestartDecision(cause, 0)
-        return RestartDecision(cause, exit_codes.of_given_up_run(first.exit_code))
+            return cause, 0
+        return cause, exit_codes.of_given_up_run(first.exit_code)
 
     def count(self, cause: RestartCause) -> None:
         """Count a restart."""

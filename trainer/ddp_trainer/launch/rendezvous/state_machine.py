@@ -53,7 +53,7 @@ from ddp_trainer.launch.protocol.messages import (
     Verdict,
     WorkerState,
 )
-from ddp_trainer.launch.protocol.timeouts import PATIENCE, Timeouts
+from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.admission import (
     MOST_AHEAD,
     is_message_valid,
@@ -90,8 +90,8 @@ class Membership:
         send: Callable[[int, FromStore], None],
         clock: Callable[[], float],
         *,
+        patience: Timeouts,
         run_id: str = "",
-        patience: Timeouts = PATIENCE,
     ) -> None:
         self.run_id = run_id
         """Id of the run; empty until the first agent has sent it."""

@@ -16,17 +16,16 @@ class GcTimer:
     Collections are a known cause of stragglers, since each rank collects at a different time.
     """
 
-    def __init__(self, tell: Callable[[float], None], clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, tell: Callable[[float], None]) -> None:
         self._tell = tell
-        self._clock = clock
         self._began: float | None = None
 
     def __call__(self, phase: str, _: Mapping[str, int]) -> None:
         """Handle one event of :data:`gc.callbacks`."""
         if phase == "start":
-            self._began = self._clock()
+            self._began = time.perf_counter()
         elif self._began is not None:
-            self._tell(self._clock() - self._began)
+            self._tell(time.perf_counter() - self._began)
             self._began = None
 
 

@@ -63,12 +63,7 @@ def read_plain(file: Path) -> PlainCheckpoint:
 
 
 def initialize(
-    model: nn.Module,
-    optimization: OptimizerWrapper,
-    file: Path,
-    spread: ShardedState | None = None,
-    *,
-    with_optimizer: bool,
+    model: nn.Module, optimization: OptimizerWrapper, file: Path, spread: ShardedState | None, *, with_optimizer: bool
 ) -> None:
     """Load the weights of a user's file into the model and, on request, its optimizer state.
 

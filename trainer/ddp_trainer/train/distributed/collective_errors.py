@@ -54,9 +54,9 @@ def can_be_peer_loss(err: RuntimeError) -> bool:
     return type(err) is RuntimeError or isinstance(err, dist.DistError)
 
 
-def limit_exit(err: GpuFailed, seconds: float = EXIT_SECONDS) -> None:
-    """Start a timer that ends this process with the exit code of the error after ``seconds``."""
-    timer = threading.Timer(seconds, exit_without_teardown, (err, named_error_file()))
+def limit_exit(err: GpuFailed) -> None:
+    """Start a timer that ends this process with the exit code of the error after :data:`EXIT_SECONDS`."""
+    timer = threading.Timer(EXIT_SECONDS, exit_without_teardown, (err, named_error_file()))
     timer.daemon = True
     timer.start()
 

@@ -48,21 +48,14 @@ class Evaluation:
     mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.inference_mode
     """Context manager for the model's forward passes."""
 
-    def __init__(
-        self,
-        task: Task,
-        group: Group,
-        *,
-        on: EvaluateOn = EvaluateOn.ALL,
-        skipped: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, task: Task, group: Group, *, on: EvaluateOn, skipped: Callable[[str], None] | None) -> None:
         """Prepare the evaluation of a task.
 
         Args:
             task: Provides test samples and metrics.
             group: The ranks.
             on: Ranks that evaluate. If only rank 0 does, the others wait and receive the result.
-            skipped: Receives a sentence for each unreadable sample; without it, such a sample is an error.
+            skipped: Receives a sentence for each unreadable sample. If it is None, such a sample is an error.
 
         Raises:
             BadTask: The test samples are a stream, which ranks cannot share.

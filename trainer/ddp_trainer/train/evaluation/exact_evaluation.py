@@ -21,13 +21,7 @@ class TreeEvaluation(Evaluation):
     """Evaluates the test samples in as many batch slices as a batch has, and adds up along a fixed tree."""
 
     def __init__(
-        self,
-        task: Task,
-        group: Group,
-        batch_slices: int,
-        *,
-        on: EvaluateOn = EvaluateOn.ALL,
-        skipped: Callable[[str], None] | None = None,
+        self, task: Task, group: Group, batch_slices: int, *, on: EvaluateOn, skipped: Callable[[str], None] | None
     ) -> None:
         super().__init__(task, group, on=on, skipped=skipped)
         self._batch_slices = batch_slices

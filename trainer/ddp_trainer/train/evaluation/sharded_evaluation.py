@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from ddp_trainer.train.config.option_values import EvaluateOn
 from ddp_trainer.train.data.batch_plan import cut
 from ddp_trainer.train.data.batch_reader import to_device
 from ddp_trainer.train.data.loaders.map_reader import first_batch
@@ -28,8 +29,8 @@ class EvenEvaluation(Evaluation):
     # Weights gathered in inference mode cannot be used in a backward pass.
     mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.no_grad
 
-    def __init__(self, task: Task, group: Group, *, skipped: Callable[[str], None] | None = None) -> None:
-        super().__init__(task, group, skipped=skipped)
+    def __init__(self, task: Task, group: Group, *, skipped: Callable[[str], None] | None) -> None:
+        super().__init__(task, group, on=EvaluateOn.ALL, skipped=skipped)
         self._metrics = self._compute_metrics
         self._task = task
         self._batch: Batch | None = None
