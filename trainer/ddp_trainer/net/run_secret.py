@@ -73,7 +73,7 @@ def read_run_secret(path: str, run_id: str = "") -> RunSecret:
 
 def _read(path: str) -> str:
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=open_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise BadSecret(f"secret file {path} is not a regular file; {HOW_TO_MAKE}")
@@ -84,6 +84,6 @@ def _read(path: str) -> str:
         raise BadSecret(f"secret file {path} cannot be read ({error.strerror}); {HOW_TO_MAKE}") from None
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def open_without_waiting(path: str, flags: int) -> int:
     """Open a file like :func:`open`, without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.net import strict_json
+from ddp_trainer.net.run_secret import open_without_waiting
 from ddp_trainer.preflight.nvml import GpuInventory
 from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.nvml_library import LIBRARY
@@ -87,7 +88,7 @@ def _place(bus_id: str) -> str:
 def _records(path: Path) -> list[str]:
     """Return the records of the kernel's log; empty if it is not readable, as in most pods."""
     records: list[bytes] = []
-    with suppress(OSError), open(path, "rb", buffering=0, opener=_open_without_waiting) as log:
+    with suppress(OSError), open(path, "rb", buffering=0, opener=open_without_waiting) as log:
         for _ in range(_MOST_RECORDS):
             with suppress(BrokenPipeError):  # records were overwritten before they were read
                 record = log.read(_LOG_BYTES)
@@ -95,10 +96,6 @@ def _records(path: Path) -> list[str]:
                     break
                 records.append(record)
     return b"".join(records).decode(errors="replace").splitlines()
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _foreign_pids(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:

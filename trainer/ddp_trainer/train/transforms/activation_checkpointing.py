@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.transforms.blocks import require_blocks
-from ddp_trainer.train.utils.dynamo_stub import uncompiled
+from ddp_trainer.train.utils.dynamo_stub import without_compiler
 
 _COSTLY: Final = (
     "mm",
@@ -74,11 +74,7 @@ def _checkpointed(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -
     def run(*args: Any, **options: Any) -> Any:
         return checkpoint(forward, *args, use_reentrant=False, **kept, **options)
 
-    def run_uncompiled(*args: Any, **options: Any) -> Any:
-        with uncompiled():
-            return run(*args, **options)
-
-    return run if compiled else run_uncompiled
+    return run if compiled else without_compiler(run)
 
 
 def _checkpoint_policy(_: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolicy:
