@@ -196,10 +196,8 @@ async def _serve(pages: PageRouter, listener: socket.socket, parent: int, announ
     while os.getppid() == parent and not stop.is_set() and not pages.scrapes.is_done:
         history.sample_if_due()
         strangers.check_if_due()
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), PARENT_POLL_SECONDS)
-        except TimeoutError:
-            continue
     await server.close()
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
@@ -143,11 +144,9 @@ def _address_mismatch(address: str, name: str) -> str:
 def _limits() -> Limits:
     """Return the limits of shared memory and open files."""
     size = free = 0
-    try:
+    with contextlib.suppress(OSError):  # a missing /dev/shm counts as one of size 0
         volume = os.statvfs(constants.Path.SHARED_MEMORY)
         size, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
-    except OSError:
-        pass  # a missing /dev/shm counts as one of size 0
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = 1 << 30
     return Limits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -58,10 +59,8 @@ def _ports(devices: Path) -> dict[str, str]:
     """Return the state of each port, for example ``ACTIVE`` from ``4: ACTIVE`` in its file ``state``."""
     found: dict[str, str] = {}
     for file in sorted(devices.glob("*/ports/*/state")):
-        try:
+        with contextlib.suppress(OSError):  # the device was removed meanwhile
             found[f"{file.parts[-4]}/{file.parts[-2]}"] = file.read_text().rpartition(":")[2].strip()
-        except OSError:
-            continue  # the device was removed meanwhile
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 LIBRARY: Final = "libnvidia-ml.so.1"
@@ -228,10 +228,8 @@ class Nvml:
             yield found
             return
         for device in devices:
-            try:
+            with suppress(NvmlError):  # other GPUs may support events
                 self._call("nvmlDeviceRegisterEvents", device, ctypes.c_ulonglong(_XID), events)
-            except NvmlError:
-                continue  # other GPUs may support events
         yield found
         event = _Event()
         for _ in range(1000):

@@ -6,6 +6,7 @@ of the aggregator.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -51,10 +52,8 @@ class Collectives:
             if not self._is_due(local_rank, asked_at):
                 continue
             self._asked[local_rank] = asked_at
-            try:
+            with contextlib.suppress(FlightRecorderError):
                 self._records[local_rank] = (asked_at, flight_recorder.fetch_record(path, ANSWER_SECONDS))
-            except FlightRecorderError:
-                continue
 
     def values(self, local_rank: int) -> dict[str, float]:
         """Return the series of one rank; empty if it has no process group or its torch does not count collectives."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
@@ -19,11 +20,8 @@ CGROUP: Final = Path("/sys/fs/cgroup")
 def limits(shared_memory: Path = SHARED_MEMORY, cgroup: Path = CGROUP) -> dict[str, float]:
     """Return the values by metric name; a value that cannot be read is left out."""
     values: dict[str, float] = {}
-    try:
+    with contextlib.suppress(OSError):
         room = os.statvfs(shared_memory)
-    except OSError:
-        pass
-    else:
         values["ddp_shm_size_bytes"] = float(room.f_blocks * room.f_frsize)
         values["ddp_shm_used_bytes"] = float((room.f_blocks - room.f_bfree) * room.f_frsize)
     if (limit := memory_limit(cgroup)) is not None:
