@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,9 +115,9 @@ def _scrape_pod(backend: Backend, pod: Object) -> Samples | None:
         return None
 
 
-def observe(backend: Backend, snapshot: Snapshot, before: Mapping[str, Samples] | None = None) -> JobState:
+def observe(backend: Backend, snapshot: Snapshot) -> JobState:
     """Return the state of a job, with the current metrics of its pods."""
-    return job_state(snapshot, scrape(backend, snapshot), where=backend.where, before=before)
+    return job_state(snapshot, scrape(backend, snapshot), where=backend.where)
 
 
 def observe_all(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
@@ -32,15 +32,7 @@ TRIES: Final = 150
 """Number of polls for the deletion. Finalizers of an operator may delay it by seconds."""
 
 
-def renew(
-    api: Api,
-    job: Object | None,
-    objects: Sequence[Object],
-    submission: Submission,
-    namespace: str,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def renew(api: Api, job: Object | None, objects: Sequence[Object], submission: Submission, namespace: str) -> None:
     """Replace the run of ``job`` by a new one. If ``job`` is None, complete an interrupted replacement.
 
     Raises:
@@ -51,7 +43,7 @@ def renew(
     name, run = str(wanted["metadata"]["name"]), str(wanted["metadata"]["labels"][Label.RUN_ID])
     _write_down(api, record_of(objects), namespace)
     if job is not None and job["metadata"]["labels"].get(Label.RUN_ID) != run:
-        _delete_and_wait(api, job, sleep)
+        _delete_and_wait(api, job)
     try:
         submission.submit()
     except DdpError as error:
@@ -134,7 +126,7 @@ def _write_down(api: Api, record: Object, namespace: str) -> None:
     )
 
 
-def _delete_and_wait(api: Api, job: Object, sleep: Callable[[float], None]) -> None:
+def _delete_and_wait(api: Api, job: Object) -> None:
     about, kind = job["metadata"], kind_of(job)
     where = f"{path(kind, about['namespace'])}/{about['name']}"
     with contextlib.suppress(NotFound, Conflict):
@@ -142,7 +134,7 @@ def _delete_and_wait(api: Api, job: Object, sleep: Callable[[float], None]) -> N
     for _ in range(TRIES):
         if not _exists(api, where, about["uid"]):
             return
-        sleep(PAUSE_SECONDS)
+        time.sleep(PAUSE_SECONDS)
     raise DdpError(
         f"The {kind.kind} '{about['name']}' was deleted but still exists; no new one was created.",
         hint=f"Check its finalizers with kubectl. Once it is gone, {_restart_command(about['name'])} finishes it.",
