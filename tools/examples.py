@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_ddp.code.script import read_script
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import placeholder_run_id
@@ -28,12 +29,7 @@ from kubectl_ddp.values.program import Script
 from kubectl_ddp.version import default_image
 
 JOB_FILE: Final = ".ddp.yaml"
-RENDERED: Final[Mapping[Engine, str]] = {
-    Engine.PYTORCHJOB: "pytorchjob",
-    Engine.TRAINJOB: "trainjob",
-    Engine.JOBSET: "jobset",
-    Engine.JOB: "indexed-job",
-}
+RENDERED: Final[Mapping[Engine, str]] = {Engine(name): name for name in ENGINES} | {Engine.JOB: "indexed-job"}
 """Directory of each engine's objects, next to the job files."""
 
 

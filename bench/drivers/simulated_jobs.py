@@ -17,8 +17,8 @@ from ddp_trainer.common.constants import PortName, Role
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.engines.pytorchjob import ENGINE as PYTORCHJOB
 from kubectl_ddp.errors import DdpError, NotFound
-from kubectl_ddp.kube.job_kinds import PYTORCHJOB
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.program import Module

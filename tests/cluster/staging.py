@@ -22,6 +22,7 @@ from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.cli.group import root
+from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.observe.scrape import observe
@@ -85,7 +86,7 @@ class Staging:
     @functools.cached_property
     def served(self) -> frozenset[str]:
         """What the stages lean on that a cluster may lack."""
-        wanted = {root.engine: (root.api_version, root.plural) for root in job_kinds.ROOTS.values()}
+        wanted = {root.name: (root.api_version, root.plural) for root in ENGINES.values()}
         found = set()
         for name, (version, plural) in {**wanted, "queues": (KUEUE, "localqueues")}.items():
             with contextlib.suppress(NotServed):
@@ -96,7 +97,7 @@ class Staging:
     def can(self, stage: Stage) -> bool:
         """Whether the cluster has what a stage needs."""
         words = stage.words
-        engine = words[words.index("--engine") + 1] if "--engine" in words else job_kinds.PYTORCHJOB.engine
+        engine = words[words.index("--engine") + 1] if "--engine" in words else DEFAULT_ENGINE
         return engine in self.served and ("--queue" not in words or "queues" in self.served)
 
     def make(self, path: str, body: Json) -> Json:
@@ -245,7 +246,7 @@ class Staging:
 
     def path_of(self, name: str) -> str:
         """Path of a job's root object."""
-        kind = job_kinds.kind_of(self.backend.job(name).job) or job_kinds.PYTORCHJOB
+        kind = job_kinds.engine_of(self.backend.job(name).job)
         return self.space.path(kind.api_version, kind.plural, name)
 
     def clean(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.rendered import templates
 
-ENGINES = tuple(job_kinds.ROOTS)
+ENGINES = tuple(ENGINE_KINDS)
 SMALL = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "128Mi", "--module", "ddp_trainer")
 SCENARIOS = {
     "plain": ("--nnodes", "2"),
@@ -35,7 +35,7 @@ PLURALS = {
 
 def need(space: Namespace, engine: str) -> None:
     """Skip where the engine's operator is not installed."""
-    root = job_kinds.ROOTS[engine]
+    root = ENGINE_KINDS[engine]
     try:
         space.api.get(space.path(root.api_version, root.plural))
     except NotServed:
@@ -51,7 +51,7 @@ def test_the_api_server_takes_every_object_and_every_pod_of_an_engine(space: Nam
         for item in objects:
             if item["kind"] == "PodMonitor":
                 continue
-            plural = PLURALS.get(item["kind"]) or job_kinds.ROOTS[engine].plural
+            plural = PLURALS.get(item["kind"]) or ENGINE_KINDS[engine].plural
             real = item["kind"] == "TrainingRuntime"  # a TrainJob is refused before its runtime is there
             space.api.create(space.path(item["apiVersion"], plural), item, **({} if real else {"dryRun": "All"}))
         for number, template in enumerate(templates(objects)):
@@ -66,7 +66,7 @@ def test_a_job_of_each_engine_trains_to_its_end_and_leaves_nothing(space: Namesp
     words = ("--name", "digits", "--image", space.image, "--engine", engine, "--nnodes", "1:2", *SMALL, "-o", "name")
     training = ("--", "train", "--task", "digits", "--epochs", "2", "--global-batch", "64", "--seed", "0")
     submitted = space.ddp("submit", *words, *training).ok()
-    assert submitted.out == f"{job_kinds.ROOTS[engine].resource}/digits\n"
+    assert submitted.out == f"{ENGINE_KINDS[engine].resource}/digits\n"
     done = space.ddp("wait", "digits", "--for=complete", "--timeout", "4m")
     assert done.code == 0, done.err
     state = space.ddp("status", "digits", "-o", "json").ok().json

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.engines.registry import ENGINES
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.examples import RUN_ANYWHERE
 from tools.examples import targets
@@ -18,7 +18,7 @@ from tools.examples import targets
 def test_an_example_runs_as_it_is(space: Namespace, job_file: Path) -> None:
     engine = next(iter(targets(job_file)))
     try:
-        space.api.get(f"/apis/{ROOTS[engine].api_version}")
+        space.api.get(f"/apis/{ENGINES[engine].api_version}")
     except NotServed:
         pytest.skip(f"This cluster does not serve what the engine {engine} needs.")
     done = space.ddp("submit", "-f", str(job_file), "--image", space.image, "--wait", "--timeout", "8m", seconds=500)

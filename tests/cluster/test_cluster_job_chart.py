@@ -11,7 +11,7 @@ import yaml
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.helm import CHARTS, Done, Helm
 
@@ -40,7 +40,7 @@ def helm_in(space: Namespace, helm: Helm, verb: str, release: str, values: Mappi
 def served(space: Namespace, engines: tuple[str, ...]) -> list[str]:
     found = []
     for engine in engines:
-        root = job_kinds.ROOTS[engine]
+        root = ENGINE_KINDS[engine]
         try:
             space.api.get(space.path(root.api_version, root.plural))
         except NotServed:
@@ -57,11 +57,11 @@ def test_a_release_trains_to_its_end_stays_as_it_is_and_leaves_nothing(space: Na
     for name, values in runs.items():
         said = helm_in(space, each_helm, "install", name, values).ok().out
         assert f"kubectl ddp status {name} -n {space.name}" in said
-        assert f"The run {name} is a {job_kinds.ROOTS[name].kind} of 1 node with 1 process each" in said
+        assert f"The run {name} is a {ENGINE_KINDS[name].kind} of 1 node with 1 process each" in said
     for name in runs:
         assert space.ddp("wait", name, "--for=complete", "--timeout", "4m").code == 0
     name, values = next(iter(reversed(runs.items())))
-    root = job_kinds.ROOTS[name]
+    root = ENGINE_KINDS[name]
     path = space.path(root.api_version, root.plural, name)
     before = space.api.get(path)
     stays_as_it_is(space, each_helm, name, values)

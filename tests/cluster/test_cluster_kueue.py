@@ -15,6 +15,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.connection import connection_to
 from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.rbac.role_builder import rules
@@ -176,22 +177,20 @@ def test_a_job_that_kueue_has_admitted_is_suspended_stays_so_and_is_resumed_on_e
     space: Namespace, queue: str
 ) -> None:
     def is_let_go(engine: str) -> bool:
-        kind = job_kinds.ROOTS[engine]
+        kind = ENGINES[engine]
         return not job_kinds.at(space.api.get(f"{space.path(kind.api_version, kind.plural)}/{engine}"), kind.suspend)
 
-    for (
-        engine
-    ) in job_kinds.ROOTS:  # there is quota for one, so each is admitted because the one before has given it back
+    for engine in ENGINES:  # there is quota for one, so each is admitted because the one before has given it back
         submit(space, queue, engine, engine)
         until(f"that the {engine} is admitted", functools.partial(is_let_go, engine))
         assert f"resume {engine} -n {space.name}" in space.ddp("suspend", engine).ok().err
     until("that none runs", lambda: {job["state"] for job in jobs(space).values()} == {"Suspended"})
     workloads, _ = space.api.items(space.path(KUEUE, "workloads"))
-    assert [each["spec"]["active"] for each in workloads] == [False] * len(job_kinds.ROOTS)
-    for engine in job_kinds.ROOTS:
+    assert [each["spec"]["active"] for each in workloads] == [False] * len(ENGINES)
+    for engine in ENGINES:
         assert "when Kueue admits it to the queue 'team'" in space.ddp("resume", engine).ok().err
         until(f"that the {engine} is admitted again", functools.partial(is_let_go, engine))
-        assert not any(is_let_go(other) for other in job_kinds.ROOTS if other != engine)
+        assert not any(is_let_go(other) for other in ENGINES if other != engine)
         space.ddp("suspend", engine).ok()
 
 
@@ -201,8 +200,8 @@ def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_b
     submit(space, queue, "first", "job")
     until("that the first is admitted", lambda: jobs(space)["first"]["queue"]["is_admitted"])
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda engine: submit(space, queue, f"of-{engine}", engine), job_kinds.ROOTS))
-    names = {f"of-{engine}" for engine in job_kinds.ROOTS}
+        list(pool.map(lambda engine: submit(space, queue, f"of-{engine}", engine), ENGINES))
+    names = {f"of-{engine}" for engine in ENGINES}
 
     def places() -> dict[int, Json]:
         return {place: job for job in jobs(space).values() if (place := job["queue"]["position"])}

@@ -15,7 +15,8 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.engine_kind import EngineKind
+from kubectl_ddp.engines.registry import ENGINES
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.support.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
 
@@ -176,7 +177,7 @@ def test_jobs_as_the_operators_show_them_pass_where_the_platform_says_so(places:
 
 def test_jobs_of_every_engine_run_under_the_policies_as_the_chart_comes(places: Places, image: str) -> None:
     space = places.default
-    served = [engine for engine, root in job_kinds.ROOTS.items() if _serves(space, root)]
+    served = [engine for engine, root in ENGINES.items() if _serves(space, root)]
 
     def ran(engine: str) -> int:
         words = ("--image", image, *SIZE, "--engine", engine, "--preflight=strict", "--command", "true")
@@ -186,7 +187,7 @@ def test_jobs_of_every_engine_run_under_the_policies_as_the_chart_comes(places: 
         assert dict(zip(served, pool.map(ran, served), strict=True)) == dict.fromkeys(served, 0)
 
 
-def _serves(space: Namespace, root: job_kinds.Root) -> bool:
+def _serves(space: Namespace, root: EngineKind) -> bool:
     with contextlib.suppress(NotServed):
         space.api.get(space.path(root.api_version, root.plural))
         return True

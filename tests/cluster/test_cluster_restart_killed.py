@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.registry import ENGINES
 from tests.cluster.api_proxy import ApiProxy, Asked, api_proxy
 from tests.cluster.live_cluster import Json, Namespace, namespace, until
 from tests.cluster.test_cluster_submit_killed import AT_ONCE, JOB, is_one_job, killed_at, start
@@ -45,7 +45,7 @@ def is_of_any(asked: Asked, proxy: ApiProxy) -> bool:
 
 
 def run_of(space: Namespace, name: str) -> str:
-    root = job_kinds.ROOTS[ENGINE]
+    root = ENGINES[ENGINE]
     job: Json = space.api.get(space.path(root.api_version, root.plural, name))
     return str(job["metadata"]["labels"][Label.RUN_ID])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.registry import ENGINES
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.helm import program
 
@@ -124,7 +124,7 @@ raise SystemExit(3)
 def test_the_secret_of_a_run_is_read_by_its_pods_alone_and_goes_with_it(
     space: Namespace, tmp_path: Path, engine: str
 ) -> None:
-    root = job_kinds.ROOTS[engine]
+    root = ENGINES[engine]
     if space.path(root.api_version, root.plural) not in space.collections():
         pytest.skip(f"the cluster serves no {root.kind}")
     script = tmp_path / "train.py"

@@ -23,12 +23,12 @@ import pytest
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.cluster.test_cluster_engines import need
 
-ENGINES = tuple(job_kinds.ROOTS)
+ENGINES = tuple(ENGINE_KINDS)
 JOB = (
     "--preflight=off",
     "--image",
@@ -112,7 +112,7 @@ def of(space: Namespace, name: str) -> dict[str, list[dict[str, Any]]]:
 
 def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
     """That there is one job of the name, complete, with all that is its own; returns the kinds."""
-    root = job_kinds.ROOTS[engine]
+    root = ENGINE_KINDS[engine]
     there = of(space, name)
     main = [item for item in there[root.plural] if item["metadata"]["name"] == name]
     assert len(main) == 1

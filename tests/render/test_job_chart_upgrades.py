@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from ddp_trainer.common.constants import SECRET_KEY, Annotation, Label
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube import job_kinds
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
 from tests.support.helm import CHARTS, KUBERNETES, Done, Helm, Object, objects_of
@@ -124,7 +125,7 @@ def root_of(cluster: Cluster) -> Object:
     return root
 
 
-@pytest.mark.parametrize("engine", job_kinds.ROOTS)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_same_values_leave_run_id_nodes_and_suspension(cluster: Cluster, engine: str) -> None:
     values = {**VALUES, "engine": engine}
     cluster.install(values)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.render.choose import GANG_KINDS, Facts, choose_engine, choose_gang, kinds_to_discover, resolve_auto
 from kubectl_ddp.values.engine import Engine, Gang
 from tests.support.jobs import a_job
@@ -14,7 +14,7 @@ PREFERENCE = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 
 
 def facts(*engines: Engine, gang: Gang | None = None, version: tuple[int, int] = (1, 36)) -> Facts:
-    kinds = {(ROOTS[engine].api_version, ROOTS[engine].kind) for engine in (*engines, Engine.JOB)}
+    kinds = {(ENGINES[engine].api_version, ENGINES[engine].kind) for engine in (*engines, Engine.JOB)}
     kinds |= {kind for name, kind in GANG_KINDS if name is gang}
     return Facts("lab", version, frozenset(kinds))
 

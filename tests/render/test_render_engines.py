@@ -1,4 +1,4 @@
-"""One job on four engines: the same pods and companions, the same exit codes, each engine's traps avoided."""
+"""One job on all engines: the same pods and companions, the same exit codes, each engine's traps avoided."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.common.constants import Annotation, Exit, Label, Role
+from kubectl_ddp.engines.engine_kind import POD_JOB, Path
+from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, engine_of, render
-from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.engine import Engine
@@ -32,13 +33,12 @@ def objects_of(engine: Engine, **changes: Any) -> list[Object]:
 
 
 def test_every_engine_can_be_rendered_and_found_again() -> None:
-    assert set(RENDERINGS) == set(ENGINES)
-    assert [root.engine for root in job_kinds.ROOTS.values()] == [str(engine) for engine in ENGINES]
+    assert [root.name for root in ENGINE_KINDS.values()] == [str(engine) for engine in ENGINES]
     for engine in ENGINES:
         root = job_kinds.root_of(objects_of(engine))
         assert (root["apiVersion"], root["kind"]) == (
-            job_kinds.ROOTS[engine].api_version,
-            job_kinds.ROOTS[engine].kind,
+            ENGINE_KINDS[engine].api_version,
+            ENGINE_KINDS[engine].kind,
         )
         assert set(root["metadata"]["annotations"]) >= {Annotation.SPEC, Annotation.DIGEST}
 
@@ -80,7 +80,7 @@ def test_the_companions_are_the_same_on_every_engine() -> None:
 def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: JobSpec) -> None:
     objects = render(spec, RUN)
     root = job_kinds.root_of(objects)
-    assert root["kind"] == job_kinds.ROOTS[engine_of(spec)].kind
+    assert root["kind"] == ENGINE_KINDS[engine_of(spec)].kind
     assert job_kinds.bounds(root) == (spec.nnodes.minimum, spec.nnodes.maximum)
     assert job_kinds.processes_per_node(root) == spec.nproc
     assert job_kinds.desired_nodes(root) == spec.nnodes.maximum
@@ -93,7 +93,7 @@ def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: Job
 def test_a_job_can_be_made_before_it_may_run(engine: Engine, suspended: bool) -> None:
     root = job_kinds.root_of(render(a_job(engine=engine), RUN, suspended=suspended))
     assert job_kinds.is_suspend_requested(root) is suspended
-    job_kinds.put(root, job_kinds.ROOTS[engine].suspend, value=not suspended)
+    job_kinds.put(root, ENGINE_KINDS[engine].suspend, value=not suspended)
     assert job_kinds.is_suspend_requested(root) is not suspended
 
 
@@ -135,12 +135,12 @@ def test_a_backoff_beyond_what_kubernetes_counts_is_the_largest_it_counts() -> N
             ("spec", "runPolicy", "ttlSecondsAfterFinished"),
         ),
         (Engine.JOB, ("spec", "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
-        (Engine.JOBSET, (*job_kinds.POD_JOB, "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
+        (Engine.JOBSET, (*POD_JOB, "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
         (Engine.TRAINJOB, ("spec", "activeDeadlineSeconds"), None),
     ],
 )
 def test_deadline_and_time_to_live_stand_where_the_engine_reads_them(
-    engine: Engine, deadline: job_kinds.Path, ttl: job_kinds.Path | None
+    engine: Engine, deadline: Path, ttl: Path | None
 ) -> None:
     objects = objects_of(engine, deadline_seconds=60, ttl_seconds=0)
     root = job_kinds.root_of(objects)

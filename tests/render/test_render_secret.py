@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label, Path
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.pod import USER
@@ -22,7 +22,7 @@ from tests.support.helm import CHARTS, Helm
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates
 
-ENGINES = [Engine(engine) for engine in ROOTS]
+ALL_ENGINES = [Engine(engine) for engine in ENGINES]
 FILE = f"{Path.SECRET}/{SECRET_KEY}"
 
 
@@ -31,7 +31,7 @@ def secret_of(objects: list[Object]) -> Object:
     return secret
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ALL_ENGINES)
 def test_worker_and_store_read_one_file_and_may_not_write_it(engine: Engine) -> None:
     objects = render(a_job(engine=engine), RUN)
     secret = secret_of(objects)
@@ -47,7 +47,7 @@ def test_worker_and_store_read_one_file_and_may_not_write_it(engine: Engine) -> 
         assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"] == USER
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ALL_ENGINES)
 @pytest.mark.parametrize("site", Site)
 def test_the_value_is_the_run_and_256_bits_and_stands_in_the_secret_alone(engine: Engine, site: Site) -> None:
     value = new_secret()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kubectl_ddp.engines.engine_kind import POD_JOB, Path
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
@@ -14,7 +15,7 @@ from kubectl_ddp.spec.model import JobSpec
 RUN = "0123456789ab"
 """Id of the run that is rendered."""
 
-SET_OF_RUNTIME: job_kinds.Path = ("spec", "template")
+SET_OF_RUNTIME: Path = ("spec", "template")
 
 
 def worker_job(objects: list[Object]) -> Any:
@@ -25,9 +26,9 @@ def worker_job(objects: list[Object]) -> Any:
             return root["spec"]["pytorchReplicaSpecs"]["Worker"]
         case "TrainJob":
             [runtime] = [item for item in objects if item["kind"] == "TrainingRuntime"]
-            return job_kinds.at(job_kinds.at(runtime, SET_OF_RUNTIME), job_kinds.POD_JOB)
+            return job_kinds.at(job_kinds.at(runtime, SET_OF_RUNTIME), POD_JOB)
         case "JobSet":
-            return job_kinds.at(root, job_kinds.POD_JOB)
+            return job_kinds.at(root, POD_JOB)
     return root["spec"]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from kubectl_ddp.engines.registry import ENGINES
 from tests.support.helm import CHARTS, Helm, helms, program
 
 Object = dict[str, Any]
@@ -34,8 +35,8 @@ EVERYTHING: Final[dict[str, Any]] = {
 """Values with which the platform's chart makes every object that it can."""
 SERVES: Final = (
     *("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule"),
-    *("kueue.x-k8s.io/v1beta2/ClusterQueue", "kubeflow.org/v1/PyTorchJob", "jobset.x-k8s.io/v1alpha2/JobSet"),
-    "trainer.kubeflow.org/v1alpha1/TrainJob",
+    "kueue.x-k8s.io/v1beta2/ClusterQueue",
+    *(f"{engine.api_version}/{engine.kind}" for engine in ENGINES.values()),
 )
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kubectl_ddp.doctor.permissions import check_permissions as judge_rights
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.engine_kind import Operator
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import holds
-from kubectl_ddp.kube.controllers import KUEUE, OPERATORS, Operator
+from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.rbac.table import KINDS, Kind
@@ -95,10 +96,10 @@ def _namespace(facts: ClusterFacts) -> Finding:
 
 
 def _check_engine_kinds(facts: ClusterFacts) -> Iterator[Finding]:
-    for engine, root in job_kinds.ROOTS.items():
-        if engine in facts.engines:
-            yield _operator(facts, OPERATORS[engine], root.kind, f"engine {engine}")
-    absent = [engine for engine in job_kinds.ROOTS if engine not in facts.engines]
+    for name, engine in ENGINES.items():
+        if name in facts.engines:
+            yield _operator(facts, engine.operator, engine.kind, f"engine {name}")
+    absent = [name for name in ENGINES if name not in facts.engines]
     if absent:
         yield ok(f"{', '.join(absent)} not served; --engine auto takes another", subject="other engines")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 
@@ -19,10 +19,10 @@ _PART: Final = r"-(?:worker|store|trainer|workers|node)(?:-\d+){0,3}"
 _RANDOM: Final = r"-[a-z0-9]{5}"
 _MADE: Final = {
     "Pod": re.compile(rf"{_PART}(?:{_RANDOM})?|-\d+{_RANDOM}"),
-    **dict.fromkeys((root.kind for root in ROOTS.values()), re.compile(rf"(?:{_PART})?")),
+    **dict.fromkeys((engine.kind for engine in ENGINES.values()), re.compile(rf"(?:{_PART})?")),
 }
 """Kind → pattern of the suffix that engines append to the job's name for the objects they create."""
-_OF_KUEUE: Final = re.compile(rf"(?:{'|'.join(root.kind.lower() for root in ROOTS.values())})-(.+){_RANDOM}")
+_OF_KUEUE: Final = re.compile(rf"(?:{'|'.join(engine.kind.lower() for engine in ENGINES.values())})-(.+){_RANDOM}")
 """Pattern of the name of Kueue's Workload of a job."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from kubectl_ddp.engines.engine_kind import Operator
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.objects import Object, Queued
@@ -14,6 +15,8 @@ KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 """Label with the WorkloadPriorityClass, which takes precedence over the priority of the pods."""
+
+KUEUE: Final = Operator(name="Kueue", selector="app.kubernetes.io/name=kueue")
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
 

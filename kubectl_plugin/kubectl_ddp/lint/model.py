@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ddp_trainer.common.lint.model import Found, RuleMetadata
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, string_mapping
 from kubectl_ddp.lint.container import Container
@@ -118,13 +119,9 @@ class Workload:
 
     def labels_of(self, pods: Pods) -> dict[str, str]:
         """Return the labels of each pod, including labels that controllers add."""
-        name, role = str(self.metadata.get("name", "")), pods.role
-        added = {
-            "PyTorchJob": {"training.kubeflow.org/job-name": name, "training.kubeflow.org/replica-type": role.lower()},
-            "JobSet": {"jobset.sigs.k8s.io/jobset-name": name, "jobset.sigs.k8s.io/replicatedjob-name": role},
-            "Job": {"batch.kubernetes.io/job-name": name, "job-name": name},
-        }
-        return added.get(self.kind, {}) | pods.labels
+        name, role = str(self.metadata.get("name", "")), pods.role.lower()
+        added = next((engine.pod_labels for engine in ENGINES.values() if engine.kind == self.kind), {})
+        return {label: value.format(name=name, role=role) for label, value in added.items()} | pods.labels
 
     def objects_of_kind(self, kind: str) -> list[Object]:
         """Return the other objects of one kind; objects with a different namespace are left out."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kubectl_ddp.engines.registry import PARTIALLY_ADMITTED
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.nodes import Machine, ScheduledPod, parse_nodes, scheduled_pods
 from kubectl_ddp.preflight.pod_fit import Place, copies
@@ -15,7 +16,6 @@ from kubectl_ddp.preflight.subject import pods_of
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 from kubectl_ddp.util.text_table import pluralize
-from kubectl_ddp.values.engine import Engine
 
 MOST_NAMED: Final = 3
 """Maximum number of jobs in a message."""
@@ -77,10 +77,10 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def is_all_or_nothing(subject: Subject) -> bool:
-    """Return whether all nodes start together or none. Kueue admits the maximum number of nodes, except for an Indexed
-    Job.
+    """Return whether all nodes start together or none. Kueue admits the maximum number of nodes, except for some
+    engines.
     """
-    return is_kueue_managed(subject.spec) and subject.spec.engine is not Engine.JOB
+    return is_kueue_managed(subject.spec) and subject.spec.engine not in PARTIALLY_ADMITTED
 
 
 def _less(subject: Subject, room: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import condition_of
-from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.gang import is_all_or_nothing
 from kubectl_ddp.preflight.model import Facts, Subject, read
@@ -59,18 +59,18 @@ def check_engine_integration(subject: Subject, facts: Facts) -> Iterator[Finding
     """Check that Kueue manages this kind of job. A job of another kind stays suspended in the queue."""
     if not is_kueue_managed(subject.spec):
         return
-    root = ROOTS[str(subject.spec.engine)]
-    word = f"{root.group}/{root.kind.lower()}"
+    engine = ENGINES[subject.spec.engine]
+    word = f"{engine.group}/{engine.kind.lower()}"
     if word not in read(facts.frameworks):
         yield error(
-            f"Kueue does not look after {root.plural}.{root.group} here, so this job would stay suspended for ever.",
+            f"Kueue does not look after {engine.collection} here, so this job would stay suspended for ever.",
             f"Choose another --engine ({_engine_names(read(facts.frameworks))}), or add '{word}' to Kueue's "
             "integrations.frameworks.",
         )
 
 
 def _engine_names(frameworks: frozenset[str]) -> str:
-    found = [root.engine for root in ROOTS.values() if f"{root.group}/{root.kind.lower()}" in frameworks]
+    found = [name for name, engine in ENGINES.items() if f"{engine.group}/{engine.kind.lower()}" in frameworks]
     return ", ".join(found) or "there is none that it does"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Label
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.quantities import Amounts, milli_values, requests_of
 
@@ -15,10 +16,8 @@ OVER: Final = frozenset({"Succeeded", "Failed"})
 
 JOB_LABELS: Final = (
     Label.JOB,
-    "training.kubeflow.org/job-name",
-    "jobset.sigs.k8s.io/jobset-name",
+    *dict.fromkeys(next(iter(engine.pod_labels)) for engine in ENGINES.values()),
     "volcano.sh/job-name",
-    "batch.kubernetes.io/job-name",
 )
 """Labels with the name of a pod's job, ours first."""
 

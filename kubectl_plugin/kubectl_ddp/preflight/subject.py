@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.spec.model import JobSpec
-
-SET_OF_RUNTIME: Final[job_kinds.Path] = ("spec", "template", *job_kinds.POD_JOB, "template")
-"""Path of the pod template in a TrainingRuntime."""
 
 
 def subject_of(spec: JobSpec, objects: Sequence[Object], namespace: str) -> Subject:
@@ -34,12 +32,8 @@ def subject_of(spec: JobSpec, objects: Sequence[Object], namespace: str) -> Subj
 
 
 def _worker(root: Object, objects: Sequence[Object]) -> Object:
-    kind = job_kinds.kind_of(root) or job_kinds.PYTORCHJOB
-    holder, path = root, kind.template
-    if not path:
-        [holder] = [item for item in objects if item["kind"] == "TrainingRuntime"]
-        path = SET_OF_RUNTIME
-    template: Object = job_kinds.at(holder, path)
+    holder = next((item for item in objects if item["kind"] in RUNTIMES), root)
+    template: Object = job_kinds.at(holder, job_kinds.engine_of(root).template)
     return template
 
 

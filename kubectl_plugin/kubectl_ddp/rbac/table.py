@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.engines.registry import ENGINES, RUNTIMES
 from kubectl_ddp.rbac.model import EVERYWHERE, Need, Right
 
-JOBS: Final = tuple(f"{root.plural}.{root.group}" for root in job_kinds.ROOTS.values())
+JOBS: Final = tuple(engine.collection for engine in ENGINES.values())
 """Kinds of the job objects, one per engine."""
 
 COMPANIONS: Final = (
@@ -26,7 +26,7 @@ COMPANIONS: Final = (
     "jobs.batch",
     "networkpolicies.networking.k8s.io",
     "podmonitors.monitoring.coreos.com",
-    "trainingruntimes.trainer.kubeflow.org",
+    *(f"{plural}.{version.partition('/')[0]}" for version, plural in RUNTIMES.values()),
     "podgroups.scheduling.volcano.sh",
     "podgroups.scheduling.x-k8s.io",
     "computedomains.resource.nvidia.com",
@@ -366,7 +366,7 @@ def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
         engine: Engine of the job; it determines the kind of the job object.
         made: Kinds of the objects to create, restricted to kinds that the cluster serves.
     """
-    root = {(job_kinds.ROOTS[engine].group, job_kinds.ROOTS[engine].plural)}
+    root = {(ENGINES[engine].group, ENGINES[engine].plural)}
     mine = {*made} | root
     all_that_is_made = {Right.of("create", each).kind for each in (*JOBS, *COMPANIONS)}
     found = [

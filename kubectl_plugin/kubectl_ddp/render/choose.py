@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import checked
 from kubectl_ddp.values.engine import Engine, Gang
@@ -22,9 +22,6 @@ GANG_KINDS: Final[Sequence[tuple[Gang, Kind]]] = (
     (Gang.SCHEDULER_PLUGINS, ("scheduling.x-k8s.io/v1alpha1", "PodGroup")),
 )
 """Kind that identifies each gang scheduler, in order of preference; Kueue is chosen by a queue instead."""
-
-LEAST_FOR_JOB: Final = (1, 31)
-"""First release in which an Indexed Job can declare that one successful node is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Facts:
 
 def kinds_to_discover() -> set[Kind]:
     """Return the kinds that :class:`Facts` must cover."""
-    return {(root.api_version, root.kind) for root in ROOTS.values()} | {kind for _, kind in GANG_KINDS}
+    return {(engine.api_version, engine.kind) for engine in ENGINES.values()} | {kind for _, kind in GANG_KINDS}
 
 
 def resolve_auto(spec: JobSpec, facts: Facts) -> JobSpec:
@@ -63,13 +60,14 @@ def choose_engine(asked: Engine, facts: Facts) -> Engine:
     """
     if asked is not Engine.AUTO:
         return asked
-    for name, root in ROOTS.items():
-        if (root.api_version, root.kind) in facts.kinds and (name != Engine.JOB or facts.version >= LEAST_FOR_JOB):
+    for name, engine in ENGINES.items():
+        if (engine.api_version, engine.kind) in facts.kinds and facts.version >= engine.least_kubernetes:
             return Engine(name)
+    products = ", nor ".join(engine.product for engine in ENGINES.values() if engine.product)
     major, minor = facts.version
     raise PreflightFailed(
-        f"The cluster of context '{facts.where}' can run no job: it has neither Kubeflow's training operator, nor "
-        f"Kubeflow Trainer, nor JobSet, and Kubernetes {major}.{minor} is too old for a plain Job (1.31 or later).",
+        f"The cluster of context '{facts.where}' can run no job: it has neither {products}, and Kubernetes "
+        f"{major}.{minor} is too old for a plain Job (1.31 or later).",
         hint="Install one of them, or run on this machine with --local.",
     )
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kubectl_ddp.engines.registry import PARTIALLY_ADMITTED
 from kubectl_ddp.kube.kueue_queue import KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import SCHEDULERS, is_kueue_managed
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.engine import Gang
 from kubectl_ddp.values.node_requirements import Placement
 
 KAI_QUEUE: Final = "kai.scheduler/queue"
@@ -34,14 +35,14 @@ class GangMetadata:
     """Template of the group object."""
 
 
-def gang_metadata(spec: JobSpec, engine: Engine) -> GangMetadata:
+def gang_metadata(spec: JobSpec, engine: str) -> GangMetadata:
     """Return the additions of the queue and the gang scheduler of ``spec`` to the objects of ``engine``."""
     if is_kueue_managed(spec):
         return _kueue(spec, engine)
     return GANGS[spec.gang](spec) if spec.gang in GANGS else GangMetadata()
 
 
-def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
+def view(spec: JobSpec, engine: str) -> dict[str, Any]:
     """Return the gang scheduling settings for the templates."""
     return {
         "together": gang_metadata(spec, engine),
@@ -51,7 +52,7 @@ def view(spec: JobSpec, engine: Engine) -> dict[str, Any]:
     }
 
 
-def _kueue(spec: JobSpec, engine: Engine) -> GangMetadata:
+def _kueue(spec: JobSpec, engine: str) -> GangMetadata:
     """Return Kueue's labels and annotations.
 
     Kueue admits a job as a whole, and an Indexed Job also partially, down to the minimum of nodes. Partial admission is
@@ -65,7 +66,7 @@ def _kueue(spec: JobSpec, engine: Engine) -> GangMetadata:
     is_sliced = any(wish.placement is Placement.REPLICA for wish in spec.topology)
     return GangMetadata(
         labels={KUEUE_QUEUE: str(spec.queue)} | ({KUEUE_PRIORITY: spec.queue_priority} if spec.queue_priority else {}),
-        annotations=partial if engine is Engine.JOB and spec.nnodes.is_elastic and not is_sliced else {},
+        annotations=partial if engine in PARTIALLY_ADMITTED and spec.nnodes.is_elastic and not is_sliced else {},
         pod_annotations=_kueue_topology(spec) if spec.gang is Gang.KUEUE else {},
         is_roots_alone=True,
     )

@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from kubectl_ddp.code.archive import Code
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, volumes
 from kubectl_ddp.render.objects import engine_of, render
@@ -180,10 +181,10 @@ def _placement(spec: JobSpec) -> Values:
 def _scheduling(spec: JobSpec, objects: Sequence[Object]) -> Values:
     view = gang_scheduling.view(spec, engine_of(spec))
     gang = view["together"]
-    policy = [item["spec"]["runPolicy"].get("schedulingPolicy") for item in objects if item["kind"] == "PyTorchJob"]
+    policy = job_kinds.at(job_kinds.root_of(list(objects)), ("spec", "runPolicy", "schedulingPolicy"))
     group = [{"apiVersion": item["apiVersion"], "spec": item["spec"]} for item in objects if item["kind"] == "PodGroup"]
     is_kueue = is_kueue_managed(spec)
-    partial = is_kueue and bool(gang_scheduling.gang_metadata(spec, Engine.JOB).annotations)
+    partial = is_kueue and any(gang_scheduling.gang_metadata(spec, engine).annotations for engine in Engine)
     return {
         "schedulerName": view["scheduler"],
         "kueue": _without_defaults(
@@ -193,7 +194,7 @@ def _scheduling(spec: JobSpec, objects: Sequence[Object]) -> Values:
         if is_kueue
         else {},
         "podGroup": group[0] if group else {},
-        "schedulingPolicy": policy[0] if policy else {},
+        "schedulingPolicy": policy or {},
         "jobLabels": {} if is_kueue else dict(gang.labels),
         "jobAnnotations": {} if is_kueue else dict(gang.annotations),
         "podLabels": dict(gang.pod_labels),

@@ -8,17 +8,16 @@ from typing import Any, Final
 
 from ddp_trainer.common import constants
 from kubectl_ddp.code.archive import Code, name_of
+from kubectl_ddp.engines.engine_kind import EngineKind
+from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
-from kubectl_ddp.render.engines import RENDERINGS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
 from kubectl_ddp.values.engine import Engine
 
 PLACEHOLDER_LENGTH: Final = 12
-DEFAULT_ENGINE: Final = Engine.PYTORCHJOB
-"""Engine if the cluster was not queried, and for this machine, which supports only this kind."""
 
 
 class Site(StrEnum):
@@ -58,28 +57,24 @@ def render(
     """
     from kubectl_ddp.render.jinja_env import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
-    engine = engine_of(spec, site)
-    rendering = RENDERINGS[engine]
+    engine = ENGINES[engine_of(spec, site)]
     # Kueue unsuspends the jobs in its queue; a job that is created unsuspended would be stopped immediately.
-    view = _view(spec, run_id, code, engine) | {
-        "rendering": rendering,
-        "suspended": suspended or is_kueue_managed(spec),
-    }
+    view = _view(spec, run_id, code, engine) | {"suspended": suspended or is_kueue_managed(spec)}
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
-    view |= failures.view(spec, rendering.container) | network.view(spec, api_servers)
+    view |= failures.view(spec, engine.container) | network.view(spec, api_servers)
     view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
     mine = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
     view |= placement.view(spec, mine, view["node_labels"])
     group = view["together"].template
     templates = [
-        *rendering.before,
-        rendering.template,
+        *([engine.runtime.file] if engine.runtime else []),
+        engine.file,
         "secret.yaml.j2",
         *(["code.yaml.j2"] if code else []),
         *([group] if group else []),
         *view["fabric_templates"],
-        *rendering.beside,
+        *(["nodes-service.yaml.j2"] if engine.has_subdomain else []),
         "store-job.yaml.j2",
         "store-service.yaml.j2",
         "network-policy.yaml.j2",
@@ -93,7 +88,7 @@ def engine_of(spec: JobSpec, site: Site = Site.CLUSTER) -> Engine:
     return DEFAULT_ENGINE if site is Site.LOCAL or spec.engine is Engine.AUTO else spec.engine
 
 
-def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict[str, Any]:
+def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind) -> dict[str, Any]:
     """Return the template values about the job as a whole."""
 
     def selector(role: constants.Role | None = None) -> dict[str, str]:
@@ -103,7 +98,7 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict
     def labels(role: constants.Role | None = None) -> dict[str, str]:
         return selector(role) | {constants.Label.RUN_ID: run_id, constants.Label.MANAGED_BY: constants.FIELD_MANAGER}
 
-    gang = gang_scheduling.view(spec, engine)
+    gang = gang_scheduling.view(spec, engine.name)
     together = gang["together"]
     annotations = {
         constants.Annotation.DIGEST: digest(spec, code.text if code else ""),
@@ -127,7 +122,7 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: Engine) -> dict
         else {"labels": together.labels, "annotations": together.annotations},
         "selector": selector,
         "labels": labels,
-        "container": RENDERINGS[engine].container,
+        "engine": engine,
         "path": constants.Path,
         "port": constants.Port,
         "port_name": constants.PortName,

@@ -112,7 +112,7 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -
     low, high = state.nodes.minimum, state.nodes.maximum
     yield "Program", clean_text(" ".join(redact_object(_program(said))))
     yield "Image", ", ".join(sorted(_images(snapshot)))
-    yield "Engine", f"{kind.engine} ({kind.kind})" if kind is not None else ""
+    yield "Engine", f"{kind.name} ({kind.kind})" if kind is not None else ""
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     yield "Nodes", f"{low} to {high}" if low < high else str(high)
     yield "Processes of a node", str(state.processes_per_node)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kubectl_ddp.engines.registry import ENGINES, PARTIALLY_ADMITTED
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.queues import is_kueue_managed
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.engine import Gang
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
@@ -39,23 +40,21 @@ def _of_the_job(spec: JobSpec) -> Iterator[str]:
 
 
 def _of_the_engine(spec: JobSpec) -> Iterator[str]:
-    if spec.nnodes.is_elastic and spec.engine in {Engine.JOBSET, Engine.TRAINJOB}:
+    engine = ENGINES.get(spec.engine)
+    if engine and spec.nnodes.is_elastic and not engine.is_scalable:
         yield (
             f"A {spec.engine} asks for {spec.nnodes.maximum} nodes and trains with as many as there are, from "
             f"{spec.nnodes.minimum} on; it cannot be scaled while it runs."
         )
-    if spec.engine is Engine.TRAINJOB and spec.ttl_seconds is not None:
-        yield (
-            "The Trainer keeps a TrainJob for ever; ttl removes its JobSet and its pods, and the TrainJob stays until "
-            "it is deleted."
-        )
+    if engine and engine.ttl_note and spec.ttl_seconds is not None:
+        yield engine.ttl_note
 
 
 def _of_the_queue(spec: JobSpec) -> Iterator[str]:
-    if is_kueue_managed(spec) and spec.nnodes.is_elastic and spec.engine is not Engine.JOB:
+    if is_kueue_managed(spec) and spec.nnodes.is_elastic and spec.engine not in PARTIALLY_ADMITTED:
         yield (
             f"Kueue admits {spec.nnodes.maximum} nodes at once, or none, and stops a job that is scaled while it runs; "
-            "of the engines only job can begin with fewer."
+            f"of the engines only {', '.join(sorted(PARTIALLY_ADMITTED))} can begin with fewer."
         )
     if spec.gang is Gang.AUTO and spec.queue is None:
         yield "Who starts the nodes together is found out when the job is submitted: render asks no cluster."

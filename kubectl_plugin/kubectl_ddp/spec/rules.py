@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from ddp_trainer.common.constants import NAME_LENGTH, SWITCHES, Env
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.reference_model import last_flag_value, runs_the_trainer
 from kubectl_ddp.plan.trainer_options import invalid_options
@@ -25,9 +26,6 @@ LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "torch.distributed.run",
 
 STORE_POD_SUFFIX: Final = "-store-00000"
 """Suffix of the store's pod name from the Job controller: a dash and five characters after the Job's name."""
-
-POD_OF_JOBSET: Final = "-node-0-{index}-00000"
-"""Longest suffix of a worker pod's name, which is JobSet's; a PyTorchJob's is ``-worker-0``."""
 
 LEAST_GRACE_SECONDS: Final = 5
 
@@ -54,8 +52,8 @@ def warnings(spec: JobSpec) -> list[Finding]:
 
 def longest_suffix(maximum_nodes: int) -> int:
     """Return the maximum length of suffixes that any engine adds to the job's name."""
-    worker = POD_OF_JOBSET.format(index=maximum_nodes - 1)
-    return max(len(STORE_POD_SUFFIX), len(worker))
+    workers = (engine.pod_suffix.format(index=maximum_nodes - 1) for engine in ENGINES.values())
+    return max(map(len, (STORE_POD_SUFFIX, *workers)))
 
 
 def _name_fits(spec: JobSpec) -> None:

@@ -218,7 +218,7 @@ def job_state(
         processes_per_node=job_kinds.processes_per_node(job),
         restarts=counted or run_summary.restarts_of(summary or {}),
         created=epoch(job["metadata"].get("creationTimestamp")),
-        started=epoch(job_kinds.started(job)),
+        started=epoch(job_kinds.at(job, ("status", "startTime"))),
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         stall=stall,

@@ -74,7 +74,7 @@ def _event(event: Object) -> TimelineEvent:
 
 def _states(job: Object) -> Iterator[TimelineEvent]:
     """Yield an entry for each condition of the root object, including conditions that are now false."""
-    kind = job_kinds.kind_of(job) or job_kinds.PYTORCHJOB
+    kind = job_kinds.engine_of(job)
     for condition in (job.get("status") or {}).get("conditions") or ():
         word = kind.conditions.get(condition["type"])
         if word is not None and condition.get("lastTransitionTime"):

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from kubectl_ddp.engines.registry import Engine
 
-class Engine(StrEnum):
-    """Kind of the job object; all engines run the same pods with the same exit codes."""
-
-    AUTO = "auto"
-    """The first engine that the cluster serves."""
-    PYTORCHJOB = "pytorchjob"
-    """Kubeflow training operator, v1."""
-    TRAINJOB = "trainjob"
-    """Kubeflow Trainer, v2."""
-    JOBSET = "jobset"
-    """JobSet, without Kubeflow."""
-    JOB = "job"
-    """Kubernetes' Indexed Job; needs no operator."""
+__all__ = ["Engine", "Gang"]
 
 
 class Gang(StrEnum):

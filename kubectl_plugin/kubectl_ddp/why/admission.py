@@ -8,7 +8,6 @@ from typing import Final
 
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
-from kubectl_ddp.kube.controllers import OPERATORS
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
@@ -19,8 +18,6 @@ from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 INCOMPLETE: Final = "ddp.dev/incomplete"
 PATIENCE_SECONDS: Final = 8.0
 """Seconds that an operator may take before its inaction counts as a problem."""
-
-_MANAGED_BY: Final = (("spec", "managedBy"), ("spec", "runPolicy", "managedBy"))
 
 _REFUSED: Final = re.compile(
     r"exceeded quota|violates PodSecurity|denied the request|is forbidden|is invalid|Invalid value"
@@ -33,10 +30,9 @@ def operator(facts: Facts) -> Iterator[CauseFinding]:
         return
     is_known = bool(facts.job.get("status") or facts.snapshot.pods or facts.has_root_events)
     is_untouched = not is_known and not _is_suspended_or_queued(facts.job)
-    kind = job_kinds.kind_of(facts.job) or job_kinds.PYTORCHJOB
-    who = OPERATORS[kind.engine]
-    left_to = next((text for path in _MANAGED_BY if (text := job_kinds.at(facts.job, path))), "")
-    if is_untouched and left_to and left_to not in who.managers:
+    engine = job_kinds.engine_of(facts.job)
+    who, left_to = engine.operator, job_kinds.at(facts.job, engine.managed_by)
+    if is_untouched and left_to and left_to != who.manager:
         yield diagnosis(
             Cause.OPERATOR,
             f"Nobody has acted on it: it is left to the controller '{left_to}', which has said nothing.",

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kubectl_ddp.kube.conditions import condition_of, holds
-from kubectl_ddp.kube.controllers import KUEUE
-from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, in_line, owner_of
+from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE, in_line, owner_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight.kueue import inactive_reason

@@ -20,7 +20,7 @@ from kubectl_ddp.backends.cluster.http.connection import Connection, connection_
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, pod_path
 from kubectl_ddp.backends.cluster.kubectl import Kubectl
 from kubectl_ddp.backends.cluster.read.job_objects import code_of, events_of, recent_events
-from kubectl_ddp.backends.cluster.read.jobs import Jobs, kind_of
+from kubectl_ddp.backends.cluster.read.jobs import Jobs
 from kubectl_ddp.backends.cluster.read.kueue_workloads import queue_state_lookup
 from kubectl_ddp.backends.cluster.read.pod_metrics import served
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
@@ -195,7 +195,7 @@ class ClusterBackend:
         """Return objects related to a job, of the given kinds, read concurrently."""
         from kubectl_ddp.backends.cluster.read.related_reader import read  # noqa: PLC0415 - only for why and bundle
 
-        return read(self._api, self.namespace, kind_of(job).engine, kinds)
+        return read(self._api, self.namespace, job_kinds.engine_of(job).name, kinds)
 
     def inspect_cluster(self) -> ClusterFacts:
         """Return the properties of the cluster and the rights of the user there."""
@@ -303,7 +303,7 @@ class ClusterBackend:
         job, patch = self._jobs.active_job(name), Object()
         if set_active(self._api, job, active=not suspended):
             return str(job["metadata"]["labels"][KUEUE_QUEUE])
-        job_kinds.put(patch, kind_of(job).suspend, suspended)
+        job_kinds.put(patch, job_kinds.engine_of(job).suspend, suspended)
         self._jobs.change(job, patch)
         return None
 

@@ -15,6 +15,7 @@ from kubectl_ddp.cli.internal.job_options import IMAGE_VARIABLE, JobRequest, rea
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.code.script import check_is_python, check_script, read_script
+from kubectl_ddp.engines.registry import DEFAULT_ENGINE
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.kube.objects import Object
@@ -228,7 +229,7 @@ def check_devices(spec: JobSpec) -> None:
 def _left_out(spec: JobSpec) -> Iterator[str]:
     for source in spec.env_from:
         yield f"The variables of {source} are not set: this machine has no such thing. Export what the job needs."
-    if spec.engine not in {Engine.AUTO, Engine.PYTORCHJOB}:
+    if spec.engine not in {Engine.AUTO, DEFAULT_ENGINE}:
         yield f"This machine runs every job in one way, so the engine {spec.engine} is left aside."
     means_nothing = [key for key, field in FIELDS.items() if key in ABOUT_MACHINES and _is_set(spec, field.attribute)]
     if means_nothing:

@@ -14,6 +14,7 @@ import click
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, backend_to_change, has_cluster, has_kubeconfig
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
@@ -23,9 +24,7 @@ from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.util.text_table import Style
 
 _KINDS: Final = frozenset(
-    word
-    for root in job_kinds.ROOTS.values()
-    for word in (root.engine, root.plural, root.resource, f"{root.plural}.{root.group}")
+    word for engine in ENGINES.values() for word in (engine.name, engine.plural, engine.resource, engine.collection)
 )
 
 
@@ -120,7 +119,7 @@ def parse_job_name(job: str) -> str:
 
 def resource(job: Object) -> str:
     """Return a job in kubectl's notation, as in ``pytorchjob.kubeflow.org/digits``."""
-    return f"{(job_kinds.kind_of(job) or job_kinds.PYTORCHJOB).resource}/{job['metadata']['name']}"
+    return f"{job_kinds.engine_of(job).resource}/{job['metadata']['name']}"
 
 
 def style(options: Options) -> Style:

@@ -60,9 +60,8 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
 
 def keeps_checkpoints_in_pods(job: Object) -> bool:
     """Return whether the progress of a job is lost if all its pods are deleted together."""
-    where = (job_kinds.kind_of(job) or job_kinds.PYTORCHJOB).template
-    template = job_kinds.at(job, where) if where else None
-    if not template:  # a TrainJob's is in another object
+    template = job_kinds.at(job, job_kinds.engine_of(job).template)
+    if not template:  # it is in the runtime
         return "checkpointClaim" not in job_kinds.submitted_spec(job)
     containers = template["spec"]["containers"]
     variables = [variable for container in containers for variable in container.get("env") or ()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
@@ -61,7 +62,7 @@ def test_a_job_that_nobody_has_looked_at_is_pending(engine: Engine) -> None:
 
 def test_a_store_is_no_job_and_neither_is_what_somebody_else_made() -> None:
     objects = render(a_job(engine=Engine.JOB), "run1")
-    assert [job_kinds.kind_of(item) for item in objects] == [job_kinds.JOB, *[None] * 6]
+    assert [job_kinds.kind_of(item) for item in objects] == [ENGINE_KINDS[Engine.JOB], *[None] * 6]
     assert job_kinds.kind_of({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}) is None
 
 
@@ -93,4 +94,4 @@ def test_a_specification_that_cannot_be_read_says_nothing() -> None:
     ],
 )
 def test_a_resource_is_named_as_kubectl_names_it(engine: Engine, resource: str) -> None:
-    assert job_kinds.ROOTS[engine].resource == resource
+    assert ENGINE_KINDS[engine].resource == resource

@@ -15,7 +15,7 @@ from kubectl_ddp.backends.cluster.read.kueue_workloads import JOB_UID
 from kubectl_ddp.backends.job_recovery import RUN
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.kube.job_kinds import ROOTS
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rbac.reference import lines
 from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
@@ -26,7 +26,7 @@ from tests.support.jobs import a_job
 
 ROOT: Final = Path(__file__).parents[4]
 VERSIONS: Final = {
-    **{root.group: root.api_version.partition("/")[2] for root in ROOTS.values()},
+    **{root.group: root.api_version.partition("/")[2] for root in ENGINES.values()},
     "kueue.x-k8s.io": "v1beta2",
     "visibility.kueue.x-k8s.io": "v1beta2",
     "scheduling.x-k8s.io": "v1alpha1",
@@ -36,7 +36,7 @@ VERSIONS: Final = {
 KIND_NAMES: Final = {plural: kind for kinds in GROUPS.values() for kind, plural in kinds.items()} | {
     "trainingruntimes": "TrainingRuntime",
     "podgroups": "PodGroup",
-    **{r.plural: r.kind for r in ROOTS.values()},
+    **{r.plural: r.kind for r in ENGINES.values()},
 }
 ANYBODY_MAY: Final = re.compile(r"/version|/api(/v1)?|/apis(/[^/]+){0,2}|/apis/auth(entic|oriz)ation\.k8s\.io/.*")
 """Discovery, and questions about oneself."""
@@ -106,7 +106,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "dashboard": (("dashboard", "digits", "--print"),),
     "submit": (
         ("submit", *LARGE, "--preflight=warn"),
-        *(("submit", "--name", "new", *IMAGE, "--engine", each, "--preflight=off") for each in ROOTS),
+        *(("submit", "--name", "new", *IMAGE, "--engine", each, "--preflight=off") for each in ENGINES),
     ),
     "preflight": (("preflight", *LARGE),),
     "clone": (("clone", "digits", "--name", "again", "--preflight=warn"),),

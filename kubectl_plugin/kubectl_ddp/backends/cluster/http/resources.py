@@ -10,15 +10,17 @@ from typing import Final
 from ddp_trainer.common.constants import CONTAINER
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden, Unreachable
-from kubectl_ddp.kube.job_kinds import ROOTS
 from kubectl_ddp.kube.objects import Object
 
 PROVIDERS: Final[Mapping[str, str]] = {
-    "PyTorchJob": "Install Kubeflow's training operator (v1.9), or choose another --engine; job needs no operator.",
-    "TrainJob": "Install Kubeflow Trainer (v2), or choose another --engine.",
-    "TrainingRuntime": "Install Kubeflow Trainer (v2), or choose another --engine.",
-    "JobSet": "Install JobSet, or choose another --engine.",
+    **{
+        kind: f"Install {engine.product}, or choose another --engine; job needs no operator."
+        for engine in ENGINES.values()
+        for kind in (engine.kind, engine.runtime and engine.runtime.kind)
+        if kind and engine.product
+    },
     "PodGroup": "Install the scheduler that --gang names, or leave --gang out.",
     "ComputeDomain": "Install NVIDIA's DRA driver for GPUs, 25.8 or newer, or name another --fabric.",
     "ResourceClaimTemplate": "Kubernetes 1.34 or newer serves it; or name another --fabric.",
@@ -129,9 +131,9 @@ class Discovery:
                 return not group or plural in self._plurals.get(group, ())
         if group in BUILT_IN:
             return True
-        named = [root for root in ROOTS.values() if (root.group, root.plural) == (group, plural)]
+        named = [engine for engine in ENGINES.values() if (engine.group, engine.plural) == (group, plural)]
         return any(plural in self._groups[f"{group}/{version}"].values() for version in versions) or any(
-            self.resource_for_kind(root.api_version, root.kind) is not None for root in named
+            self.resource_for_kind(engine.api_version, engine.kind) is not None for engine in named
         )
 
     def _discover_all(self) -> None:

@@ -25,8 +25,8 @@ WHO: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 def missing_to_submit(api: Api, discovery: Discovery, namespace: str, objects: Sequence[Object]) -> list[Right]:
     """Return the missing rights for creating the objects of a job."""
-    root = job_kinds.kind_of(job_kinds.root_of(list(objects))) or job_kinds.PYTORCHJOB
-    return missing(api, namespace, to_submit(root.engine, discovery.group_resources(objects)))
+    engine = job_kinds.engine_of(job_kinds.root_of(list(objects)))
+    return missing(api, namespace, to_submit(engine.name, discovery.group_resources(objects)))
 
 
 def missing(api: Api, namespace: str, wanted: Sequence[Right]) -> list[Right]:

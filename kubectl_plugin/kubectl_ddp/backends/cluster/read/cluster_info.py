@@ -14,10 +14,10 @@ from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.backends.cluster.read.resource_table import objects
 from kubectl_ddp.capacity.model import GPU
 from kubectl_ddp.doctor.cluster import ClusterFacts
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound
-from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import holds
-from kubectl_ddp.kube.controllers import KUEUE, OPERATORS
+from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight.nodes import parse_nodes
@@ -36,7 +36,7 @@ def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
     discovery = Discovery(api)
     engines = _served_engine_names(discovery)
     served = discovery.filter_served(KINDS)
-    selectors = {who.selector for who in (*(OPERATORS[engine] for engine in engines), KUEUE) if who.selector}
+    selectors = {who.selector for who in (*(ENGINES[name].operator for name in engines), KUEUE) if who.selector}
     with ExitStack() as stack:
 
         def submit(read: Callable[[], T]) -> Future[T]:
@@ -74,9 +74,9 @@ def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
 def _served_engine_names(discovery: Discovery) -> list[str]:
     """Return the engines whose kinds are served. The API group is not enough, as kubeflow.org also has other kinds."""
     return [
-        engine
-        for engine, root in job_kinds.ROOTS.items()
-        if discovery.resource_for_kind(root.api_version, root.kind) is not None
+        name
+        for name, engine in ENGINES.items()
+        if discovery.resource_for_kind(engine.api_version, engine.kind) is not None
     ]
 
 

@@ -13,12 +13,13 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.job_objects import is_named_after
-from kubectl_ddp.backends.cluster.read.jobs import kind_of, path, with_type_meta
+from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.read.kueue_workloads import inactive_uids
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_one
 from kubectl_ddp.backends.cluster.read.watch_queue import wait, watch_into_queue
 from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import queued
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 
@@ -28,7 +29,7 @@ JOIN_SECONDS: Final = 2.0
 
 def watch(api: Api, job: Object, namespace: str) -> Iterator[Snapshot]:
     """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
-    name, kind = str(job["metadata"]["name"]), kind_of(job)
+    name, kind = str(job["metadata"]["name"]), job_kinds.engine_of(job)
     jobs = Reflector(api, path(kind, namespace), fieldSelector=f"metadata.name={name}")
     pods = Reflector(api, collection("v1", "pods", namespace), labelSelector=f"{Label.JOB}={name}")
     events = Reflector(api, collection("v1", "events", namespace), keep=lambda event: is_named_after(event, name))

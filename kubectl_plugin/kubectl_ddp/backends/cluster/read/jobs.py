@@ -1,4 +1,4 @@
-"""Lookup of jobs on an API server. All four kinds of root objects are queried concurrently."""
+"""Lookup of jobs on an API server. All kinds of root objects are queried concurrently."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
+from kubectl_ddp.engines.engine_kind import EngineKind
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import each
 from kubectl_ddp.util.invocation import location_flags, program
-
-KINDS = tuple(job_kinds.ROOTS.values())
 
 
 class Jobs:
@@ -38,7 +38,7 @@ class Jobs:
 
         Raises the error of the first forbidden kind if the others have no job.
         """
-        answers = each(lambda kind: self._list_kind(kind, namespace), KINDS)
+        answers = each(lambda kind: self._list_kind(kind, namespace), [*ENGINES.values()])
         refusals = [answer for answer in answers if isinstance(answer, Forbidden)]
         found = [job for answer in answers if not isinstance(answer, Forbidden) for job in answer]
         if refusals and not found:
@@ -47,7 +47,7 @@ class Jobs:
             self._notice(f"warning: {refused.message}")
         return found
 
-    def _list_kind(self, kind: job_kinds.Root, namespace: str | None) -> list[Object] | Forbidden:
+    def _list_kind(self, kind: EngineKind, namespace: str | None) -> list[Object] | Forbidden:
         try:
             items, _ = self._api.items(path(kind, namespace), reduce=without_managers, labelSelector=Label.JOB)
         except NotServed:
@@ -58,7 +58,7 @@ class Jobs:
 
     def named(self, name: str) -> Object:
         """Return the root object of a job. Raises NotFound."""
-        answers = each(lambda kind: self._fetch(kind, name), KINDS)
+        answers = each(lambda kind: self._fetch(kind, name), [*ENGINES.values()])
         job = next((answer for answer in answers if isinstance(answer, dict)), None)
         if job is not None:
             return job
@@ -70,7 +70,7 @@ class Jobs:
             hint=f"'{program()} list{location_flags()}' names them all; -n chooses another namespace.",
         )
 
-    def _fetch(self, kind: job_kinds.Root, name: str) -> Object | DdpError | None:
+    def _fetch(self, kind: EngineKind, name: str) -> Object | DdpError | None:
         """Return the job of one kind, or the error of reading it; ``None`` if it does not exist."""
         try:
             job = with_type_meta(kind, self._api.get(f"{path(kind, self._namespace)}/{name}"))
@@ -105,7 +105,7 @@ class Jobs:
         self._api.delete(self._path_of(job), uid=job["metadata"]["uid"])
 
     def _path_of(self, job: Object) -> str:
-        return f"{path(kind_of(job), self._namespace)}/{job['metadata']['name']}"
+        return f"{path(job_kinds.engine_of(job), self._namespace)}/{job['metadata']['name']}"
 
 
 def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None:
@@ -114,27 +114,22 @@ def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None
     Its pods would have the same labels as those of ``job``, and partly the same names.
     """
 
-    def asked(kind: job_kinds.Root) -> Object | None:
+    def asked(kind: EngineKind) -> Object | None:
         try:
             found = with_type_meta(kind, api.get(f"{path(kind, namespace)}/{job['metadata']['name']}"))
         except (NotServed, NotFound, Forbidden):
             return None
         return found if _is_managed_root(found) else None
 
-    return next(filter(None, each(asked, [kind for kind in KINDS if kind.kind != job["kind"]])), None)
+    return next(filter(None, each(asked, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None)
 
 
-def path(kind: job_kinds.Root, namespace: str | None) -> str:
+def path(kind: EngineKind, namespace: str | None) -> str:
     """Return the path of the collection of a kind."""
     return collection(kind.api_version, kind.plural, namespace)
 
 
-def kind_of(job: Object) -> job_kinds.Root:
-    """Return the kind of a root object."""
-    return job_kinds.kind_of(job) or job_kinds.PYTORCHJOB
-
-
-def with_type_meta(kind: job_kinds.Root, job: Object) -> Object:
+def with_type_meta(kind: EngineKind, job: Object) -> Object:
     """Return a job with its kind, which lists omit, and a status, which is missing until an operator has set it."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, "status": {}} | job
 

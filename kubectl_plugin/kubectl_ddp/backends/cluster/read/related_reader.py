@@ -7,8 +7,9 @@ from typing import Final
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.resource_table import SOURCES, objects
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.controllers import KUEUE, OPERATORS
+from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.util.concurrency import each
@@ -29,7 +30,7 @@ def read(api: Api, namespace: str, engine: str, kinds: Collection[RelatedKind]) 
         engine: Engine of the job, which determines the operator to look for.
         kinds: Kinds to read.
     """
-    selectors = {RelatedKind.OPERATOR: OPERATORS[engine].selector, RelatedKind.QUEUE_CONTROLLER: KUEUE.selector}
+    selectors = {RelatedKind.OPERATOR: ENGINES[engine].operator.selector, RelatedKind.QUEUE_CONTROLLER: KUEUE.selector}
     asked = [kind for kind in kinds if selectors.get(kind) != ""]
     answers = dict(
         zip(asked, each(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), asked), strict=True)

@@ -7,8 +7,8 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.write.recreate import delete_record
+from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.kube.job_kinds import BEFORE_ROOT
 
 
 def delete_remains(api: Api, name: str, namespace: str) -> bool:
@@ -17,7 +17,7 @@ def delete_remains(api: Api, name: str, namespace: str) -> bool:
     Objects with an owner are deleted with their owner.
     """
     found = delete_record(api, name, namespace)
-    for version, plural in BEFORE_ROOT.values():
+    for version, plural in RUNTIMES.values():
         path = f"{collection(version, plural, namespace)}/{name}"
         try:
             about = api.get(path)["metadata"]

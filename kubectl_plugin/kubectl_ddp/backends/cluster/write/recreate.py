@@ -19,7 +19,7 @@ from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.http.resources import collection
-from kubectl_ddp.backends.cluster.read.jobs import kind_of, path
+from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE, Submission
 from kubectl_ddp.backends.job_recovery import RUN, run_of
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound
@@ -127,7 +127,7 @@ def _write_down(api: Api, record: Object, namespace: str) -> None:
 
 
 def _delete_and_wait(api: Api, job: Object) -> None:
-    about, kind = job["metadata"], kind_of(job)
+    about, kind = job["metadata"], job_kinds.engine_of(job)
     where = f"{path(kind, about['namespace'])}/{about['name']}"
     with contextlib.suppress(NotFound, Conflict):
         api.delete(where, uid=about["uid"])

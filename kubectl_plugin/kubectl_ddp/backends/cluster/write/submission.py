@@ -25,9 +25,9 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, not_served
 from kubectl_ddp.backends.cluster.read.jobs import find_conflicting_job
+from kubectl_ddp.engines.registry import ENGINES, RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.job_kinds import BEFORE_ROOT
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import location_flags, program
@@ -78,15 +78,15 @@ class Submission:
         self._sleep = sleep
         found = [(kind, item) for item in objects if (kind := job_kinds.kind_of(item)) is not None]
         if len(found) != 1:
-            kinds = ", ".join(root.kind for root in job_kinds.ROOTS.values())
+            kinds = ", ".join(engine.kind for engine in ENGINES.values())
             raise UsageError(f"A job is one of {kinds}, with what it needs; here are {len(found)}.")
         [(self._kind, self._root)] = found
         self._plurals = self._served(objects, discovery or Discovery(api), notice)
         self._notice = notice
         others = [item for item in objects if item is not self._root and item["kind"] in self._plurals]
-        self._before = [item for item in others if item["kind"] in BEFORE_ROOT]
+        self._before = [item for item in others if item["kind"] in RUNTIMES]
         self._companions = [
-            item for item in others if item["kind"] not in BEFORE_ROOT and not self._is_duplicate_monitor(item)
+            item for item in others if item["kind"] not in RUNTIMES and not self._is_duplicate_monitor(item)
         ]
 
     def _served(self, objects: Sequence[Object], discovery: Discovery, notice: Callable[[str], None]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import reflector
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Snapshot
@@ -185,7 +186,7 @@ def test_replicas_that_kueue_keeps_together_are_not_scaled_apart(
         "topology": (Topology.parse("replica=rack"),),
     }
     root = job_kinds.root_of(render(a_job(engine=engine, queue="lab", gang=Gang.KUEUE, **together), "run1"))
-    kind = job_kinds.ROOTS[str(engine)]
+    kind = ENGINES[str(engine)]
     server.put(f"/apis/{kind.api_version}/namespaces/team/{kind.plural}/digits", root)
     for nodes in (2, 3):
         with pytest.raises(UsageError, match="is in a queue of Kueue's, which stops a job that is scaled"):

@@ -1,0 +1,120 @@
+"""Description of one engine: its object, controller, templates and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ddp_trainer.common import constants
+
+Path = tuple[str | int, ...]
+"""Keys and indexes from the root of an object to one of its fields."""
+
+POD_JOB: Final[Path] = ("spec", "replicatedJobs", 0, "template", "spec")
+"""Path of the batch Job inside a JobSet."""
+
+JOB_CONDITIONS: Final = {"Complete": "Succeeded", "Failed": "Failed", "Suspended": "Suspended"}
+"""Conditions of Kubernetes' Job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One controller."""
+
+    name: str
+    """Name for use in a sentence."""
+    selector: str
+    """Label selector of the operator's pods, the same in its manifests and its chart; empty if it does not run as a
+    pod.
+    """
+    manager: str = ""
+    """Value of ``managedBy`` for which the operator acts, like an empty one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Object that must exist before the root object and that has the pod template instead of it."""
+
+    kind: str
+    plural: str
+    file: str
+    """Jinja template of the object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One kind of root object."""
+
+    name: str
+    """Value of ``--engine``."""
+    api_version: str
+    kind: str
+    plural: str
+    """Last part of its path on the API server."""
+    product: str = ""
+    """Name and version of the software that serves the kind; empty if Kubernetes does."""
+    least_kubernetes: tuple[int, int] = (0, 0)
+    """First release of Kubernetes with all fields that we set."""
+    operator: Operator
+    """Controller that creates the pods."""
+
+    # -- fields of the root object
+    suspend: Path = ("spec", "suspend")
+    """Path of the field that suspends the job."""
+    managed_by: Path = ("spec", "managedBy")
+    """Path of the name of the controller that acts on the object instead of the operator."""
+    nodes: tuple[Path, ...]
+    """Paths of the number of worker pods. Scaling must change all of them."""
+    template: Path
+    """Path of the pod template of the workers, in the runtime if there is one."""
+    runtime: Runtime | None = None
+    conditions: Mapping[str, str] = field(default_factory=lambda: JOB_CONDITIONS)
+    """Type of this kind's condition → the PyTorchJob's. Other types do not affect the state of the job."""
+    active: tuple[str, ...] = ()
+    """Path of the number of running pods in the status, for a kind without a condition Running. Lists on the path are
+    summed.
+    """
+
+    # -- pods
+    pod_suffix: str
+    """Longest suffix of a worker pod's name; ``{index}`` is the index of the pod."""
+    pod_labels: Mapping[str, str]
+    """Labels that the operator adds to pods, with ``{name}`` of the job and ``{role}`` of the pod. The first one has
+    the name.
+    """
+
+    # -- rendering
+    file: str
+    """Jinja template of the root object."""
+    container: str = constants.CONTAINER
+    """Name of the trainer's container."""
+    job_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the engine expects on the batch Job inside a set."""
+    restart_policy: str | None = "Never"
+    """Restart policy of the pod template; None if the operator sets it."""
+    has_subdomain: bool = False
+    """True if a Service with the job's name provides the pods' DNS names; it is rendered with the job."""
+
+    # -- limits
+    is_scalable: bool = False
+    """True if the number of pods can be changed while the job runs."""
+    is_partially_admitted: bool = False
+    """True if Kueue may start the job with fewer nodes."""
+    ttl_note: str = ""
+    """Note on a time to live that does not remove all objects."""
+
+    @property
+    def resource(self) -> str:
+        """Resource as kubectl prints it, as in ``pytorchjob.kubeflow.org``."""
+        return f"{self.kind.lower()}.{self.group}"
+
+    @property
+    def collection(self) -> str:
+        """Resource of rights, as in ``pytorchjobs.kubeflow.org``."""
+        return f"{self.plural}.{self.group}"
+
+    @property
+    def group(self) -> str:
+        """API group."""
+        return self.api_version.partition("/")[0]
