@@ -9,6 +9,7 @@
 {{- $_ := set $run "code" (ternary "archive" (ternary "script" "" (ne "" .Values.script)) (ne "" .Values.code)) -}}
 {{- $_ := set $run "present" (include "ddp-job.present" . | fromJson) -}}
 {{- $_ := set $run "engine" (include "ddp-job.engine" (dict "root" . "run" $run)) -}}
+{{- range include "ddp-job.engines" . | fromJsonArray -}}{{- if eq .name $run.engine -}}{{- $_ := set $run "kind" . -}}{{- end -}}{{- end -}}
 {{- $document := include "ddp-job.document" (dict "root" . "run" $run) -}}
 {{- $digested := omit (fromJson $document) "name" -}}
 {{- if $run.code -}}
@@ -25,13 +26,24 @@
 {{- end -}}
 {{- end -}}
 
+{{/* All engines, in the order of preference, as JSON. `make docs` writes the file. */}}
+{{- define "ddp-job.engines" -}}{{- .Files.Get "files/engines.json" -}}{{- end -}}
+
+{{/* The value at a path of an object, as JSON. */}}
+{{- define "ddp-job.at" -}}
+{{- $at := .object -}}
+{{- range .path -}}{{- $at = ternary (int .) . (kindIs "float64" .) | index $at -}}{{- end -}}
+{{- toJson $at -}}
+{{- end -}}
+
 {{/* `auto` is the engine of the run that is there, else the first that the cluster serves; a PyTorchJob if Helm contacts none. */}}
 {{- define "ddp-job.engine" -}}
 {{- $engine := ternary (.run.present.engine | default "") .root.Values.engine (eq .root.Values.engine "auto") -}}
 {{- if not $engine -}}
-{{- $engine = ternary "job" "pytorchjob" (.root.Capabilities.APIVersions.Has "v1/Pod") -}}
-{{- range list "jobset.x-k8s.io/v1alpha2/JobSet" "trainer.kubeflow.org/v1alpha1/TrainJob" "kubeflow.org/v1/PyTorchJob" -}}
-{{- if $.root.Capabilities.APIVersions.Has . -}}{{- $engine = base . | lower -}}{{- end -}}
+{{- $engines := include "ddp-job.engines" .root | fromJsonArray -}}
+{{- $engine = (ternary (last $engines) (first $engines) (.root.Capabilities.APIVersions.Has "v1/Pod")).name -}}
+{{- range reverse $engines -}}
+{{- if and (not .builtIn) (printf "%s/%s" .apiVersion .kind | $.root.Capabilities.APIVersions.Has) -}}{{- $engine = .name -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $engine -}}

@@ -17,10 +17,10 @@ podFailurePolicy:
       onPodConditions: [{type: DisruptionTarget, status: "True"}]
     - action: FailJob
       onExitCodes:
-        containerName: {{ ternary "node" "pytorch" (eq $run.engine "trainjob") }}
+        containerName: {{ $run.kind.container }}
         operator: In
         values: {{ untilStep 1 128 1 | toJson }}
-{{- if and .Values.activeDeadlineSeconds (ne $run.engine "trainjob") }}
+{{- if and .Values.activeDeadlineSeconds $run.kind.limitsJob }}
 activeDeadlineSeconds: {{ int64 .Values.activeDeadlineSeconds }}
 {{- end }}
 template:
@@ -38,8 +38,8 @@ replicatedJobs:
   - name: node
     replicas: 1
     template:
-      {{- if eq .Values._run.engine "trainjob" }}
-      metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+      {{- with .Values._run.kind.jobLabels }}
+      metadata: {labels: {{ toJson . }}}
       {{- end }}
       spec:
         {{- include "ddp-job.indexedJob" . | nindent 8 }}

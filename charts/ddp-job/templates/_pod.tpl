@@ -16,10 +16,10 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  {{- if ne $run.engine "pytorchjob" }}
-  restartPolicy: Never
+  {{- with $run.kind.restartPolicy }}
+  restartPolicy: {{ . }}
   {{- end }}
-  {{- if eq $run.engine "job" }}
+  {{- if $run.kind.subdomain }}
   subdomain: {{ $run.name | quote }}
   {{- end }}
   {{- with .Values.schedulerName }}
@@ -80,7 +80,7 @@ spec:
         - {name: code, mountPath: /var/run/ddp-code}
   {{- end }}
   containers:
-    - name: {{ ternary "node" "pytorch" (eq $run.engine "trainjob") }}
+    - name: {{ $run.kind.container }}
       image: {{ $run.image | quote }}
       imagePullPolicy: IfNotPresent
       command: {{ include "ddp-job.quoted" .Values.launcher }}

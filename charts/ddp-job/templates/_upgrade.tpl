@@ -5,12 +5,12 @@
 {{- define "ddp-job.present" -}}
 {{- $found := dict -}}
 {{- if .Release.IsUpgrade -}}
-{{- range $kind := list "batch/v1/Job" "jobset.x-k8s.io/v1alpha2/JobSet" "trainer.kubeflow.org/v1alpha1/TrainJob" "kubeflow.org/v1/PyTorchJob" -}}
-{{- if or (eq $kind "batch/v1/Job") ($.Capabilities.APIVersions.Has $kind) -}}
-{{- range $item := (lookup (dir $kind) (base $kind) $.Release.Namespace "").items -}}
+{{- range $kind := include "ddp-job.engines" . | fromJsonArray | reverse -}}
+{{- if or $kind.builtIn (printf "%s/%s" $kind.apiVersion $kind.kind | $.Capabilities.APIVersions.Has) -}}
+{{- range $item := (lookup $kind.apiVersion $kind.kind $.Release.Namespace "").items -}}
 {{- $annotations := $item.metadata.annotations | default dict -}}
 {{- if and (eq (get $annotations "meta.helm.sh/release-name") $.Release.Name) (hasKey $annotations "ddp.dev/spec") -}}
-{{- $found = dict "engine" (base $kind | lower) "object" $item -}}
+{{- $found = dict "engine" $kind.name "object" $item -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -28,13 +28,8 @@
 {{- include "ddp-job.stopIfChanged" . -}}
 {{- $object := $run.present.object -}}
 {{- $_ := get $object.metadata.labels "ddp.dev/run-id" | set $run "runId" -}}
-{{- if eq $run.engine "pytorchjob" -}}
-{{- $_ := set $run "suspend" ($object.spec.runPolicy.suspend | default false) -}}
-{{- $_ := set $run "nodes" (int64 $object.spec.pytorchReplicaSpecs.Worker.replicas) -}}
-{{- else -}}
-{{- $_ := set $run "suspend" ($object.spec.suspend | default false) -}}
-{{- if eq $run.engine "job" -}}{{- $_ := set $run "nodes" (int64 $object.spec.parallelism) -}}{{- end -}}
-{{- end -}}
+{{- $_ := include "ddp-job.at" (dict "object" $object "path" $run.kind.suspend) | eq "true" | set $run "suspend" -}}
+{{- with $run.kind.scalable -}}{{- $_ := include "ddp-job.at" (dict "object" $object "path" .) | int64 | set $run "nodes" -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 
