@@ -86,7 +86,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m kubectl_ddp.rbac.role_reference > docs/rbac.md
 	@$(BIN)/python -m tools.examples manifests/examples
 	@$(BIN)/python -m tools.dashboards charts/ddp-platform/files/dashboards
-	@$(BIN)/python -m tools.chart_engines charts/ddp-job
+	@$(BIN)/python -m tools.engine_files
 	@$(BIN)/python -m tools.values_table $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kubectl_ddp.engines.engine_kind import POD_JOB, Path
+from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
@@ -15,21 +15,12 @@ from kubectl_ddp.spec.model import JobSpec
 RUN = "0123456789ab"
 """Id of the run that is rendered."""
 
-SET_OF_RUNTIME: Path = ("spec", "template")
-
 
 def worker_job(objects: list[Object]) -> Any:
-    """The specification of the batch Job that makes the workers; for a PyTorchJob the replica's."""
+    """The specification that holds the template of the workers: of the batch Job, or of a PyTorchJob's replica."""
     root = job_kinds.root_of(objects)
-    match root["kind"]:
-        case "PyTorchJob":
-            return root["spec"]["pytorchReplicaSpecs"]["Worker"]
-        case "TrainJob":
-            [runtime] = [item for item in objects if item["kind"] == "TrainingRuntime"]
-            return job_kinds.at(job_kinds.at(runtime, SET_OF_RUNTIME), POD_JOB)
-        case "JobSet":
-            return job_kinds.at(root, POD_JOB)
-    return root["spec"]
+    holder = next((item for item in objects if item["kind"] in RUNTIMES), root)
+    return job_kinds.at(holder, job_kinds.engine_of(root).template[:-1])
 
 
 def worker_template(objects: list[Object]) -> Any:

@@ -11,7 +11,7 @@ ENGINE: Final = EngineKind(
     api_version="kubeflow.org/v1",
     kind="PyTorchJob",
     plural="pytorchjobs",
-    product="Kubeflow's training operator (v1.9)",
+    product="Kubeflow's training operator 1.9",
     operator=Operator(
         name="Kubeflow's training operator",
         selector="control-plane=kubeflow-training-operator",

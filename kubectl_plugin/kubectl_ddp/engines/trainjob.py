@@ -16,7 +16,7 @@ ENGINE: Final = EngineKind(
     api_version="trainer.kubeflow.org/v1alpha1",
     kind="TrainJob",
     plural="trainjobs",
-    product="Kubeflow Trainer (v2)",
+    product="Kubeflow Trainer 2.3",
     operator=Operator(
         name="Kubeflow Trainer",
         selector="app.kubernetes.io/name=trainer",
