@@ -28,8 +28,11 @@ VALUES: Final[Mapping[str, Any]] = {
 }
 KINDS: Final[Mapping[str, Mapping[str, str]]] = {
     **GROUPS,
-    "/apis/jobset.x-k8s.io/v1alpha2": {"JobSet": "jobsets"},
-    "/apis/trainer.kubeflow.org/v1alpha1": {"TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes"},
+    **{
+        f"/apis/{engine.api_version}": {engine.kind: engine.plural}
+        | ({engine.runtime.kind: engine.runtime.plural} if engine.runtime else {})
+        for engine in ENGINES.values()
+    },
 }
 
 
@@ -131,16 +134,15 @@ def test_the_same_values_leave_run_id_nodes_and_suspension(cluster: Cluster, eng
     cluster.install(values)
     root = root_of(cluster)
     root["metadata"]["labels"][Label.RUN_ID] = "earlier"
-    if engine == "pytorchjob":
-        root["spec"]["runPolicy"]["suspend"] = True
-        root["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
-    else:
-        root["spec"] |= {"suspend": True} | ({"parallelism": 2, "completions": 2} if engine == "job" else {})
+    kind = ENGINES[engine]
+    job_kinds.put(root, kind.suspend, value=True)
+    for path in kind.nodes if kind.is_scalable else ():
+        job_kinds.put(root, path, 2)
     after = flat(cluster.upgrade(values))
     found = job_kinds.root_of(after)
     assert found["metadata"]["labels"][Label.RUN_ID] == "earlier"
     assert job_kinds.is_suspend_requested(found)
-    nodes = 2 if engine in {"job", "pytorchjob"} else 3
+    nodes = 2 if kind.is_scalable else 3
     assert worker_job(after).get("replicas", worker_job(after).get("parallelism")) == nodes
 
 

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Final
 
 from kubectl_ddp.code.archive import ARCHIVE, Code
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.spec.fields import FIELDS
 
 Values = dict[str, Any]
@@ -255,7 +256,7 @@ def _placement(draw: Draw) -> None:
         "spread=topology.kubernetes.io/zone:preferred",
     )
     draw.some(0.3, "topology", lambda: draw.few(wishes, 4))
-    draw.some(0.9, "engine", lambda: draw.one(["pytorchjob", "trainjob", "jobset", "job", "auto"]))
+    draw.some(0.9, "engine", lambda: draw.one([*ENGINES, "auto"]))
     draw.some(0.5, "gang", lambda: draw.one(["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]))
     likely = {"kueue": 0.9, "scheduler-plugins": 0.1}.get(draw.values.get("gang", ""), 0.4)
     draw.some(likely, "queue", lambda: draw.one(["team-a", "q.1"]))

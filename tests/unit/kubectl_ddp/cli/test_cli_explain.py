@@ -10,6 +10,7 @@ from kubectl_ddp.cli.complete import complete
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.job_schema import job_schema
+from kubectl_ddp.values.engine import Engine
 
 
 def test_all_keys_are_listed_with_type_and_description(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +39,7 @@ def test_a_key_is_described(capsys: pytest.CaptureFixture[str]) -> None:
         ("args", "Argument: ARGS (after --)"),
         ("nproc", "Default:  from gpus, or 1"),
         ("ttl", "Default:  none"),
-        ("engine", "Type:     choice  auto|pytorchjob|trainjob|jobset|job"),
+        ("engine", f"Type:     choice  {'|'.join(Engine)}"),
     ],
 )
 def test_flag_default_and_choices_are_those_of_the_key(key: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:

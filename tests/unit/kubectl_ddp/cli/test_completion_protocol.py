@@ -15,6 +15,7 @@ from kubectl_ddp.cli.complete import CompletionResult, Directive, complete
 from kubectl_ddp.cli.internal import candidates
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.observe.waiting import GOALS
+from kubectl_ddp.values.engine import Engine
 
 BIN = Path(sys.executable).parent
 COMPLETE = BIN / "kubectl_complete-ddp"
@@ -60,7 +61,7 @@ def test_commands_come_with_what_they_do() -> None:
         (["config", "view", "que"], []),
         (["submit", "--na"], ["--name", "--namespace"]),
         (["submit", "--gang", "k"], ["kueue", "kai"]),
-        (["render", "--engine", ""], ["auto", "pytorchjob", "trainjob", "jobset", "job"]),
+        (["render", "--engine", ""], list(Engine)),
         (["submit", "--dry-run", ""], ["none", "client", "server"]),
         (["submit", "--dry-run=c"], ["--dry-run=client"]),
         (["render", "-o", ""], ["yaml", "json", "helm-values"]),

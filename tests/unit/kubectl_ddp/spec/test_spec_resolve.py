@@ -13,6 +13,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import Resolved, resolve, set_values
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
 
@@ -179,7 +180,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"metricsFrom": ["Team"]}, "'Team' is not a valid source of metrics requests."),
         ({"gang": "vulcano"}, "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai."),
         ({"gang": "vulcano"}, "Did you mean 'volcano'?"),
-        ({"engine": "trainjobs"}, "--engine: 'trainjobs' is not one of auto, pytorchjob, trainjob, jobset, job. Did"),
+        ({"engine": "trainjobs"}, f"--engine: 'trainjobs' is not one of {', '.join(Engine)}. Did"),
         ({"mounts": ["hostPath=/data:/data"]}, "is a hostPath volume, which Pod Security 'restricted'"),
         ({"mounts": ["nfs=a:/data"]}, "'nfs' is not a kind of volume. Write pvc=NAME:/PATH[:ro], configmap="),
         ({"mounts": ["pvc=a:data"]}, "'data' is not an absolute path. Begin it with '/', as in '/data'."),
