@@ -102,7 +102,7 @@ def test_every_page_has_a_row() -> None:
 def test_the_figures_of_the_readme_say_that_they_are_gloos() -> None:
     section = (ROOT / "README.md").read_text().partition("## What it does with faults\n")[2].partition("\n## ")[0]
     captions = [block for block, after in itertools.pairwise(section.split("\n\n")) if after.startswith("|")]
-    assert len(captions) == 2
+    assert len(captions) == 1
     assert [caption for caption in captions if "gloo" not in caption] == []
     assert "not on GPUs" in captions[0]
 

@@ -25,6 +25,7 @@ PLACES = (
     Place("Dockerfile", r'image\.version="([^"]+)"'),
     Place("Dockerfile", r"--tag ddp-trainer:(\S+?)(?:-cuda)? \.$", count=2),
     Place("manifests/components/gpu/values.yaml", r"ddp-trainer:(\S+?)-cuda"),
+    Place("README.md", r"/badge/version-([^-]+)-"),
     Place("CHANGELOG.md", r"\A(?s:.*?)^## (\S+) - "),
 )
 """Beside pyproject.toml, which is the source, and the charts."""
