@@ -20,69 +20,61 @@ class Entry:
 
 
 RUN: Final = "Run"
-SEE: Final = "See"
-REACH: Final = "Reach"
+INSPECT: Final = "Inspect"
+ACCESS: Final = "Access"
 CHANGE: Final = "Change"
-SHELL: Final = "Shell"
+SETUP: Final = "Setup"
 
 SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
     RUN: {
-        "submit": Entry("kubectl_ddp.cli.jobs.submit", "submit", "Run a script or a job file, on a cluster or here."),
+        "submit": Entry("kubectl_ddp.cli.jobs.submit", "submit", "Run a script or a job file on a cluster or locally."),
         "preflight": Entry(
-            "kubectl_ddp.cli.setup.preflight", "preflight", "Say whether a job can run, and whether at once."
+            "kubectl_ddp.cli.setup.preflight", "preflight", "Check whether a job can run, and can start now."
         ),
-        "capacity": Entry("kubectl_ddp.cli.setup.capacity", "capacity", "Say what is free, and which job fits now."),
-        "plan": Entry("kubectl_ddp.cli.setup.plan", "plan", "Say which layouts of a model fit, and which is fastest."),
+        "capacity": Entry("kubectl_ddp.cli.setup.capacity", "capacity", "Show free capacity and what fits now."),
+        "plan": Entry("kubectl_ddp.cli.setup.plan", "plan", "Compare the layouts of a model that fit, by step time."),
         "render": Entry("kubectl_ddp.cli.jobs.render", "render", "Print the objects that submit would create."),
         "clone": Entry("kubectl_ddp.cli.jobs.clone", "clone", "Submit a job again under another name, with changes."),
         "presets": Entry(
-            "kubectl_ddp.cli.setup.presets", "presets", "List presets and fabrics, and what each of them sets."
+            "kubectl_ddp.cli.setup.presets", "presets", "List presets and fabrics, and the values they set."
         ),
         "explain": Entry("kubectl_ddp.cli.setup.explain", "explain", "Describe the keys of a job file."),
-        "lint": Entry("kubectl_ddp.cli.setup.lint", "lint", "Say what is doubtful in a job, or in any manifest."),
+        "lint": Entry("kubectl_ddp.cli.setup.lint", "lint", "Find likely mistakes in a job or in any manifest."),
     },
-    SEE: {
+    INSPECT: {
         "list": Entry("kubectl_ddp.cli.jobs.list", "list_jobs", "List jobs."),
-        "status": Entry("kubectl_ddp.cli.jobs.status", "status", "Show one job, its ranks and what failed first."),
-        "why": Entry("kubectl_ddp.cli.jobs.why", "why", "Say what is the matter with a job, and what helps."),
-        "hang": Entry("kubectl_ddp.cli.jobs.hang", "hang", "Say which rank the others wait for, with its stack."),
-        "bundle": Entry(
-            "kubectl_ddp.cli.jobs.bundle", "bundle", "Pack all about a job into one file, without secrets."
-        ),
-        "logs": Entry("kubectl_ddp.cli.jobs.logs", "logs", "Print what ranks wrote."),
-        "events": Entry("kubectl_ddp.cli.jobs.events", "events", "Show what happened to a job and its pods."),
+        "status": Entry("kubectl_ddp.cli.jobs.status", "status", "Show one job, its ranks and its first error."),
+        "why": Entry("kubectl_ddp.cli.jobs.why", "why", "Diagnose a job and suggest fixes."),
+        "hang": Entry("kubectl_ddp.cli.jobs.hang", "hang", "Show the rank that the others wait for, and its stack."),
+        "bundle": Entry("kubectl_ddp.cli.jobs.bundle", "bundle", "Pack all data about a job into one file, redacted."),
+        "logs": Entry("kubectl_ddp.cli.jobs.logs", "logs", "Print the output of ranks."),
+        "events": Entry("kubectl_ddp.cli.jobs.events", "events", "Show events of a job and its pods."),
         "top": Entry("kubectl_ddp.cli.jobs.top", "top", "Show throughput, step and loss of every rank, live."),
-        "report": Entry(
-            "kubectl_ddp.cli.jobs.report", "report", "Write a page: curves, ranks, goodput, what happened."
-        ),
+        "report": Entry("kubectl_ddp.cli.jobs.report", "report", "Write an HTML report of a job."),
         "dashboard": Entry("kubectl_ddp.cli.jobs.dashboard", "dashboard", "Open Grafana with a job selected."),
-        "wait": Entry(
-            "kubectl_ddp.cli.jobs.wait", "wait", "Wait until a job did something; the exit code says how it ended."
-        ),
+        "wait": Entry("kubectl_ddp.cli.jobs.wait", "wait", "Wait for a condition of a job."),
     },
-    REACH: {
-        "exec": Entry("kubectl_ddp.cli.jobs.exec", "exec_in_pod", "Run a command, or a shell, beside a rank."),
-        "profile": Entry("kubectl_ddp.cli.jobs.profile", "profile", "Bring a trace of a rank's next steps here."),
+    ACCESS: {
+        "exec": Entry("kubectl_ddp.cli.jobs.exec", "exec_in_pod", "Run a command or a shell in the pod of a rank."),
+        "profile": Entry("kubectl_ddp.cli.jobs.profile", "profile", "Record a trace of a rank's next steps."),
         "port-forward": Entry(
-            "kubectl_ddp.cli.jobs.port_forward", "port_forward", "Reach the ports of a rank from here."
+            "kubectl_ddp.cli.jobs.port_forward", "port_forward", "Forward ports of a rank's pod to this machine."
         ),
     },
     CHANGE: {
         "scale": Entry("kubectl_ddp.cli.jobs.scale", "scale", "Change the number of nodes of a running job."),
-        "restart": Entry("kubectl_ddp.cli.jobs.restart", "restart", "Start all pods anew, from the last checkpoint."),
+        "restart": Entry("kubectl_ddp.cli.jobs.restart", "restart", "Restart all pods from the last checkpoint."),
         "suspend": Entry("kubectl_ddp.cli.jobs.suspend", "suspend", "Stop the pods of a job and keep the job."),
-        "resume": Entry("kubectl_ddp.cli.jobs.suspend", "resume", "Let a suspended job run again."),
+        "resume": Entry("kubectl_ddp.cli.jobs.suspend", "resume", "Resume a suspended job."),
         "delete": Entry("kubectl_ddp.cli.jobs.delete", "delete", "Delete jobs and everything they own."),
-        "prune": Entry("kubectl_ddp.cli.jobs.prune", "prune", "Delete jobs that are over."),
+        "prune": Entry("kubectl_ddp.cli.jobs.prune", "prune", "Delete finished jobs."),
     },
-    SHELL: {
-        "config": Entry(
-            "kubectl_ddp.cli.setup.config", "config", "Show and set your defaults, and where each comes from."
-        ),
+    SETUP: {
+        "config": Entry("kubectl_ddp.cli.setup.config", "config", "Show and set your defaults."),
         "completion": Entry(
             "kubectl_ddp.cli.setup.completion", "completion", "Print the completion script of a shell."
         ),
-        "doctor": Entry("kubectl_ddp.cli.setup.doctor", "doctor", "Say whether this machine and the cluster are fit."),
+        "doctor": Entry("kubectl_ddp.cli.setup.doctor", "doctor", "Check this machine and the cluster."),
         "version": Entry("kubectl_ddp.cli.setup.version", "version", "Print the version."),
     },
 }

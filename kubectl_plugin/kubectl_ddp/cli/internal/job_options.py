@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import grouped_option
 from kubectl_ddp.cli.internal.flag_aliases import (
     check_no_extra_args,
     check_program,
@@ -22,7 +23,7 @@ from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.passthrough_args import PassthroughCommand, passthrough_args
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import FILE_KEYS, flag_of
-from kubectl_ddp.spec.job_key import Field
+from kubectl_ddp.spec.job_key import Field, Group
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.version import default_image
@@ -38,6 +39,10 @@ R = TypeVar("R")
 IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
 SHARED: Final = frozenset({"namespace"})
 """Keys whose flag is shared by all commands."""
+COMMON: Final = frozenset(
+    {"name", "module", "code", "nnodes", "nproc", "gpus", "memory", "image", "env", "mounts", "queue"}
+)
+"""Keys whose flag is shown without ``--help-all``."""
 DRY_RUN: Final = "--dry-run"
 DRY_RUNS: Final = ("none", "client", "server")
 
@@ -162,17 +167,30 @@ def _program_options() -> list[Callable[[Any], Any]]:
 
 def _options() -> list[Callable[[Any], Any]]:
     return [
-        click.option("-j", "shorthand", metavar="[MIN:]MAXxN", help="Nodes and processes in one word, as in 2:8x8."),
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set any key of the job file."),
+        grouped_option(
+            "-j",
+            "shorthand",
+            metavar="[MIN:]MAXxN",
+            group=Group.SIZE,
+            is_common=False,
+            help="Nodes and processes in one word, as in 2:8x8.",
+        ),
         *(_option(FILE_KEYS[key]) for key in _keys()),
-        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any key of the job file."),
     ]
 
 
 def _option(field: Field) -> Callable[[Any], Any]:
     many = field.is_map or field.is_list
     more = " May be given several times." if many else ""
-    return click.option(
-        field.flag, parameter_of(field.name), metavar=field.metavar, multiple=many, help=field.help + more
+    return grouped_option(
+        field.flag,
+        parameter_of(field.name),
+        metavar=field.metavar,
+        multiple=many,
+        group=field.group,
+        is_common=field.name in COMMON,
+        help=field.help + more,
     )
 
 

@@ -6,10 +6,12 @@ from typing import Final
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+
 WORDS_AFTER_DASHES: Final = "kubectl_ddp.words_after_dashes"
 
 
-class PassthroughCommand(click.Command):
+class PassthroughCommand(HelpfulCommand):
     """Command that does not parse the words after ``--``. :func:`passthrough_args` returns them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

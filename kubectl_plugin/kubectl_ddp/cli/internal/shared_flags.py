@@ -9,12 +9,16 @@ from typing import Concatenate, ParamSpec, TypeVar
 import click
 
 from kubectl_ddp.backends.access import parse_timeout
+from kubectl_ddp.cli.internal.command_help import CONNECTION, OUTPUT, grouped_option
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.errors import NoSuchJob, NotFound
 from kubectl_ddp.util.invocation import location_context
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_output = functools.partial(grouped_option, group=OUTPUT)
+_place = functools.partial(grouped_option, group=CONNECTION)
 
 
 def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
@@ -40,31 +44,36 @@ def shared_options(
         outputs: Values of ``-o``; without any, the flag is not added.
         all_namespaces: True to add ``-A``.
     """
+    shape = [_output("-o", "--output", type=click.Choice(outputs), help="Print data in this form.")] if outputs else []
+    talk = [
+        _output("-q", "--quiet", is_flag=True, help="Print data and errors only."),
+        _output("--no-color", is_flag=True, is_common=False, help="Print no color; NO_COLOR does the same."),
+        _output("-v", "--verbose", is_flag=True, is_common=False, help="Print the traceback of an unexpected error."),
+    ]
     where = [
-        click.option("--local", is_flag=True, help="On this machine, not in a cluster."),
-        click.option("-n", "--namespace", metavar="NAME", help="Namespace; the context's own by default."),
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
-        click.option("--cluster", metavar="NAME", help="Cluster of the kubeconfig; the context's own by default."),
-        click.option("--user", metavar="NAME", help="User of the kubeconfig; the context's own by default."),
-        click.option("--kubeconfig", metavar="FILE", help="File that names the clusters."),
-        click.option("--as", "acting_as", metavar="USER", help="Act as this user in the cluster."),
-        click.option("--as-group", "as_groups", metavar="GROUP", multiple=True, help="In this group, too; repeatable."),
-        click.option(
+        _place("--local", is_flag=True, help="Use this machine, not a cluster."),
+        _place("-n", "--namespace", metavar="NAME", help="Namespace (default: the context's own)."),
+        *([_place("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces.")] if all_namespaces else []),
+        _place("--context", metavar="NAME", help="Context of the kubeconfig."),
+        _place("--kubeconfig", metavar="FILE", help="Path of the kubeconfig file."),
+        _place("--cluster", metavar="NAME", is_common=False, help="Cluster (default: the context's own)."),
+        _place("--user", metavar="NAME", is_common=False, help="User of the kubeconfig (default: the context's own)."),
+        _place("--as", "acting_as", metavar="USER", is_common=False, help="User to impersonate."),
+        _place(
+            "--as-group",
+            "as_groups",
+            metavar="GROUP",
+            multiple=True,
+            is_common=False,
+            help="Group to impersonate. May be given several times.",
+        ),
+        _place(
             "--request-timeout",
             metavar="TIME",
+            is_common=False,
             callback=_checked_timeout,
-            help="Give up on a request to the cluster after this time, as in 5s or 1m; 0 is never.",
+            help="Time limit of a request to the cluster, as in 5s or 1m; 0 for none.",
         ),
-    ]
-    if all_namespaces:
-        where.append(click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces."))
-    shape = (
-        [click.option("-o", "--output", type=click.Choice(outputs), help="Print data in this form.")] if outputs else []
-    )
-    talk = [
-        click.option("-q", "--quiet", is_flag=True, help="Print data and errors only."),
-        click.option("--no-color", is_flag=True, help="Print no colour; NO_COLOR does the same."),
-        click.option("-v", "--verbose", is_flag=True, help="Show where an unexpected error came from."),
     ]
 
     def decorate(command: Callable[Concatenate[Options, P], R]) -> Callable[P, R]:
@@ -78,7 +87,7 @@ def shared_options(
                 except NoSuchJob as error:
                     raise _with_nearest(error, options) from None
 
-        for option in reversed([*shape, *where, *talk]):
+        for option in reversed([*shape, *talk, *where]):
             option(with_options)
         return with_options
 

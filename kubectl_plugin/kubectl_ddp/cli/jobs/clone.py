@@ -6,6 +6,7 @@ import dataclasses
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import grouped_option
 from kubectl_ddp.cli.internal.job_lookup import target
 from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, change_options
 from kubectl_ddp.cli.internal.options import Options
@@ -17,9 +18,9 @@ from kubectl_ddp.errors import UsageError
 @click.argument("job", required=False)
 @click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
 @click.option("--wait", "waits", is_flag=True, help="Wait until the job ends; the exit code reports how it ended.")
-@click.option("--timeout", metavar="TIME", help="Stop waiting after this time; the job continues.")
+@grouped_option("--timeout", is_common=False, metavar="TIME", help="Stop waiting after this time; the job continues.")
 @click.option(DRY_RUN, type=click.Choice(DRY_RUNS), default="none", help="Create nothing, as with submit.")
-@click.option("--preflight", type=click.Choice(("off", "warn", "strict")), help="As with submit.")
+@grouped_option("--preflight", is_common=False, type=click.Choice(("off", "warn", "strict")), help="As with submit.")
 @change_options
 @shared_options("json", "yaml", "name")
 def clone(

@@ -12,6 +12,7 @@ import click
 from ddp_trainer.common.metric_names import Dashboard, MetricLabel
 from kubectl_ddp.backends.base import ExecCommand
 from kubectl_ddp.backends.select import cluster_of, is_local
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import parse_job_name
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -19,7 +20,7 @@ from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
 from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, checked
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--grafana", metavar="URL", help=f"Address of Grafana (default ${VARIABLE}, or 'config set grafana').")
 @click.option("--ranks", is_flag=True, help="Open the dashboard of the job's ranks instead of the job's.")
@@ -28,7 +29,7 @@ from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, ch
 )
 @shared_options()
 def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: bool, only_prints: bool) -> None:
-    """Open Grafana with a job selected; with all jobs when none is named.
+    """Open Grafana with a job selected (default: all jobs).
 
     Without an address, Grafana's Service is looked for in the cluster, and reached through kubectl port-forward until
     Ctrl-C. A job that is gone can be looked at as long as Prometheus remembers it.

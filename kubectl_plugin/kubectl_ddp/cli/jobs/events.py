@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -21,13 +22,13 @@ from kubectl_ddp.status.timeline import WARNING, TimelineEvent, history
 from kubectl_ddp.util.text_table import Cell, Style, Table, duration
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("-f", "--follow", "-w", "--watch", "follows", is_flag=True, help="Print new events until the job ends.")
 @click.option("--warnings", is_flag=True, help="Warnings only.")
 @shared_options("json", "yaml")
 def events(options: Options, job: str | None, *, follows: bool, warnings: bool) -> None:
-    """Show what happened to a job and its pods, those that are gone too; of the newest job when none is named.
+    """Show events of a job and its pods, also of deleted pods (default: the newest job).
 
     Events of the cluster, changes of the job's state and ends of containers, by time. With -f and -o json each is one
     line of JSON.

@@ -30,7 +30,7 @@ SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; 
 def exec_in_pod(
     options: Options, job: str | None, *, rank: int | None, pod: str | None, stdin: bool, tty: bool
 ) -> None:
-    """Run a command beside a rank: in its pod, with RANK, LOCAL_RANK and RANK_PID set; a shell without '-- CMD'.
+    """Run a command in the pod of a rank, with RANK, LOCAL_RANK and RANK_PID set (default: a shell).
 
     The exit code is the command's. On a cluster kubectl does it; on this machine the command gets the environment and
     the directory of the pod.

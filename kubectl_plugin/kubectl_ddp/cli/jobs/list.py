@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import (
     jobs_of,
     no_job,
@@ -35,7 +36,7 @@ _MOST: Final = ScrapeLimit(of_each=2, in_all=48)
 """Maximum number of pods to scrape: of many jobs, those of the newest. ``status`` scrapes all pods of a job."""
 
 
-@click.command("list")
+@click.command("list", cls=HelpfulCommand)
 @click.argument("jobs", nargs=-1)
 @shared_options("wide", "json", "yaml", "name", all_namespaces=True)
 def list_jobs(options: Options, jobs: tuple[str, ...]) -> None:

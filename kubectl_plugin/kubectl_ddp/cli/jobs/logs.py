@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, seconds_of, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -23,7 +24,7 @@ from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.terminal import PREFIX, write_log_line
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option(
     "--rank",
@@ -49,7 +50,7 @@ def logs(
     dedup: bool,
     timestamps: bool,
 ) -> None:
-    """Print what the ranks of a job wrote; of the newest job when none is named.
+    """Print the output of the ranks of a job (default: the newest job).
 
     With -o json each line is one line of JSON.
     """

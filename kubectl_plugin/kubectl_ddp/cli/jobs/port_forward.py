@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from ddp_trainer.common.constants import PortName
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.exec_process import replace_process
 from kubectl_ddp.cli.internal.job_lookup import print_output, target
 from kubectl_ddp.cli.internal.options import Options
@@ -21,7 +22,7 @@ from kubectl_ddp.status.json_output import API_VERSION
 _PORT: Final = re.compile(r"(?:(?P<local>\d{0,5}):)?(?P<remote>\d{1,5}|[a-z][-a-z0-9]{0,14})")
 
 
-@click.command("port-forward")
+@click.command("port-forward", cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.argument("ports", nargs=-1, metavar="[[LOCAL:]PORT]...")
 @click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Ports of this rank's pod (default 0).")

@@ -11,6 +11,7 @@ import click
 
 from ddp_trainer.common.constants import Profile
 from kubectl_ddp.backends.access import parse_timeout
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -22,7 +23,7 @@ LOCAL: Final = "local"
 """Value of ``Backend.where`` on this machine."""
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--rank", type=click.IntRange(min=0), default=0, metavar="R", help="Rank to record (default 0).")
 @click.option(

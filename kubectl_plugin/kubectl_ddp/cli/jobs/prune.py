@@ -12,6 +12,7 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import backend_for
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, place_of, print_output, seconds_of, target_backends
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -41,7 +42,7 @@ class Finished:
         return f"{self.state.name} ({where}): {self.state.state}"
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.option("--older-than", metavar="TIME", help="Only jobs that ended longer ago than this, as in 12h or 7d.")
 @click.option(
     "--state",
@@ -54,7 +55,7 @@ class Finished:
 @click.option("-y", "--yes", is_flag=True, help="Delete without confirmation.")
 @shared_options("json", "yaml", "name", all_namespaces=True)
 def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], dry_run: bool, yes: bool) -> None:
-    """Delete jobs that are over, with all they own: pods, logs and, on this machine, checkpoints.
+    """Delete finished jobs and everything they own: pods, logs and, on this machine, checkpoints.
 
     Covers jobs of this machine and of the cluster, unless a flag selects one. Without a terminal, --yes is required.
     """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -31,7 +32,7 @@ _MARGIN_SECONDS: Final = 30.0
 """Seconds after the job's end to include in the query, for the samples of the last scrape."""
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.argument("url", required=False)
 @click.option(
@@ -45,7 +46,7 @@ _MARGIN_SECONDS: Final = 30.0
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser of this machine.")
 @shared_options()
 def report(options: Options, job: str | None, url: str | None, *, source: str, path: str | None, opens: bool) -> None:
-    """Write one page about a job: throughput, loss, phases, ranks, goodput, and what happened to it.
+    """Write an HTML report of a job: throughput, loss, phases, ranks, goodput and events.
 
     The page is one HTML file that needs no network and no server: send it on, print it, keep it. It is made of what the
     job has kept itself, while it runs and after its end, or with --from prometheus JOB URL of what that has scraped.

@@ -10,6 +10,7 @@ import click
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -30,14 +31,14 @@ _PATIENCE_SECONDS: Final = 300.0
 """Seconds to wait for the pods to save and end (default of --timeout)."""
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time; 5m for its pods to end by default.")
 @click.option("-y", "--yes", is_flag=True, help="Restart without confirmation (default when stdin is not a terminal).")
 @shared_options("json", "yaml", "name")
 def restart(options: Options, job: str | None, *, waits: bool, timeout: str | None, yes: bool) -> None:
-    """Restart all pods of a job from its last checkpoint; of the newest when none is named.
+    """Restart all pods of a job from its last checkpoint (default: the newest job).
 
     A running job keeps its run: its pods save and end, and new pods replace them. A failed job gets a new run under its
     name, with the same arguments and code. Its checkpoints stay; its old pods and their logs are deleted.

@@ -10,6 +10,7 @@ import click
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -26,7 +27,7 @@ _PATIENCE_SECONDS: Final = 120.0
 """Seconds to wait for ranks that trained before (default of --timeout)."""
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--nnodes", type=click.IntRange(min=1), required=True, metavar="N", help="New number of nodes.")
 @click.option(
@@ -41,7 +42,7 @@ _PATIENCE_SECONDS: Final = 120.0
 def scale(
     options: Options, job: str | None, *, nnodes: int, waits: bool | None, timeout: str | None, dry_run: bool
 ) -> None:
-    """Change the number of nodes of a running job; of the newest when none is named.
+    """Change the number of nodes of a running job (default: the newest).
 
     Prints the effect on the ranks, and waits until the ranks report the new world size.
     """

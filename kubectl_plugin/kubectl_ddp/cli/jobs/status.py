@@ -6,6 +6,7 @@ import time
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -16,12 +17,12 @@ from kubectl_ddp.status.job_tables import rank_table
 from kubectl_ddp.status.json_output import job_to_dict
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--ranks", is_flag=True, help="Show every rank: where it runs, its step, its speed, its phases.")
 @shared_options("json", "yaml")
 def status(options: Options, job: str | None, *, ranks: bool) -> None:
-    """Show one job: what it does, how far it is, what failed first; the newest when none is named."""
+    """Show the state, the progress and the first error of a job (default: the newest)."""
     backend, name = target(options, job)
     snapshot = backend.job(name, events=False)
     state = observe(backend, snapshot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import grouped_option
 from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, job_options
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -12,15 +13,16 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 @click.command(cls=ProgramCommand)
 @click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
 @click.option("--wait", "waits", is_flag=True, help="Wait until the job ends; the exit code reports how it ended.")
-@click.option("--timeout", metavar="TIME", help="Stop waiting after this time; the job continues.")
+@grouped_option("--timeout", is_common=False, metavar="TIME", help="Stop waiting after this time; the job continues.")
 @click.option(
     DRY_RUN,
     type=click.Choice(DRY_RUNS),
     default="none",
     help="Create nothing: 'client' only renders, 'server' lets the API server check.",
 )
-@click.option(
+@grouped_option(
     "--preflight",
+    is_common=False,
     type=click.Choice(("off", "warn", "strict")),
     help="Check that the job can run in the cluster: 'strict' (default) rejects one that cannot, 'warn' only warns.",
 )

@@ -6,6 +6,7 @@ import click
 
 from ddp_trainer.common.constants import CheckpointScope, Env
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -16,13 +17,13 @@ from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.util.invocation import location_flags, program
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options("json", "yaml", "name")
 def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
-    """Stop the pods of a job and keep the job; of the newest when none is named."""
+    """Stop the pods of a job and keep the job (default: the newest job)."""
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
     backend.suspend(name, suspended=True)
@@ -37,13 +38,13 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
         wait_after(backend, name, "suspended", seconds)
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options("json", "yaml", "name")
 def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
-    """Resume a suspended job; the newest when none is named.
+    """Resume a suspended job (default: the newest).
 
     It continues from its last checkpoint: on this machine always, on a cluster if it was submitted with
     --checkpoint-claim.

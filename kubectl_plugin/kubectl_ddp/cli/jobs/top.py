@@ -7,6 +7,7 @@ import time
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -17,12 +18,12 @@ from kubectl_ddp.status.stragglers import slowdown_by_rank
 from kubectl_ddp.top.top_view import TopView
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option("--once", is_flag=True, help="Print one table and exit (default when stdout is not a terminal).")
 @shared_options("json", "yaml")
 def top(options: Options, job: str | None, *, once: bool) -> None:
-    """Show throughput, loss, and the step of every rank, live; of the newest job when none is named.
+    """Show throughput, loss and the step of every rank, live (default: the newest job).
 
     A rank that is busy for 1.15 times as long as the median, while the others wait for it, is marked. The metrics are
     read from the pods: no Prometheus is needed. If the window is too small for all ranks, there is a row per pod, the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, seconds_of, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -12,7 +13,7 @@ from kubectl_ddp.observe.waiting import DELETED, GOALS, parse_wait_condition, wa
 from kubectl_ddp.status.json_output import job_to_dict
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @click.option(
     "--for", "what", default="complete", show_default=True, metavar="WHAT", help=f"One of {', '.join(GOALS)}."
@@ -20,10 +21,10 @@ from kubectl_ddp.status.json_output import job_to_dict
 @click.option("--timeout", metavar="TIME", help="Give up after this time, as in 90s or 10m; exit code 124.")
 @shared_options("json", "yaml")
 def wait(options: Options, job: str | None, *, what: str, timeout: str | None) -> None:
-    """Wait until a job has done something; silent when it has.
+    """Wait until a condition of a job holds, and print nothing then.
 
-    Exit code 10 says that its code failed, 11 that a machine did, 12 that it was deleted or suspended, 124 that the
-    time was over.
+    Exit code 10 means that the job's code failed, 11 that a machine failed, 12 that the job was deleted or suspended,
+    and 124 that --timeout is over.
     """
     goal, seconds = parse_wait_condition(what), seconds_of("--timeout", timeout)
     backend, name = target(options, job)

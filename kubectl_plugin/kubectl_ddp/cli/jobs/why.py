@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, style, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
 @shared_options("json", "yaml")
 def why(options: Options, job: str | None) -> None:
-    """Say why a job does what it does: what is the matter, what shows it, what helps; the likeliest cause first.
+    """Diagnose a job: print causes with evidence and fix, the likeliest cause first.
 
-    The exit code tells the class of the first cause: 0 it runs or has succeeded, 10 its code failed, 11 a machine did,
-    12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
+    The exit code is the class of the first cause: 0 the job runs or succeeded, 10 its code failed, 11 a machine
+    failed, 12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
     """
     from kubectl_ddp.observe.result_annotations import persist_result  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.why.chain import run_checks  # noqa: PLC0415

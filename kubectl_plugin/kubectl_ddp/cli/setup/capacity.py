@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.cli.setup.capacity_run import CapacityOptions
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.option("--gpu-type", metavar="TYPE", help="Only nodes with GPUs of this type.")
 @click.option("--queue", metavar="NAME", help="Only this LocalQueue; its quota limits the job that fits.")
 @click.option("--cpu", metavar="CPU", help="Cores per node of the job that fits (default as in submit).")

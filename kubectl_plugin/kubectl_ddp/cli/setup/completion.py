@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 
@@ -25,7 +26,7 @@ kubectl's own completion completes 'kubectl ddp'. It needs kubectl_complete-ddp 
 """
 
 
-@click.command(help=HELP)
+@click.command(cls=HelpfulCommand, help=HELP)
 @click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 @shared_options()
 def completion(options: Options, shell: str) -> None:

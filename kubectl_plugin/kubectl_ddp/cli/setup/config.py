@@ -11,6 +11,7 @@ import click
 from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig, is_local
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import print_output, style
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -38,7 +39,7 @@ path             print the path of the file with the defaults
 """
 
 
-@click.command(help=HELP)
+@click.command(cls=HelpfulCommand, help=HELP)
 @click.argument("action", type=click.Choice([*WORDS]), default=VIEW)
 @click.argument("words", nargs=-1, metavar="[KEY [VALUE]]")
 @shared_options("json", "yaml")

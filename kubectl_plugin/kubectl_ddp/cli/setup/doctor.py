@@ -10,6 +10,7 @@ import click
 
 from kubectl_ddp.backends.access import check_kubeconfig
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.kube.objects import Object
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @shared_options("json", "yaml")
 def doctor(options: Options, *, strict: bool) -> None:

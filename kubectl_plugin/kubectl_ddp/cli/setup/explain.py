@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
@@ -15,15 +16,13 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.job_key import Field
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("key", required=False, metavar="[KEY]")
 @shared_options("json")
 def explain(options: Options, key: str | None) -> None:
     """Describe the keys of a job file; with KEY, its type, default, flag and an example.
 
     With -o json it prints the JSON schema of job files, or that of KEY.
-
-    Example: kubectl ddp explain nnodes
     """
     from kubectl_ddp.spec.fields import FILE_KEYS  # noqa: PLC0415 - not needed for help
     from kubectl_ddp.spec.job_schema import job_schema, schema_text  # noqa: PLC0415

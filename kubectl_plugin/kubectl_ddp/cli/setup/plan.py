@@ -7,40 +7,41 @@ from typing import Any
 import click
 
 from ddp_trainer.common.enums import OptimizerName
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.option("-f", "--filename", "job_file", metavar="FILE", help="Job file that trains the GPT of the task text.")
 @click.option("--params", metavar="N", help="Parameters, as in 7B or 124M; a usual shape is made of them.")
 @click.option("--model", metavar="NAME", help="A model whose shape is known, as in gpt2-xl or llama3-8b.")
 @click.option("--layers", type=int, metavar="N", help="Layers of the model, with --hidden and --heads.")
-@click.option("--hidden", type=int, metavar="N", help="Width of the stream.")
-@click.option("--heads", type=int, metavar="N", help="Heads of attention.")
-@click.option("--kv-heads", type=int, metavar="N", help="Heads of keys and values, where queries share them.")
-@click.option("--ffn", type=int, metavar="N", help="Width of the perceptron's hidden layer; 4 times the stream's.")
-@click.option("--vocab", type=int, metavar="N", help="Tokens that there are; 50257 unless the model says.")
-@click.option("--seq", type=int, metavar="N", help="Tokens of a sample; 2048 unless the job says.")
-@click.option("--global-batch", type=int, metavar="N", help="Samples of a step over all GPUs; 8 for each by default.")
-@click.option("--micro-batch", type=int, metavar="N", help="Samples of one pass; the fastest that fit by default.")
-@click.option("--precision", type=click.Choice(("bf16", "fp32")), help="Numbers to compute with; bf16 by default.")
+@click.option("--hidden", type=int, metavar="N", help="Hidden size (d_model).")
+@click.option("--heads", type=int, metavar="N", help="Attention heads.")
+@click.option("--kv-heads", type=int, metavar="N", help="Key/value heads, for grouped-query attention.")
+@click.option("--ffn", type=int, metavar="N", help="Feed-forward size (default: 4 times --hidden).")
+@click.option("--vocab", type=int, metavar="N", help="Vocabulary size (default: the model's, or 50257).")
+@click.option("--seq", type=int, metavar="N", help="Sequence length (default: the job's, or 2048).")
+@click.option("--global-batch", type=int, metavar="N", help="Samples per step over all GPUs (default: 8 per GPU).")
+@click.option("--micro-batch", type=int, metavar="N", help="Samples per pass (default: the fastest that fit).")
+@click.option("--precision", type=click.Choice(("bf16", "fp32")), help="Precision of the computation (default: bf16).")
 @click.option(
     "--optimizer",
     type=click.Choice([*map(str, OptimizerName)]),
-    help="What moves the weights; adamw by default.",
+    help="Optimizer (default: adamw).",
 )
 @click.option(
     "--activation-checkpointing",
     type=click.Choice(("auto", "on", "off")),
-    help="Compute activations again in the backward pass; where it pays by default.",
+    help="Recompute activations in the backward pass (default: where it saves time).",
 )
-@click.option("--recompute", metavar="WHAT", help="Of that all of each block, cheap, or N for every N-th block.")
-@click.option("--gpu-type", metavar="TYPE", help="Kind of GPU, as in H100, or as a machine's label names it.")
-@click.option("--gpus", type=int, metavar="N", help="GPUs per node; 8 unless the job says.")
-@click.option("--nnodes", type=int, metavar="N", help="Nodes; 1 unless the job says.")
+@click.option("--recompute", metavar="WHAT", help="What to recompute: all, cheap, or N for every N-th block.")
+@click.option("--gpu-type", metavar="TYPE", help="Type of GPU, as in H100, or as in a node's label.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs per node (default: the job's, or 8).")
+@click.option("--nnodes", type=int, metavar="N", help="Nodes (default: the job's, or 1).")
 @click.option("--network", type=float, metavar="GBPS", help="Gigabits per second between nodes, for each GPU.")
-@click.option("--reserve", metavar="SIZE", help="Memory of each GPU that training cannot have; 4Gi by default.")
+@click.option("--reserve", metavar="SIZE", help="Memory of each GPU to leave free (default: 4Gi).")
 @click.option(
     "--efficiency",
     type=float,

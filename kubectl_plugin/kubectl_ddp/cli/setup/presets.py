@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
@@ -26,7 +27,7 @@ PATIENCE_SECONDS: Final = 5.0
 """Timeout of reading shared presets from the cluster, in seconds. The built-in ones are listed anyway."""
 
 
-@click.command()
+@click.command(cls=HelpfulCommand)
 @click.argument("preset", required=False, metavar="[NAME]")
 @shared_options("json")
 def presets(options: Options, preset: str | None) -> None:

@@ -69,7 +69,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.usefixtures("here")
 def test_every_key_of_a_job_file_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["submit", "--help"]) == 0
+    assert run(["submit", "--help-all"]) == 0
     told = capsys.readouterr().out
     for key, field in FIELDS.items():
         if key not in {"script", "args"}:

@@ -1,0 +1,46 @@
+"""Examples in the help of each command: the words after the command's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "submit": (
+        "train.py --local --nproc 2 --follow",
+        "train.py --nnodes 4 --gpus 8 --image example.com/train:1",
+        "-f job.ddp.yaml --set nnodes=2:8 --dry-run",
+    ),
+    "preflight": ("train.py --nnodes 4 --gpus 8 --image example.com/train:1", "-f job.ddp.yaml --strict"),
+    "capacity": ("", "--gpu-type H100 --queue research"),
+    "plan": ("--params 7B --gpu-type H100 --nnodes 4", "-f job.ddp.yaml --all"),
+    "render": ("-f job.ddp.yaml", "train.py --nnodes 4 --gpus 8 --explain"),
+    "clone": ("digits --name digits-long -- train --epochs 100", "digits --name digits-wide --nnodes 8"),
+    "presets": ("", "aws-efa"),
+    "explain": ("", "nnodes"),
+    "lint": ("-f job.ddp.yaml", "pods.yaml --ignore K10"),
+    "list": ("", "-A -o wide"),
+    "status": ("digits", "digits --ranks"),
+    "why": ("", "digits"),
+    "hang": ("digits --timeout 120",),
+    "bundle": ("digits -O digits.tar.gz",),
+    "logs": ("digits --rank 0 --tail 20", "digits --rank failed", "digits -f --dedup"),
+    "events": ("digits --warnings",),
+    "top": ("digits", "digits --once"),
+    "report": ("digits -o digits.html --open", "digits --from prometheus https://prometheus.example.com"),
+    "dashboard": ("digits --grafana https://grafana.example.com",),
+    "wait": ("digits --for=complete --timeout 1h", "digits --for=step=100"),
+    "exec": ("digits --rank 3 -- nvidia-smi", "digits -it"),
+    "profile": ("digits --rank 3 --steps 5",),
+    "port-forward": ("digits --rank 3",),
+    "scale": ("digits --nnodes 4", "digits --nnodes 4 --dry-run"),
+    "restart": ("digits --wait",),
+    "suspend": ("digits",),
+    "resume": ("digits --wait",),
+    "delete": ("digits", "--local --all --yes"),
+    "prune": ("--older-than 7d --dry-run",),
+    "config": ("", "set image example.com/train:1", "unset image"),
+    "completion": ("bash",),
+    "doctor": ("", "--local"),
+    "version": ("",),
+}
