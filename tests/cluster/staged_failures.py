@@ -159,7 +159,7 @@ STAGES: Final[Mapping[str, Stage]] = {
     ),
     "too-large-for-queue": Stage(
         cause=Cause.QUEUED,
-        says="more than the queue 'busy' can ever give",
+        says="more than the queue 'busy' can ever admit",
         words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE),
         change=to.asks_for("memory", "3Gi"),
     ),

@@ -77,7 +77,7 @@ def test_a_trace_of_a_plain_script_comes_here_one_at_a_time_and_who_cannot_answe
     while not pulse.with_name(f"{pulse.name}.profile.json").exists():
         assert waiting.poll() is None, waiting.communicate()
     second = typed("profile", "digits", "--timeout", "1s", "-O", str(tmp_path / "never"))
-    assert (second.returncode, "Somebody profiles this rank just now." in second.stderr) == (1, True), second.stderr
+    assert (second.returncode, "Another profile of this rank is running." in second.stderr) == (1, True), second.stderr
     said = waiting.communicate()[1]
     assert waiting.returncode == 124
     assert "Within 4 s the rank has not ended 6 steps" in said

@@ -41,7 +41,7 @@ def test_an_endpoint_where_nobody_listens_is_named(stage: Stage) -> None:
     run = elastic(stage, f"127.0.0.1:{stage.port}")
     assert run.code() == 170
     assert ours(run) == [
-        f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s: nobody listens there; is its pod running?"
+        f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s: connection refused; is its pod running?"
     ]
 
 
@@ -54,12 +54,12 @@ def test_an_endpoint_where_something_else_listens_is_told_from_a_store(stage: St
                 assert peer.recv(1 << 16)
                 peer.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
         assert run.code() == 170
-    assert "what listens there is no store of this run" in ours(run)[-1]
+    assert "the server there is not a store of this run" in ours(run)[-1]
 
 
 def test_a_store_that_stays_away_is_spoken_of_before_patience_ends(stage: Stage) -> None:
     run = elastic(stage, f"127.0.0.1:{stage.port}", conf="join_timeout=600")
-    run.line(r"cannot be reached yet: nobody listens there\. Gives up at \d\d:\d\d:\d\d, in 59\d s\.")
+    run.line(r"cannot be reached yet: connection refused\. Gives up at \d\d:\d\d:\d\d, in 59\d s\.")
     run.send(signal.SIGTERM)
     assert run.code() == 143
 
@@ -88,7 +88,7 @@ def test_another_job_with_the_same_run_id_is_told_what_runs_there(stage: Stage, 
     (sentence,) = ours(second)
     assert sentence == (
         f"The run 'run' is in use by another job, which runs {tmp_path}/train.py on worker-0, and this one runs "
-        f"{other}; give it an --rdzv-id and an --rdzv-endpoint of its own, or, where one job runs several programs, a "
+        f"{other}; give it its own --rdzv-id and --rdzv-endpoint, or, where one job runs several programs, a "
         "--role for each."
     )
     assert json.loads(log.read_text())["pod_exit_code"] == 170
@@ -138,7 +138,7 @@ def test_more_workers_than_gpus_that_want_one_each_are_not_started(stage: Stage)
         "--nproc-per-node", "3", "--virtual-local-rank", stage.script("pass"), CUDA_VISIBLE_DEVICES="0,1"
     )
     assert run.code() == 2
-    assert "--virtual-local-rank gives each of 3 workers a GPU of its own, and this node has 2 GPUs;" in ours(run)[-1]
+    assert "--virtual-local-rank gives each of 3 workers a separate GPU, and this node has 2 GPUs;" in ours(run)[-1]
 
 
 DAEMON = """
@@ -231,7 +231,7 @@ def test_another_pod_of_the_same_name_takes_over_when_the_former_one_is_gone(sta
     old = stage.agent(0, script, stage.done(), nnodes="1")
     old.line("generation=1 .*runs")
     new = stage.agent(0, script, stage.done(), nnodes="1")
-    new.line("Another agent named worker-0 is connected, and this one takes its place when that one has gone")
+    new.line("Another agent named worker-0 is connected, and this one takes its place when that one leaves")
     assert "generation=1 stops" not in old.output
     old.send(signal.SIGKILL)
     new.line("generation=2 .*runs")

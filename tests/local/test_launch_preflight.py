@@ -90,7 +90,7 @@ def test_a_script_that_is_called_preflight_is_started_by_its_path(tmp_path: Path
         (["--nnodes", "2"], "More than one node needs --rdzv-endpoint HOST:PORT, the same on all of them"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "--rdzv-endpoint 'h:99999' is not HOST:PORT"),
         (["nosuch.py"], "The script 'nosuch.py' cannot be read"),
-        (["--timeout", "0"], "Argument --timeout: '0' is no number of seconds above 0; --help lists the flags."),
+        (["--timeout", "0"], "Argument --timeout: '0' is not a number of seconds above 0; --help lists the flags."),
     ],
 )
 def test_flags_that_cannot_be_meant_get_one_sentence(flags: list[str], sentence: str, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_where_no_directory_can_be_had_the_launcher_says_so_once_for_all_its_ran
     assert done.stdout == "trained False\n" * 3
     (line,) = [line for line in done.stderr.splitlines() if "metrics are off" in line]
     assert line.startswith("metrics are off for the launcher: no board in ")
-    assert done.stderr.count("so nobody notices where a rank hangs") == 1
+    assert done.stderr.count("so hangs of a rank are not detected") == 1
 
 
 def page(running: Running, job: str) -> str:

@@ -83,7 +83,7 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
         "chosen": "replicate=2,mirror=2",
         "labels": ["replicate", "pp", "shard", "mirror", "tp"],
         "refused": (
-            "'dp' is no dimension of a layout; use replicate, shard, tp, mirror and pp, as in replicate=2,shard=4"
+            "'dp' is not a dimension of a layout; use replicate, shard, tp, mirror and pp, as in replicate=2,shard=4"
         ),
     }
 

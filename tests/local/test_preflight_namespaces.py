@@ -175,5 +175,7 @@ def test_a_rendezvous_port_that_is_taken_is_named_with_its_holder(nodes: tuple[S
     assert server.stdout
     server.stdout.readline()
     first, second = both(a, b, timeout=2)
-    assert f"nobody can be met here: port {PORT} is taken by process {server.pid} (python" in first.message("meeting")
+    assert f"this node cannot host the meeting: port {PORT} is taken by process {server.pid} (python" in first.message(
+        "meeting"
+    )
     assert f"{IPV4['a']} stranger; another program" in second.message("meeting")

@@ -109,7 +109,7 @@ def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_
     ("wishes", "changes", "sentence"),
     [
         ("replica=rack", {"gang": Gang.NONE}, "which Kueue alone does, and the gang is 'none'."),
-        ("replica=rack", {"parallel": None}, "and nothing says what a replica is."),
+        ("replica=rack", {"parallel": None}, "and the job has no replicas."),
         ("replica=rack", {"nproc": 4, "nnodes": Nodes(1, 1)}, "replicate=2,shard=2' is 2 ranks where a pod has 4."),
         (
             "replica=rack",

@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
     if name in COMMANDS:
         return COMMANDS[name](rest[:-1])
-    usage = f"python -m ddp_trainer {{{','.join(COMMANDS)}}} [flags]; each tells its flags with --help"
+    usage = f"python -m ddp_trainer {{{','.join(COMMANDS)}}} [flags]; each lists its flags with --help"
     if name in {"-h", "--help"}:
         return run_for_a_reader(lambda: print(f"usage: {usage}") or Exit.SUCCESS, "ddp_trainer")
     wrong = f"{name!r} is none of the commands" if name else "No command was given"

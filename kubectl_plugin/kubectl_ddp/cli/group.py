@@ -13,7 +13,7 @@ from kubectl_ddp.util.nearest import suggest_close_match
 
 EPILOG = (
     "Flags follow the command, as with every kubectl plugin. A command that reads a job looks for its name on this "
-    "machine first, then in the cluster. One that changes a job asks for --local or --context where both have it."
+    "machine first, then in the cluster. One that changes a job requires --local or --context if both have it."
 )
 
 
@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
             return None
         command = getattr(importlib.import_module(entry.module), entry.attribute)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{entry.module}.{entry.attribute} is no click command")
+            raise TypeError(f"{entry.module}.{entry.attribute} is not a click command")
         return command
 
     def resolve_command(

@@ -60,9 +60,7 @@ def _to_ddp_error(error: BaseException, arguments: Sequence[str]) -> DdpError:
         case click.ClickException():
             return _from_click_error(error, arguments)
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
-            return DdpError(
-                f"There is no room left for what {program()} has to write: {error}.", hint="Free some space."
-            )
+            return DdpError(f"{program()} cannot write: {error}.", hint="Free some space.")
     return DdpError(
         f"Something went wrong inside {program()}: {type(error).__name__}: {error}.",
         hint="This is a bug; run again with -v to see where, and please report it.",

@@ -42,7 +42,7 @@ def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
     more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
     told = [
         f"{', '.join(each for each in commands if each in failing)} cannot work" if failing else "",
-        "it opens every pod of the namespace, so ask for it by itself" if broad else "",
+        "it opens every pod of the namespace, so request it separately" if broad else "",
         f"{'; '.join(less[:MOST_TOLD])}{more}" if less else "",
     ]
     text = "; ".join(filter(None, told))

@@ -33,11 +33,11 @@ def parse_manifest(name: str, text: str) -> list[Object]:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UsageError(f"{name}{where} is no YAML: {problem}.", hint="Mend the line.") from None
+        raise UsageError(f"{name}{where} is not valid YAML: {problem}.", hint="Correct the line.") from None
     except RecursionError:
         raise UsageError(f"{name} is nested too deeply to be a manifest.", hint="Name another file.") from None
     except ValueError as error:  # an invalid date
-        raise UsageError(f"{name} is no YAML: {error}.", hint="Put the value into quotes.") from None
+        raise UsageError(f"{name} is not valid YAML: {error}.", hint="Put the value into quotes.") from None
     objects = [item for each in found for item in _unpacked(each)]
     if not objects or not all(
         isinstance(each, dict) and each.get("apiVersion") and each.get("kind") for each in objects

@@ -143,8 +143,8 @@ RULES: Final = (
         severity=Severity.ERROR,
         looks_for="RDMA devices for root, without the capability `IPC_LOCK`",
         when=_no_lock,
-        message="Container {name} asks for {value} and may not lock memory: RDMA fails to register its buffers, and "
-        "NCCL goes over TCP.",
+        message="Container {name} requests {value} and may not lock memory: RDMA fails to register its buffers, and "
+        "NCCL uses TCP.",
         fix="Add the capability IPC_LOCK, or let the container runtime leave locked memory unlimited.",
         source=sources.TROUBLESHOOTING,
     ),
@@ -152,7 +152,7 @@ RULES: Final = (
         id="K05",
         looks_for="`IPC_LOCK` for a user that is not root",
         when=_lock_without_effect,
-        message="Container {name} is not root, for whom IPC_LOCK has no effect: the limit of locked memory stays.",
+        message="Container {name} is not root, so IPC_LOCK has no effect: the limit of locked memory stays.",
         fix="Delete it, and let the container runtime leave locked memory unlimited.",
         source=sources.issue("NVIDIA/nvidia-container-toolkit", 2037),
     ),
@@ -160,8 +160,8 @@ RULES: Final = (
         id="K07",
         looks_for="another number of EFA adapters than the machine has",
         when=_adapter_count_mismatch,
-        message="{value} of {name} are asked for, and {detail}: with fewer, NCCL's picture of the machine is wrong.",
-        fix="Ask for all of them.",
+        message="{value} of {name} are requested, and {detail}: with fewer, NCCL detects a wrong topology.",
+        fix="Request all of them.",
         source=sources.EFA_TYPES,
     ),
     PodRule(
@@ -177,7 +177,7 @@ RULES: Final = (
         id="K09",
         looks_for="`rdma/ib` counted as another cloud counts it",
         when=_boolean_or_count,
-        message="{name}: {value} is asked for, and {detail}.",
+        message="{name}: {value} is requested, and {detail}.",
         fix="Correct the number.",
         source=sources.COREWEAVE,
     ),
@@ -195,16 +195,16 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="RDMA, and fewer than 8 GPUs",
         when=_part_of_a_machine,
-        message="{value} GPUs are asked for beside RDMA; on a machine with more of them nobody promises that the pod "
-        "gets those next to its adapters.",
-        fix="Take whole machines where it matters.",
+        message="{value} GPUs are requested with RDMA; on a machine with more GPUs the pod may get some that are not "
+        "next to its adapters.",
+        fix="Request all GPUs of a machine.",
         source=sources.TROUBLESHOOTING,
     ),
     PodRule(
         id="K26",
         looks_for="EFA for root, without the capability `IPC_LOCK`",
         when=_no_lock_for_efa,
-        message="Container {name} asks for {value} without IPC_LOCK: it works only where the machine's image leaves "
+        message="Container {name} requests {value} without IPC_LOCK: it works only where the machine's image leaves "
         "locked memory unlimited.",
         fix="Add the capability, or make sure of the machines.",
         source=sources.EKS,
@@ -214,17 +214,17 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="RDMA for a user that is not root",
         when=_memlock_depends_on_runtime,
-        message="Container {name} asks for {value} and is not root, so the container runtime has to leave locked "
+        message="Container {name} requests {value} and is not root, so the container runtime must leave locked "
         "memory unlimited.",
-        fix="Make sure that it does; ddp-launch preflight and NCCL_NET, which forbids a fallback, tell.",
+        fix="Check it with ddp-launch preflight, and set NCCL_NET to forbid a fallback.",
         source=sources.issue("NVIDIA/nvidia-container-toolkit", 2037),
     ),
     PodRule(
         id="K28",
         looks_for="EFA without huge pages",
         when=_no_hugepages,
-        message="Container {name} asks for EFA without huge pages, in which libfabric keeps its buffers.",
-        fix="Ask for hugepages-2Mi: 5120Mi.",
+        message="Container {name} requests EFA without huge pages, which libfabric needs for its buffers.",
+        fix="Request hugepages-2Mi: 5120Mi.",
         source=sources.EKS,
     ),
     PodRule(
@@ -240,7 +240,7 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="RDMA devices, and no `NCCL_NET` that insists on them",
         when=_may_fallback_to_tcp,
-        message="{name} is not set, so NCCL uses TCP without a word if {detail} cannot be used.",
+        message="{name} is not set, so NCCL falls back to TCP without a warning if {detail} cannot be used.",
         fix="Set NCCL_NET to the network's name, such as IB, and a fallback fails at the start.",
         source=sources.env("NCCL_NET"),
     ),

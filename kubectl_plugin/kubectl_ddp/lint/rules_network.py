@@ -98,9 +98,9 @@ RULES: Final = (
     PodRule(
         id="K11",
         severity=Severity.ERROR,
-        looks_for="what is meant for pods, on the object that makes them alone",
+        looks_for="labels and annotations for pods that are set only on the object that creates the pods",
         when=_missing_from_pods,
-        message="{name} stands on the {detail} alone, and does not come to its pods.",
+        message="{name} is set only on the {detail}, and its pods do not get it.",
         fix="Write it into the metadata of the pod template.",
         source=sources.issue("kubeflow/pytorch-operator", 258),
     ),
@@ -115,7 +115,7 @@ RULES: Final = (
     ),
     PodRule(
         id="K13",
-        looks_for="`hostNetwork`, and NCCL's own port left as it is",
+        looks_for="`hostNetwork` with NCCL's default port",
         when=_shares_ports,
         message="Container {name} shares its machine's ports: the rendezvous and NCCL's RAS (28028) meet those of any "
         "other job there.",

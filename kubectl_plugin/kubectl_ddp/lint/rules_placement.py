@@ -80,14 +80,14 @@ RULES: Final = (
         severity=Severity.INFO,
         looks_for="several nodes with RDMA, and no word on how they should lie to each other",
         when=_missing_affinity,
-        message="Nothing says where the {value} pods are to run, so they may be spread over the slowest links.",
+        message="The {value} pods have no placement constraint, so they may be spread over the slowest links.",
         fix="Set an affinity for the fabric's topology label, such as that of a block, a clique or a placement group.",
         source=sources.TOPOLOGY,
     ),
     PodRule(
         id="K19",
         severity=Severity.INFO,
-        looks_for="several nodes with GPUs, and nobody who lets them start together",
+        looks_for="several nodes with GPUs, without a gang scheduler",
         when=_one_by_one,
         message="The {value} pods are scheduled one by one: two jobs that each get a part wait for each other, with "
         "their GPUs idle.",

@@ -111,6 +111,6 @@ def _parse_int(what: str, text: str, most: int = MOST_OF_A_STEP) -> int:
     is_whole = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
     if not (is_whole and 1 <= int(text) <= most):
         raise UsageError(
-            f"{what} of the job is '{text}', which is no whole number from 1 to {most}.", hint="Write it as '64'."
+            f"{what} of the job is '{text}', which is not a whole number from 1 to {most}.", hint="Write it as '64'."
         )
     return int(text)

@@ -104,7 +104,9 @@ def parse_count(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     count = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
     if not _LEAST <= count <= _MOST:
-        raise UsageError(f"--params is '{text}', which is no number of parameters.", hint="Write it as '7B' or '124M'.")
+        raise UsageError(
+            f"--params is '{text}', which is not a number of parameters.", hint="Write it as '7B' or '124M'."
+        )
     return round(count)
 
 

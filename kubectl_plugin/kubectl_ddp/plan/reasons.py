@@ -30,4 +30,4 @@ def reason(way: Estimate, machine: Machine) -> str:
     share = timing.lost_seconds[worst] / timing.step_seconds
     if share >= _WORTH_SAYING:
         return _LOSSES[worst].format(share=percent(share))
-    return "Its traffic hides behind computing." if way.traffic else "It is one GPU, and waits for nobody."
+    return "Its traffic hides behind computing." if way.traffic else "It is one GPU without communication."

@@ -31,7 +31,7 @@ def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
     elif room >= nodes.minimum:
         yield warning(
             f"There will never be more than {room} of the {nodes.maximum} nodes: {_why(place)}.",
-            "It trains with those; ask for fewer with --nnodes, or for less per node.",
+            "It trains with those; request fewer nodes with --nnodes, or less per node.",
         )
     elif place.worker.wants and not place.eligible(place.store):
         yield Finding(
@@ -43,13 +43,13 @@ def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield warning(
             f"The machines of today have room for {room} of at least {nodes.minimum} nodes, even when empty: "
             f"{_why(place)}. Machines seem to be added when pods wait, so this may change.",
-            "Ask for fewer nodes or for less per node where it does not.",
+            "Request fewer nodes, or less per node, if it does not.",
         )
     else:
         yield error(
             f"The job can never fit: it needs {pluralize(nodes.minimum, 'node')} at the same time, and the cluster has "
             f"room for {room} even when it is empty: {_why(place)}.",
-            "Ask for fewer nodes with --nnodes, for less per node, or for other machines.",
+            "Request fewer nodes with --nnodes, less per node, or other machines.",
         )
 
 
@@ -88,8 +88,8 @@ def _less(subject: Subject, room: int) -> str:
         return "It waits until then."
     maximum = subject.spec.nnodes.maximum
     if is_all_or_nothing(subject):
-        return f"It waits until then; --nnodes {room} would start at once."
-    return f"It waits until then; --nnodes {room}:{maximum} would start at once."
+        return f"It waits until then; --nnodes {room} would start now."
+    return f"It waits until then; --nnodes {room}:{maximum} would start now."
 
 
 def when(place: Place, occupants: Sequence[ScheduledPod], wanted: int) -> str:

@@ -39,7 +39,7 @@ def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
 def _other_queues(names: Sequence[str], *, has_kueue: bool) -> str:
     if names:
         return f"There is {', '.join(names)}."
-    way = "Ask who runs Kueue for one" if has_kueue else "The cluster has no Kueue; install it"
+    way = "Request one from the administrator of Kueue" if has_kueue else "The cluster has no Kueue; install it"
     return f"{way}, or leave --queue out."
 
 
@@ -48,7 +48,7 @@ def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
     name = subject.spec.queue_priority
     if read(facts.queue_priority) is None:
         yield error(
-            f"There is no WorkloadPriorityClass '{name}', and Kueue does not queue a job whose class is not there.",
+            f"There is no WorkloadPriorityClass '{name}', and Kueue does not queue a job without its class.",
             "'kubectl get workloadpriorityclasses' names them; --priority names that of the pods.",
         )
     else:
@@ -63,7 +63,7 @@ def check_engine_integration(subject: Subject, facts: Facts) -> Iterator[Finding
     word = f"{engine.group}/{engine.kind.lower()}"
     if word not in read(facts.frameworks):
         yield error(
-            f"Kueue does not look after {engine.collection} here, so this job would stay suspended for ever.",
+            f"Kueue does not manage {engine.collection} here, so this job would stay suspended.",
             f"Choose another --engine ({_engine_names(read(facts.frameworks))}), or add '{word}' to Kueue's "
             "integrations.frameworks.",
         )
@@ -94,8 +94,8 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     bare = sorted(name for name in wanted if name not in covered | {"pods"})
     if bare:
         yield error(
-            f"The ClusterQueue '{name}' has no quota of {', '.join(bare)}, which the job asks for.",
-            "Ask for a quota, or leave the resource out.",
+            f"The ClusterQueue '{name}' has no quota of {', '.join(bare)}, which the job requests.",
+            "Request a quota, or omit the resource.",
         )
         return
     nodes_text = pluralize(count, "node")
@@ -104,13 +104,13 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield ok(f"The ClusterQueue '{name}' has quota for {nodes_text}.")
     elif cohort_of(cluster):
         yield warning(
-            f"The ClusterQueue '{name}' has not enough quota of its own for {nodes_text}: {'; '.join(short)}. "
+            f"The ClusterQueue '{name}' does not have enough nominal quota for {nodes_text}: {'; '.join(short)}. "
             f"It may borrow from its cohort '{cohort_of(cluster)}'."
         )
     else:
         yield error(
             f"The ClusterQueue '{name}' can never admit {nodes_text}: {'; '.join(short)}.",
-            "Ask for fewer nodes or less per node, or for a larger quota.",
+            "Request fewer nodes, less per node, or a larger quota.",
         )
 
 

@@ -97,7 +97,7 @@ class Check:
     def __post_init__(self) -> None:
         unknown = set(self.needs) - {each.name for each in fields(Facts)}
         if unknown:
-            raise ValueError(f"check {self.name} needs {unknown}, which are no facts")
+            raise ValueError(f"check {self.name} needs {unknown}, which are not facts")
 
     def __call__(self, subject: Subject, facts: Facts) -> Iterator[Finding]:
         """Yield the findings, or the reason why a fact could not be read; nothing if a fact was not requested."""

@@ -45,7 +45,7 @@ def _claim(subject: Subject, facts: Facts, name: str, claim: Object, *, writes: 
     if phase == "Pending":
         return warning(
             f"The volume '{name}' has no storage yet.",
-            f"Some storage is made when the first pod needs it; 'kubectl describe pvc {name}' says what it waits for.",
+            f"Some storage is created for the first pod that uses it; 'kubectl describe pvc {name}' shows the reason.",
         )
     return ok(f"The volume '{name}' is there ({', '.join(sorted(modes))}).")
 

@@ -78,7 +78,7 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
             yield error(
                 f"The quota '{name}' allows {format_quantity(resource, most)}, and {pluralize(count, 'node')} with the "
                 f"store take {format_quantity(bare, asked)}.",
-                "Ask for less, or for a larger quota.",
+                "Request less, or a larger quota.",
             )
         elif asked > left:
             short = True

@@ -78,9 +78,9 @@ def _model(values: Mapping[str, Any], args: Sequence[str]) -> ReferenceModel:
     key = next(key for key in PROGRAM_KEYS if key in values)
     program = make_program(key, values[key])
     if not runs_the_trainer(program):
-        raise _unknown("the job runs a program of its own, whose model nobody but you knows")
+        raise _unknown("the job does not run the reference trainer, so its model is unknown")
     if last_flag_value(args, "--parallel") is not None:
-        raise UsageError("The job has --parallel auto, and its program a --parallel of its own.", hint="Keep one.")
+        raise UsageError("The job has --parallel auto, and its program also has --parallel.", hint="Keep one.")
     if (schedule := last_flag_value(args, "--pipeline-schedule") or SCHEDULE) != SCHEDULE:
         raise _unknown(f"a plan counts by the schedule {SCHEDULE}, and the job has --pipeline-schedule {schedule}")
     if (model := reference_model(program, args)) is None:
@@ -99,11 +99,11 @@ def _parse_workload(args: Sequence[str]) -> tuple[Shape, Work]:
 def _machine(values: Mapping[str, Any]) -> Machine:
     if "mig" in values or not values["gpus"]:
         what = "slices of GPUs" if "mig" in values else "no GPUs"
-        raise _unknown(f"the job asks for {what}")
+        raise _unknown(f"the job requests {what}")
     product = values.get("gpuType") or values.get(f"nodeSelector.{GPU_PRODUCT}")
     if product is None:
         raise UsageError(
-            "--parallel auto needs to know the GPUs, and the job does not say which.",
+            "--parallel auto needs the type of GPU, and the job does not name one.",
             hint=f"Give --gpu-type, as in NVIDIA-H100-80GB-HBM3. {YOURSELF}",
         )
     try:

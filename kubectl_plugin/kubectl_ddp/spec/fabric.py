@@ -88,8 +88,8 @@ def fabric_notes(spec: JobSpec) -> Iterator[str]:
         yield f"fabric {spec.fabric}: {need.message} ({need.source})"
     if spec.fabric == NONE and spec.gpus and spec.nnodes.maximum > 1:
         yield (
-            "Nothing says which network the machines have, so NCCL looks for one by itself, and takes TCP without a "
-            "word where RDMA cannot be used; --fabric names it."
+            "The network of the machines is unknown, so NCCL selects one, and falls back to TCP without a warning if "
+            "RDMA cannot be used; --fabric names it."
         )
 
 
@@ -98,12 +98,12 @@ def fits_the_nodes(spec: JobSpec) -> None:
     for profile in profiles(spec.fabric):
         if profile.has_gpus and not spec.gpus:
             raise UsageError(
-                f"The fabric {profile.name} joins GPUs, and the job asks for none.",
+                f"The fabric {profile.name} connects GPUs, and the job requests none.",
                 hint="Add --gpus, or leave --fabric out.",
             )
         if not profile.has_gpus and spec.gpus:
             raise UsageError(
-                f"The fabric {profile.name} is for jobs without GPUs, and this one asks for {spec.gpus} per node.",
+                f"The fabric {profile.name} is for jobs without GPUs, and this one requests {spec.gpus} per node.",
                 hint="Leave one of them out.",
             )
         if profile.largest is not None and spec.nnodes.maximum > profile.largest:
@@ -120,11 +120,11 @@ def validate_rdma_devices(spec: JobSpec) -> None:
             continue
         if spec.rdma is None:
             raise UsageError(
-                f"The fabric {profile.name} needs RDMA devices, and the job asks for none.", hint=rdma_hint(profile)
+                f"The fabric {profile.name} needs RDMA devices, and the job requests none.", hint=rdma_hint(profile)
             )
         if not spec.rdma.resource.startswith(profile.devices):
             raise UsageError(
-                f"rdma asks for '{spec.rdma.resource}', which is no device of the fabric {profile.name}.",
+                f"rdma requests '{spec.rdma.resource}', which is not a device of the fabric {profile.name}.",
                 hint=rdma_hint(profile),
             )
 

@@ -25,7 +25,7 @@ FILE_KEYS: Final[Mapping[str, Field]] = {
     PRESET: field_of(
         PRESET,
         Group.JOB,
-        Matching(".+", "no preset", "Name one."),
+        Matching(".+", "not a preset", "Name one."),
         "Preset of values that belong together.",
         "|".join(PRESETS),
         example="gpu-nccl",

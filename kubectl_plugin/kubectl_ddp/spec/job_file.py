@@ -98,7 +98,9 @@ def open_file(path: str, what: str = "job file", largest_bytes: int = LARGEST_BY
     try:
         return JobFile(name, data.decode("utf-8-sig"), directory)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is no UTF-8 text: byte {error.start} is wrong.", hint="Save it as UTF-8.") from None
+        raise UsageError(
+            f"{name} is not UTF-8 text: byte {error.start} is invalid.", hint="Save it as UTF-8."
+        ) from None
 
 
 def _root(file: JobFile) -> yaml.MappingNode:
@@ -107,9 +109,11 @@ def _root(file: JobFile) -> yaml.MappingNode:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{file.name}{where} is no YAML: {error.problem}.", hint="Mend the line.") from None
+        raise UsageError(f"{file.name}{where} is not valid YAML: {error.problem}.", hint="Correct the line.") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{file.name} is no YAML: {str(error).splitlines()[0]}.", hint="Save it as text.") from None
+        raise UsageError(
+            f"{file.name} is not valid YAML: {str(error).splitlines()[0]}.", hint="Save it as text."
+        ) from None
     if len(documents) != 1 or not isinstance(documents[0], yaml.MappingNode):
         holds = {0: "nothing", 1: "no map of keys"}.get(len(documents), f"{len(documents)} documents")
         raise UsageError(
@@ -138,7 +142,7 @@ def _entries(file: JobFile, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.
     seen: dict[str, yaml.Node] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise UsageError(f"{file.line(key)}: a key must be a word.")
+            raise UsageError(f"{file.line(key)}: a key must be a string.")
         if key.value in seen:
             first = seen[key.value].start_mark.line + 1
             raise UsageError(

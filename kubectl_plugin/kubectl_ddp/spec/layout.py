@@ -126,7 +126,7 @@ def validate_replica_topology(spec: JobSpec) -> None:
         )
     if spec.parallel is None:
         raise UsageError(
-            f"The topology '{wishes[0]}' keeps the pods of a replica together, and nothing says what a replica is.",
+            f"The topology '{wishes[0]}' keeps the pods of a replica together, and the job has no replicas.",
             hint="Add --parallel.",
         )
     pack = next((wish for wish in spec.topology if wish.placement is Placement.PACK), None)

@@ -24,25 +24,25 @@ from kubectl_ddp.values.volumes import Mount, SecretFiles
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME: Final = v.Matching(
     r"[a-z]([-a-z0-9]*[a-z0-9])?",
-    "no name for a job",
+    "not a name for a job",
     "Use lower case letters, digits and dashes, begin with a letter and do not end with a dash.",
 )
 _NAMESPACE: Final = v.Matching(
-    rf"(?=.{{1,63}}$){v.LABEL}", "no namespace", "Use lower case letters, digits and dashes."
+    rf"(?=.{{1,63}}$){v.LABEL}", "not a namespace", "Use lower case letters, digits and dashes."
 )
 _OBJECT: Final = v.Matching(
-    rf"(?=.{{1,253}}$){v.SUBDOMAIN}", "no name of an object", "Use lower case letters, digits, '-' and '.'."
+    rf"(?=.{{1,253}}$){v.SUBDOMAIN}", "not a name of an object", "Use lower case letters, digits, '-' and '.'."
 )
-_IMAGE: Final = v.Matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "no image", "Write it as 'registry/name:version'.")
-_MODULE: Final = v.Matching(rf"{_VARIABLE}(\.{_VARIABLE})*", "no Python module", "Write it as after 'python -m'.")
-_LABEL: Final = v.Matching(v.LABEL_VALUE, "no value of a label", "Use letters, digits, '-', '_' and '.'.")
-_MIG: Final = v.Matching(MIG_PROFILE, "no MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
+_IMAGE: Final = v.Matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "not an image", "Write it as 'registry/name:version'.")
+_MODULE: Final = v.Matching(rf"{_VARIABLE}(\.{_VARIABLE})*", "not a Python module", "Write it as after 'python -m'.")
+_LABEL: Final = v.Matching(v.LABEL_VALUE, "not a value of a label", "Use letters, digits, '-', '_' and '.'.")
+_MIG: Final = v.Matching(MIG_PROFILE, "not a MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
 _NETWORK: Final = v.Matching(
     rf"({v.LABEL}/)?{v.SUBDOMAIN}(@[a-z][-a-z0-9]{{0,14}})?",
-    "no network",
+    "not a network",
     "Name a NetworkAttachmentDefinition, as in 'rdma-vf' or 'networks/rail-0'.",
 )
-_PATH: Final = v.Matching(r"[\s\S]+", "no path", "Name a file.")
+_PATH: Final = v.Matching(r"[\s\S]+", "not a path", "Name a file.")
 _MEMORY: Final = v.Parsed(Memory.parse, text_schema(Memory.PATTERN))
 _SECRET_KEY: Final = v.Parsed(SecretKey.parse, text_schema(SecretKey.PATTERN))
 _SECONDS: Final = v.Parsed(parse_seconds, text_schema(DURATION))

@@ -17,7 +17,7 @@ def one_process_has_one_slice(spec: JobSpec) -> None:
         raise UsageError(
             f"A node of MIG slices has one process and one slice, and {what} is {count}: NCCL before 2.30 does not "
             "join slices of one GPU.",
-            hint=f"Leave {what} out and ask for more nodes, or for whole GPUs without mig.",
+            hint=f"Omit {what} and request more nodes, or whole GPUs without mig.",
         )
 
 
@@ -26,7 +26,7 @@ def gpu_type_is_of_a_gpu(spec: JobSpec) -> None:
     if spec.gpu_type is None:
         return
     if not spec.gpus:
-        raise UsageError(f"gpuType is '{spec.gpu_type}', and the job asks for no GPU.", hint="Add gpus, or leave it.")
+        raise UsageError(f"gpuType is '{spec.gpu_type}', and the job requests no GPU.", hint="Add gpus, or leave it.")
     if spec.node_selector.get(GPU_PRODUCT, spec.gpu_type) != spec.gpu_type:
         raise UsageError(
             f"gpuType says '{spec.gpu_type}', and nodeSelector says '{spec.node_selector[GPU_PRODUCT]}'.",

@@ -23,19 +23,19 @@ def spec_notes(spec: JobSpec) -> list[str]:
 def _of_the_job(spec: JobSpec) -> Iterator[str]:
     if spec.nnodes.is_elastic and 2 * spec.nnodes.minimum <= spec.nnodes.maximum:
         yield (
-            f"nnodes {spec.nnodes} is no majority, and need not be: one store decides who is in the run, so a cut "
-            "network makes no second world."
+            f"The minimum of nnodes {spec.nnodes} may be below a majority: one store decides membership, so a "
+            "network partition cannot form a second group."
         )
     if spec.checkpoint_claim is None:
         yield (
-            "Without a checkpointClaim each node keeps its own copy of the checkpoints: any one node that stays is "
-            "enough to go on from, and when all of them go at once, by suspend too, the run begins anew."
+            "Without a checkpointClaim each node keeps its own copy of the checkpoints: any remaining node is enough "
+            "to resume from, and if all nodes are lost together, also by suspend, the run restarts from step 0."
         )
     yield from fabric.fabric_notes(spec)
     if spec.rdma is not None and spec.fabric == NONE:
         yield (
-            f"{spec.rdma.resource} needs unlimited locked memory, which the container runtime of the machines grants, "
-            "or not; a pod that Pod Security 'restricted' lets in cannot ask for it."
+            f"{spec.rdma.resource} needs unlimited locked memory, which only the container runtime of the machines can "
+            "grant; a pod under Pod Security 'restricted' cannot request it."
         )
 
 
@@ -43,8 +43,8 @@ def _of_the_engine(spec: JobSpec) -> Iterator[str]:
     engine = ENGINES.get(spec.engine)
     if engine and spec.nnodes.is_elastic and not engine.is_scalable:
         yield (
-            f"A {spec.engine} asks for {spec.nnodes.maximum} nodes and trains with as many as there are, from "
-            f"{spec.nnodes.minimum} on; it cannot be scaled while it runs."
+            f"A {spec.engine} requests {spec.nnodes.maximum} nodes and trains with those that it gets, at least "
+            f"{spec.nnodes.minimum}; it cannot be scaled while it runs."
         )
     if engine and engine.ttl_note and spec.ttl_seconds is not None:
         yield engine.ttl_note
@@ -53,8 +53,8 @@ def _of_the_engine(spec: JobSpec) -> Iterator[str]:
 def _of_the_queue(spec: JobSpec) -> Iterator[str]:
     if is_kueue_managed(spec) and spec.nnodes.is_elastic and spec.engine not in PARTIALLY_ADMITTED:
         yield (
-            f"Kueue admits {spec.nnodes.maximum} nodes at once, or none, and stops a job that is scaled while it runs; "
-            f"of the engines only {', '.join(sorted(PARTIALLY_ADMITTED))} can begin with fewer."
+            f"Kueue admits {spec.nnodes.maximum} nodes together or none, and stops a job that is scaled while it runs; "
+            f"of the engines only {', '.join(sorted(PARTIALLY_ADMITTED))} can start with fewer."
         )
     if spec.gang is Gang.AUTO and spec.queue is None:
         yield "Who starts the nodes together is found out when the job is submitted: render asks no cluster."

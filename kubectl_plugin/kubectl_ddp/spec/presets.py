@@ -56,7 +56,7 @@ PRESETS: Final[Mapping[str, Preset]] = {
                 ),
                 "env.NVIDIA_VISIBLE_DEVICES": Setting(
                     "void",
-                    "an image made for CUDA asks for every GPU of its machine, also of those that others use",
+                    "an image built for CUDA sees every GPU of its machine, also those of other pods",
                     _TOOLKIT,
                 ),
             },

@@ -114,7 +114,7 @@ def _validate_batch_size(spec: JobSpec) -> None:
             raise UsageError(
                 f"A batch of {pluralize(count, what)} cannot feed {who} "
                 f"({pluralize(nodes, 'node')} of {pluralize(spec.nproc, 'process', 'processes')}).",
-                hint=f"Raise {flag} to {eaters} or more, or ask for fewer nodes or processes.",
+                hint=f"Raise {flag} to {eaters} or more, or request fewer nodes or processes.",
             )
 
 

@@ -44,7 +44,7 @@ class SharedPresets:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(
                 f"The preset '{name}' of {self.place} cannot be read: {error}.",
-                hint="Tell who runs the cluster; the chart ddp-platform writes such presets from its value 'presets'.",
+                hint="Report it to the administrator; the chart ddp-platform writes presets from its value 'presets'.",
             ) from None
 
 
@@ -63,7 +63,7 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"it is no YAML ({' '.join(str(error).split())})") from None
+        raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from None
     if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
         raise TypeError("it has no 'settings'")
     return document

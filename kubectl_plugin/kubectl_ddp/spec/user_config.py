@@ -67,7 +67,7 @@ def read(file: Path) -> Layer:
         root = yaml.compose("\n".join(lines), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         where = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(f"{file}{where} is no YAML: {error.problem}.", hint="Mend the line.") from None
+        raise UsageError(f"{file}{where} is not valid YAML: {error.problem}.", hint="Correct the line.") from None
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{file} holds no keys.", hint="Write one 'KEY: VALUE' to a line.")
     layer: dict[str, Given] = {}
@@ -112,7 +112,7 @@ def _checked(key: str, place: str) -> str:
         return key
     if head not in KEYS:
         keys = (*KEYS, *SETTINGS)
-        why = "says which job it is, so it has no default" if head in FIELDS else "is no key of a job"
+        why = "identifies one job, so it cannot have a default" if head in FIELDS else "is not a key of a job"
         hint = suggest_known("" if head in FIELDS else head, keys)
         raise UsageError(f"{place}: '{key}' {why}.", hint=hint)
     if FILE_KEYS[head].is_map != bool(dot):

@@ -35,7 +35,7 @@ def operator(facts: Facts) -> Iterator[CauseFinding]:
     if is_untouched and left_to and left_to != who.manager:
         yield diagnosis(
             Cause.OPERATOR,
-            f"Nobody has acted on it: it is left to the controller '{left_to}', which has said nothing.",
+            f"The job is left to the controller '{left_to}', which has not acted on it.",
             f"Start that controller, or submit the job again without managedBy, for {who.name}.",
             (f"managedBy is {left_to}", f"its status is empty, {int(facts.age_seconds)} s after it was made"),
         )
@@ -49,9 +49,9 @@ def _of_operator(facts: Facts, name: str, selector: str, sick: list[str], *, is_
     is_seen = facts.around.was_read(RelatedKind.OPERATOR)
     pods = facts.around.of(RelatedKind.OPERATOR)
     if is_seen and selector and not pods:
-        what = f"{subject_of(name)} is not running in this cluster, so nobody acts on the job."
+        what = f"{subject_of(name)} is not running in this cluster, so nothing acts on the job."
     elif sick:
-        what = f"{subject_of(name)} does not run as it should, so nobody acts on the job."
+        what = f"{subject_of(name)} does not run as it should, so nothing acts on the job."
     else:
         what = f"{subject_of(name)} has not acted on the job."
     untouched = (f"the job's status is empty, {int(facts.age_seconds)} s after it was made",) if is_untouched else ()
@@ -107,7 +107,7 @@ def job_suspension(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.SUSPENDED,
         "It is suspended: it keeps its place and has no pods.",
-        f"'{program()} resume {facts.name}{location_flags()}' lets it go on.",
+        f"'{program()} resume {facts.name}{location_flags()}' resumes it.",
         ("suspend is true", *left),
     )
 
@@ -124,7 +124,7 @@ def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.QUOTA,
             f"The namespace's quota does not allow its pods: {_after('exceeded quota:', text)}.",
-            "'kubectl describe resourcequota' shows what is used; make the job smaller or ask for more.",
+            "'kubectl describe resourcequota' shows what is used; make the job smaller, or request more.",
             (format_event(events[-1]),),
         )
         return

@@ -120,7 +120,7 @@ def sandbox(facts: Facts) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.SANDBOX,
             f"The node {node} cannot set up {names_of([pod])}: its network or runtime fails.",
-            f"Tell who runs the node; 'kubectl cordon {node}' keeps others away.",
+            f"Report it to the cluster administrator; 'kubectl cordon {node}' keeps other pods away.",
             (format_event(event),),
         )
 

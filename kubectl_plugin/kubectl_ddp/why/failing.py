@@ -55,10 +55,10 @@ def node_lost(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.NODE_LOST,
         f"{what} is lost.",
-        f"Its pods are made anew elsewhere; while one hangs in Terminating, and the machine is surely off, "
-        f"'kubectl delete pod {pods[0]['metadata']['name']} --force' lets it go."
+        f"Its pods are recreated elsewhere; if one stays in Terminating and the machine is off, "
+        f"'kubectl delete pod {pods[0]['metadata']['name']} --force' removes it."
         if pods
-        else "Its pods are made anew elsewhere, if there is room.",
+        else "Its pods are recreated elsewhere, if there is room.",
         evidence,
         is_aside=facts.has_recovered_from(events[-1] if events else None),
     )
@@ -74,7 +74,7 @@ def pod_preemption(facts: Facts) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.PREEMPTED,
             f"{subject(names_of(pods))} had to make room for a pod of higher priority.",
-            "It goes on by itself when there is room; a higher --priority is not preempted by that one.",
+            "It resumes by itself when there is room; a higher --priority is not preempted by that pod.",
             [*map(disruption, told[:2]), *map(format_event, events[-2:])],
             is_aside=facts.is_over or facts.has_recovered_from(events[-1] if events else None) or not (told or gone),
         )

@@ -23,7 +23,7 @@ def pending_deletion(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.DELETING,
         f"It is being deleted since {about['deletionTimestamp']}{waits}.",
-        "Whoever set the finalizer has to take it away; see that its controller runs."
+        "The controller that set the finalizer must remove it; check that it runs."
         if holders
         else f"Nothing to do: '{program()} wait {facts.name} --for=deleted{location_flags()}' ends with it.",
         pods[:8],
@@ -48,7 +48,7 @@ def engine_lost(facts: Facts) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.ENGINE_LOST,
             facts.state.reason,
-            f"'{program()} resume {facts.name}{location_flags()}' goes on from its last checkpoint.",
+            f"'{program()} resume {facts.name}{location_flags()}' resumes it from its last checkpoint.",
         )
 
 
@@ -60,6 +60,6 @@ def deadline(facts: Facts) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.DEADLINE,
             "It was stopped at its deadline.",
-            "Submit it again with a longer --deadline; with checkpoints it goes on where it was.",
+            "Submit it again with a longer --deadline; with checkpoints it resumes from the last one.",
             (f"condition Failed: {text.strip()}",),
         )

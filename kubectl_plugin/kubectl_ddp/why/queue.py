@@ -84,7 +84,7 @@ def _missing_workload(facts: Facts, queue: str) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.QUEUED,
             f"It waits in the queue '{queue}'; for what, its Workload would say, which may not be read.",
-            f"'{program()} doctor{location_flags()}' names the right to ask for.",
+            f"'{program()} doctor{location_flags()}' names the right to request.",
             is_aside=facts.is_training,
         )
         return
@@ -112,13 +112,15 @@ def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
         what = f"There is no queue '{queue}' in its namespace, so it waits for ever."
         then = "'kubectl get localqueues' names those that are there; submit it again with one of them as --queue."
     elif why := _stopped(facts, local, cluster_queue):
-        what = f"It waits in the queue '{queue}', which lets no job go just now: {why}."
-        then = f"Ask who runs Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue say more."
+        what = f"It waits in the queue '{queue}', which admits no job now: {why}."
+        then = (
+            f"Ask the administrator of Kueue; 'kubectl describe localqueue {queue}' and its ClusterQueue have details."
+        )
     elif "maximum capacity" in text or "exceeds the nominal" in text:
-        what = f"It asks for more than the queue '{queue}' can ever give."
-        then = "Make it smaller with --nnodes or --gpus, or ask for a larger quota."
+        what = f"It requests more than the queue '{queue}' can ever admit."
+        then = "Make it smaller with --nnodes or --gpus, or request a larger quota."
     elif any(words in text for words in _OTHER_LEVELS) and "insufficient" not in text:  # quota of another flavor
-        what = f"It asks for places that the queue '{queue}' can never give: the levels of --topology."
+        what = f"It requests levels of --topology that the queue '{queue}' does not have."
         then = (
             "Name levels of the topology that the queue's flavor has, and a pack no narrower than replica: "
             "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first."

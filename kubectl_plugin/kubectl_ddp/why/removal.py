@@ -40,9 +40,9 @@ def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.EVICTED,
         f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
-        "Somebody drains its node or evicted the pod; it is made again elsewhere, if there is room."
+        "Its node is drained, or the pod was evicted; it is recreated elsewhere, if there is room."
         if by_api
-        else "Ask for what the message names: more memory, or a larger volume in the job file.",
+        else "Request what the message names: more memory, or a larger volume in the job file.",
         [*map(disruption, told[:2]), *map(format_event, (events or drained)[-2:])],
         is_aside=_is_replaced(facts, told, [*events, *drained]) or (facts.is_over and not told),
     )
@@ -63,7 +63,7 @@ def deleted(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.POD_DELETED,
         f"{subject(names_of(pods))} {_was(pods)} deleted.",
-        "The operator creates it again, and the ranks go on; "
+        "The operator recreates it, and the ranks continue; "
         f"'{program()} events {facts.name}{location_flags()}' shows "
         "what happened. Kubernetes records in its audit log alone who deleted or evicted it.",
         (*evidence[:2], *(format_event(event) for event in events[-2:])),

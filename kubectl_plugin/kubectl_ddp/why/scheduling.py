@@ -58,7 +58,7 @@ def gated(facts: Facts) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.UNSCHEDULABLE,
             f"{subject(names_of(held))} may not be scheduled yet: the gate {gates} is closed.",
-            "Whoever set the gate opens it; see that its controller runs.",
+            "The controller that set the gate must remove it; check that it runs.",
             (f"schedulingGates of pod {held[0]['metadata']['name']}: {gates}",),
         )
     unseen = [pod for pod in pending if pod not in held and _has_no_scheduler_status(facts, pod)]
@@ -89,7 +89,7 @@ def claims(facts: Facts) -> Iterator[CauseFinding]:
         what, then = f"The claim '{missing[0]}' does not exist", "Create it, or name another."
     elif unbound:
         what = f"The claim '{unbound[0]['metadata']['name']}' has no volume"
-        then = f"'kubectl describe pvc {unbound[0]['metadata']['name']}' tells what its storage class waits for."
+        then = f"'kubectl describe pvc {unbound[0]['metadata']['name']}' shows why it is pending."
     else:
         what, then = f"A volume keeps {names_of(pods)} from every node", "'kubectl get pv,pvc' shows zones and modes."
     yield diagnosis(Cause.VOLUME, f"{what}, so {names_of(pods)} cannot start.", then, evidence)
@@ -149,8 +149,8 @@ _WHATEVER_RUNS: Final = (has_the_labels, is_one_of_the_named, check_tolerations)
 
 
 _HELPS: Final = (
-    (re.compile(r"Insufficient"), "Ask for less, or free something; '{program} preflight' says what fits and when."),
-    (re.compile(r"topology|anti-affinity"), "Loosen --topology, or ask for fewer nodes."),
+    (re.compile(r"Insufficient"), "Request less, or free resources; '{program} preflight' shows what fits and when."),
+    (re.compile(r"topology|anti-affinity"), "Loosen --topology, or request fewer nodes."),
     (re.compile(r"affinity|selector"), "'kubectl get nodes --show-labels' shows labels; correct --node-selector."),
     (
         re.compile(r"claim"),

@@ -134,9 +134,9 @@ def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.RENDEZVOUS,
         f"The ranks wait for one another: {count}{f', {names_of(absent)} not' if absent else ''}.",
-        f"'kubectl logs {name}' tells what it is about; a NetworkPolicy or its node's network may be in the way."
+        f"'kubectl logs {name}' shows its state; a NetworkPolicy or its node's network may block it."
         if absent
-        else f"'{program()} logs {facts.name} --rank all{location_flags()}' prints what the launchers say.",
+        else f"'{program()} logs {facts.name} --rank all{location_flags()}' prints the output of the launchers.",
         evidence[:_MOST_ABSENT],
     )
 

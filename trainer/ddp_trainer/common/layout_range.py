@@ -54,7 +54,7 @@ class LayoutRange:
         >>> LayoutRange.parse("ddp=4")
         Traceback (most recent call last):
             ...
-        ddp_trainer.common.parallel_dims.LayoutError: 'ddp' is no dimension of a layout; use replicate, shard, tp \
+        ddp_trainer.common.parallel_dims.LayoutError: 'ddp' is not a dimension of a layout; use replicate, shard, tp \
 and pp, as in replicate=2,shard=4
 
         Raises:

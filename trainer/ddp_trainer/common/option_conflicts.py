@@ -83,7 +83,7 @@ def _two_times(given: OptionCondition, schedule: str) -> OptionConflict:
 
 
 CLASHES: Final[Sequence[OptionConflict]] = (
-    _spread("--strategy {value}", "the layout says how ranks stay one model", OptionCondition("--strategy", but="ddp")),
+    _spread("--strategy {value}", "the layout sets how ranks synchronize", OptionCondition("--strategy", but="ddp")),
     _spread(
         "--level exact", "gradients are added up in an order that the layout sets", OptionCondition("--level", "exact")
     ),

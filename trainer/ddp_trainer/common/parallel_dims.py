@@ -142,7 +142,7 @@ class Layout(_Sizes):
         >>> Layout.parse("shard=1:4")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        ddp_trainer.common.parallel_dims.LayoutError: shard=1:4 is a range, and one layout is asked for; give ...
+        ddp_trainer.common.parallel_dims.LayoutError: shard=1:4 is a range, and a single layout is required; give ...
 
         Raises:
             LayoutError: If ``text`` is not a layout, or is a range of layouts.
@@ -151,7 +151,8 @@ class Layout(_Sizes):
         for name, (least, most) in sizes.items():
             if least != most:
                 raise LayoutError(
-                    f"{name}={least}:{most} is a range, and one layout is asked for; give one number, as {name}={most}"
+                    f"{name}={least}:{most} is a range, and a single layout is required; give one number, as "
+                    f"{name}={most}"
                 )
         return cls(**{name: most for name, (_, most) in sizes.items()})
 
@@ -272,9 +273,9 @@ def parse_dim_sizes(text: str) -> dict[str, tuple[int, int]]:
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise LayoutError(f"{text!r} is no layout; write dimension=size with commas, as in {_EXAMPLE}")
+            raise LayoutError(f"{text!r} is not a layout; write dimension=size with commas, as in {_EXAMPLE}")
         if name not in WRITTEN:
-            raise LayoutError(f"{name!r} is no dimension of a layout; use {join_names(WRITTEN)}, as in {_EXAMPLE}")
+            raise LayoutError(f"{name!r} is not a dimension of a layout; use {join_names(WRITTEN)}, as in {_EXAMPLE}")
         if name in sizes:
             raise LayoutError(f"{text!r} names {name} twice; name it once")
         least, colon, most = size.partition(":")
@@ -290,6 +291,6 @@ def _size(name: str, digits: str, given: str) -> int:
 def _validate_dim_size(name: str, size: object, given: str) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST:
         raise LayoutError(
-            f"{name}={given} is no size of a dimension; give a whole number from 1 to {MOST}, as {name}=2"
+            f"{name}={given} is not a size of a dimension; give a whole number from 1 to {MOST}, as {name}=2"
         )
     return size

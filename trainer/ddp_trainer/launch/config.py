@@ -116,7 +116,7 @@ def _seconds(told: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise LaunchError(f"{told} is no number of seconds.")
+        raise LaunchError(f"{told} is not a number of seconds.")
     return value
 
 
@@ -181,7 +181,7 @@ def parse_signals(text: str) -> list[signal.Signals]:
         try:
             which = signal.Signals[name.upper()]
         except KeyError:
-            raise LaunchError(f"--signals-to-handle {name!r} is no signal; for example SIGTERM,SIGINT.") from None
+            raise LaunchError(f"--signals-to-handle {name!r} is not a signal; for example SIGTERM,SIGINT.") from None
         if which in {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
             raise LaunchError(f"--signals-to-handle {name}: this signal cannot be handled.")
         signals.append(which)
@@ -199,7 +199,7 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
     python = environ.get("PYTHON_EXEC") or sys.executable
     if arguments.no_python and not arguments.run_path:
         if arguments.module:
-            raise LaunchError("--no-python and --module cannot be meant together; leave one out.")
+            raise LaunchError("--no-python and --module exclude each other; remove one.")
         if not shutil.which(target, path=environ.get("PATH")):
             raise LaunchError(f"There is no program {target!r} in $PATH, or it is not executable.")
         return Program(kind="command", target=target, arguments=rest, python=sys.executable)
@@ -263,7 +263,9 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
     shown: frozenset[int] | None = None
     if arguments.local_ranks_filter:
         if not re.fullmatch(r"\d+(,\d+)*", arguments.local_ranks_filter.replace(" ", "")):
-            raise LaunchError(f"--local-ranks-filter {arguments.local_ranks_filter!r} is no list of ranks such as 0,1.")
+            raise LaunchError(
+                f"--local-ranks-filter {arguments.local_ranks_filter!r} is not a list of ranks such as 0,1."
+            )
         shown = frozenset(int(rank) for rank in arguments.local_ranks_filter.split(","))
     named = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", LogSpec().prefix)
     template = arguments.log_line_prefix_template if "log_line_prefix_template" in arguments.told else named
@@ -363,7 +365,7 @@ def check_gpu_count(local_world_size: int, environ: Mapping[str, str], *, one_ea
     there = "1 GPU" if found == 1 else f"{found} GPUs"
     if one_each:
         raise LaunchError(
-            f"--virtual-local-rank gives each of {local_world_size} workers a GPU of its own, and this node has "
+            f"--virtual-local-rank gives each of {local_world_size} workers a separate GPU, and this node has "
             f"{there}; start fewer workers, or leave the flag out."
         )
     return (

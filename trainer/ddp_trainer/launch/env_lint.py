@@ -57,6 +57,6 @@ def lint_environment(
     )
     ignored = environ.get(Env.LINT_IGNORE, "")
     unknown = [word for word in unknown_ids(ignored) if not _ABOUT_PODS.fullmatch(word)]
-    lines = [f"{Env.LINT_IGNORE} names {word!r}, which is no rule; see docs/lint.md." for word in unknown]
+    lines = [f"{Env.LINT_IGNORE} names {word!r}, which is not a rule; see docs/lint.md." for word in unknown]
     found = check(environ, facts, ignored)
     return [*lines, *(str(finding) for finding in found if finding.severity is not Severity.INFO)]

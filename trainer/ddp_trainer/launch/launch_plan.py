@@ -159,7 +159,7 @@ def _static_endpoint(arguments: argparse.Namespace, policy: Policy) -> Endpoint:
     if arguments.rdzv_endpoint:
         return parse_endpoint(arguments.rdzv_endpoint, port)
     if not arguments.master_addr.strip("[] "):
-        raise LaunchError(f"--master-addr {arguments.master_addr!r} is no host; name the first node's.")
+        raise LaunchError(f"--master-addr {arguments.master_addr!r} is not a host; name the first node's.")
     return parse_endpoint(f"[{arguments.master_addr.removeprefix('[').removesuffix(']')}]:{port}")
 
 

@@ -33,19 +33,19 @@ class Default:
 
 def _number(text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text):
-        raise ValueError("is no number")
+        raise ValueError("is not a number")
     return int(text)
 
 
 def _count(text: str) -> str:
     if not (value := _number(text)):
-        raise ValueError("is no number from 1")
+        raise ValueError("is not a number from 1")
     return str(value)
 
 
 def _port(text: str) -> int:
     if not 1 <= (value := _number(text)) < 1 << 16:
-        raise ValueError("is no port from 1 to 65535")
+        raise ValueError("is not a port from 1 to 65535")
     return value
 
 

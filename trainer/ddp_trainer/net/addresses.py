@@ -48,12 +48,12 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
         host, port = text.strip(), str(int(default_port))
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) >= 1 << 16:
-        raise ValueError(f"{text!r} is no host with a port of at most 65535")
+        raise ValueError(f"{text!r} is not a host with a port of at most 65535")
     return host, int(port)
 
 
 def port_argument(text: str) -> int:
     """Return the port of a command line; 0 stands for any free one. Raises ArgumentTypeError for other text."""
     if not text.isdecimal() or int(text) >= 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)

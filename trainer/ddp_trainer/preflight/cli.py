@@ -27,8 +27,8 @@ from ddp_trainer.preflight.runner import run_preflight
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500
-_DESCRIPTION: Final = """Look at what distributed training needs, on all nodes at once. Start it on every node with
-the same --nnodes and --rdzv-endpoint; they meet at the node with --node-rank 0, or that the endpoint leads to."""
+_DESCRIPTION: Final = """Check what distributed training needs, on all nodes together. Start it on every node with
+the same --nnodes and --rdzv-endpoint; they meet at the node with --node-rank 0, or at the host of the endpoint."""
 
 
 class PreflightError(Exception):
@@ -149,7 +149,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="N",
         help="rank of a node that wants to join the others, which train: it hosts the meeting, and is judged alone",
     )
-    add("--standalone", action="store_true", help="this node alone: only what it can tell of itself")
+    add("--standalone", action="store_true", help="check this node alone")
     add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
     add("-o", "--output", choices=("table", "json"), default="table", help="what to print")
     add("--json-file", default="", metavar="FILE", help="write the JSON document there too")
@@ -172,5 +172,5 @@ def _workers(text: str) -> int:
 
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or not float(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return float(text)

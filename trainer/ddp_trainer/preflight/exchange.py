@@ -231,8 +231,8 @@ class HostClient:
                 f"the host of the meeting fell silent: {error or 'no answer in time'}", hint
             ) from error
         except DecodeError as error:
-            raise ExchangeFailed(f"the host of the meeting is no preflight of this version: {error}", hint) from error
-        raise ExchangeFailed("the host of the meeting went away", hint)
+            raise ExchangeFailed(f"the meeting host does not run a preflight of this version: {error}", hint) from error
+        raise ExchangeFailed("the meeting host closed the connection", hint)
 
 
 def _margin(seconds: float) -> float:

@@ -51,7 +51,7 @@ def _query_nvml(library: str) -> GpuInventory:
     except subprocess.TimeoutExpired:
         return GpuInventory(error=f"NVML does not answer within {_TIMEOUT_SECONDS:g} s")
     except OSError as error:
-        return GpuInventory(error=f"NVML could not be asked: {error}")
+        return GpuInventory(error=f"NVML could not be queried: {error}")
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return GpuInventory(

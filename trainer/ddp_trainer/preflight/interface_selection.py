@@ -70,7 +70,9 @@ def gloo(interfaces: Sequence[Interface], hostname: Resolution, environ: Mapping
         for name, address in _in_kernel_order(interfaces):
             if name == first:
                 return Choice(interface=name, address=address, why=f"{GLOO_VARIABLE}={told}")
-        return Choice(error=f"{GLOO_VARIABLE}={told} is no interface with an address, and gloo takes exact names only")
+        return Choice(
+            error=f"{GLOO_VARIABLE}={told} is not an interface with an address, and gloo takes exact names only"
+        )
     why = f"the first address of the host name {hostname.name!r} that is this machine's"
     owners = {address.partition("%")[0]: name for name, address in _in_kernel_order(interfaces)}
     for address in hostname.addresses:

@@ -66,7 +66,7 @@ async def _open(listener: PreflightServer, port: int) -> None:
         await listener.listen(port)
     except OSError as error:
         hint = "end what listens there, or choose another port"
-        raise ExchangeFailed(f"nobody can be met here: {bind_error_message(port, error)}", hint) from error
+        raise ExchangeFailed(f"this node cannot host the meeting: {bind_error_message(port, error)}", hint) from error
 
 
 async def _choose_role(order: Order, own: Report, host: Host, until: float) -> Host | HostClient:

@@ -90,7 +90,7 @@ def open_page(path: str, *, check: bool = True) -> memoryview[float]:
     finally:
         os.close(descriptor)
     if check and cells[0] != MAGIC:
-        raise ValueError(f"{path} is no page of this version.")
+        raise ValueError(f"{path} is not a page of this version.")
     return cells
 
 

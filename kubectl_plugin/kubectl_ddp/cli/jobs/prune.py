@@ -99,7 +99,7 @@ def _confirm(found: list[Finished], *, yes: bool) -> None:
     count = "this job" if len(found) == 1 else f"these {len(found)} jobs"
     if not sys.stdin.isatty():
         raise UsageError(
-            f"Cannot ask whether to delete {count}: stdin is not a terminal.",
+            f"Cannot prompt before deleting {count}: stdin is not a terminal.",
             hint="Add --yes, or --dry-run to preview.",
         )
     for one in found:

@@ -29,8 +29,8 @@ HELM_VALUES: Final = "helm-values"
 def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     """Print the objects that submit would create, without contacting a cluster.
 
-    The output is what 'kubectl apply -f -' takes. Its run id is made of the job, so the same job has the same one; a
-    submission gets one of its own. The Secret in it is random each time: keep the output as you keep a password.
+    The output is what 'kubectl apply -f -' takes. The run id is derived from the job, so it is the same each time; each
+    submission gets a new one. The Secret is random each time: treat the output as a password.
 
     With -o helm-values it prints values of the chart ddp-job, for 'helm install NAME charts/ddp-job --values -'.
     """

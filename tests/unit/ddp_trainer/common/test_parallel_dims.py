@@ -71,23 +71,23 @@ def test_a_place_made_by_hand_finds_its_rank_and_refuses_to_guess_its_share_of_a
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "'' is no layout; write dimension=size with commas, as in replicate=2,shard=4"),
-        ("4", "'4' is no layout; write"),
-        ("shard=2,", "'shard=2,' is no layout; write"),
-        ("fsdp=4", "'fsdp' is no dimension of a layout; use replicate, shard, tp and pp"),
-        ("Shard=4", "'Shard' is no dimension"),
+        ("", "'' is not a layout; write dimension=size with commas, as in replicate=2,shard=4"),
+        ("4", "'4' is not a layout; write"),
+        ("shard=2,", "'shard=2,' is not a layout; write"),
+        ("fsdp=4", "'fsdp' is not a dimension of a layout; use replicate, shard, tp and pp"),
+        ("Shard=4", "'Shard' is not a dimension"),
         ("shard=2,shard=2", "'shard=2,shard=2' names shard twice; name it once"),
-        ("shard=", "shard= is no size of a dimension; give a whole number from 1 to 1000000, as shard=2"),
-        ("shard=0", "shard=0 is no size"),
-        ("tp=-1", "tp=-1 is no size"),
-        ("tp=2.0", "tp=2.0 is no size"),
-        ("tp=two", "tp=two is no size"),
-        ("tp=٣", "tp=٣ is no size"),
-        ("pp=1000001", "pp=1000001 is no size"),
-        ("pp=" + "9" * 5000, "is no size"),
-        ("shard=1:", "shard=1: is no size"),
-        ("shard=1:2:3", "shard=1:2:3 is no size"),
-        ("shard=0:2", "shard=0:2 is no size"),
+        ("shard=", "shard= is not a size of a dimension; give a whole number from 1 to 1000000, as shard=2"),
+        ("shard=0", "shard=0 is not a size"),
+        ("tp=-1", "tp=-1 is not a size"),
+        ("tp=2.0", "tp=2.0 is not a size"),
+        ("tp=two", "tp=two is not a size"),
+        ("tp=٣", "tp=٣ is not a size"),
+        ("pp=1000001", "pp=1000001 is not a size"),
+        ("pp=" + "9" * 5000, "is not a size"),
+        ("shard=1:", "shard=1: is not a size"),
+        ("shard=1:2:3", "shard=1:2:3 is not a size"),
+        ("shard=0:2", "shard=0:2 is not a size"),
     ],
 )
 def test_what_is_no_layout_is_told_in_one_sentence(text: str, sentence: str) -> None:
@@ -107,7 +107,7 @@ def test_a_range_that_begins_above_its_end_is_told() -> None:
 
 @pytest.mark.parametrize("size", [0, -2, True, 2.0, "2", None, module.MOST + 1])
 def test_a_size_is_a_whole_number_of_at_least_one(size: object) -> None:
-    with pytest.raises(LayoutError, match=r"tp=.* is no size of a dimension"):
+    with pytest.raises(LayoutError, match=r"tp=.* is not a size of a dimension"):
         Layout(tp=size)  # type: ignore[arg-type]
 
 

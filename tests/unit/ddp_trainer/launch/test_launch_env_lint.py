@@ -55,7 +55,7 @@ def test_rules_can_be_left_out_and_one_that_does_not_exist_is_told(tmp_path: Pat
     assert said(tmp_path, environ) == []
     assert said(tmp_path, environ | {"DDP_LINT_IGNORE": "all"}) == []
     [line] = lint_environment(environ | {"DDP_LINT_IGNORE": "N04,K10,N99"}, nodes=1, nproc=1, rdma=tmp_path)
-    assert line == "DDP_LINT_IGNORE names 'N99', which is no rule; see docs/lint.md."
+    assert line == "DDP_LINT_IGNORE names 'N99', which is not a rule; see docs/lint.md."
 
 
 def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:

@@ -191,9 +191,9 @@ def test_an_empty_switch_of_the_kubeflow_operator_is_no_crash() -> None:
     ("argv", "environ", "words"),
     [
         (["--nproc-per-nodes", "2", "x.py"], {}, "--nproc-per-node"),
-        (["--max-restarts", "many", "x.py"], {}, "'many' is no whole number."),
-        (["--master-port", "99999", "x.py"], {}, "'99999' is no port from 0 to 65535."),
-        (["--metrics-port", "99999", "x.py"], {}, "'99999' is no port from 0 to 65535."),
+        (["--max-restarts", "many", "x.py"], {}, "'many' is not a whole number."),
+        (["--master-port", "99999", "x.py"], {}, "'99999' is not a port from 0 to 65535."),
+        (["--metrics-port", "99999", "x.py"], {}, "'99999' is not a port from 0 to 65535."),
         (["x.py"], {"PET_MAX_RESTARTS": "many"}, "many"),
         (["x.py"], {"PET_STANDALONE": "yes"}, "PET_STANDALONE='yes'"),
         (["--nnodes"], {}, "nnodes"),

@@ -215,7 +215,7 @@ class TestSettings:
     @pytest.mark.parametrize("value", ["soon", "nan", "inf", "-3"])
     def test_a_grace_that_is_no_time_is_named_with_its_variable(self, name: str, value: str) -> None:
         arguments = parse(["x.py"], {})
-        with pytest.raises(LaunchError, match=f"^{name}='{value}' is no number of seconds[.]$"):
+        with pytest.raises(LaunchError, match=f"^{name}='{value}' is not a number of seconds[.]$"):
             settings.limits_of(arguments, settings.conf_of(""), {name: value})
 
     @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ class TestPorts:
 def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> None:
     for address in ("10.0.0.7", "fd00::7", "fe80::7%eth0", ""):
         assert pod_address({"DDP_POD_IP": address}) == address
-    with pytest.raises(LaunchError, match=r"^DDP_POD_IP='worker-0' is no address; "):
+    with pytest.raises(LaunchError, match=r"^DDP_POD_IP='worker-0' is not an address; "):
         pod_address({"DDP_POD_IP": "worker-0"})
 
 

@@ -43,7 +43,7 @@ def test_one_variable_of_volcengine_counts_without_the_others() -> None:
     assert (arguments.nnodes, arguments.nproc_per_node) == ("1:1", "8")
     assert sentences == ["From Volcengine: --nproc-per-node 8 (MLP_WORKER_GPU)."]
     for name in VOLCENGINE.keys() - {"MLP_WORKER_0_HOST"}:
-        with pytest.raises(LaunchError, match=rf"^Volcengine's {name}='x' is no [a-z0-9 ]+; give --") as error:
+        with pytest.raises(LaunchError, match=rf"^Volcengine's {name}='x' is not a [a-z0-9 ]+; give --") as error:
             told({name: "x"})
         assert error.value.exit_code == 2
 
@@ -100,9 +100,9 @@ def test_every_flag_of_the_table_is_a_flag() -> None:
     [
         (VOLCENGINE | {"MLP_ROLE_INDEX": "4"}, [], "MLP_ROLE_INDEX=4 makes this node 4, but MLP_WORKER_NUM=4 has room"),
         (VOLCENGINE, ["--nnodes", "2"], "MLP_ROLE_INDEX=2 makes this node 2, but MLP_WORKER_NUM=4 has"),
-        (VOLCENGINE | {"MLP_WORKER_GPU": "all"}, [], "MLP_WORKER_GPU='all' is no number; give --nproc-per-node"),
-        (VOLCENGINE | {"MLP_WORKER_NUM": "0"}, [], "MLP_WORKER_NUM='0' is no number from 1"),
-        (VOLCENGINE | {"MLP_WORKER_0_PORT": "70000"}, [], "is no port from 1 to 65535"),
+        (VOLCENGINE | {"MLP_WORKER_GPU": "all"}, [], "MLP_WORKER_GPU='all' is not a number; give --nproc-per-node"),
+        (VOLCENGINE | {"MLP_WORKER_NUM": "0"}, [], "MLP_WORKER_NUM='0' is not a number from 1"),
+        (VOLCENGINE | {"MLP_WORKER_0_PORT": "70000"}, [], "is not a port from 1 to 65535"),
         ({}, ["--platform", "moon"], "moon"),
     ],
 )  # fmt: skip

@@ -132,10 +132,10 @@ def software(**changed: str) -> Software:
             id="longer packets",
         ),
         pytest.param(
-            second(gloo=Choice(error="GLOO_SOCKET_IFNAME=eth9 is no interface")),
+            second(gloo=Choice(error="GLOO_SOCKET_IFNAME=eth9 is not an interface")),
             "interface",
             Status.FAIL,
-            "gloo has no interface: GLOO_SOCKET_IFNAME=eth9 is no interface",
+            "gloo has no interface: GLOO_SOCKET_IFNAME=eth9 is not an interface",
             id="no such interface",
         ),
         pytest.param(

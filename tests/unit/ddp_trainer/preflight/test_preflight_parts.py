@@ -203,7 +203,7 @@ open-files       ok      ok
 FAIL  versions  node-1: torch is 2.10.0 here, 2.13.0 on node-0.
       fix: run the same image on all nodes.
 -     gpus, gpu-health, gpu-links, gpu-use: there is no libnvidia-ml.so.1 here, so GPUs were not looked at.
--     rdma: NCCL_NET asks for no RDMA network.
+-     rdma: NCCL_NET selects a network without RDMA.
 
 preflight: 2 of 2 nodes, 1 of 20 checks fails.
 """

@@ -102,7 +102,7 @@ def test_what_is_missing_fails_where_the_network_is_asked_for(
     [finding] = of_rdma(asks("IB", **changed))
     assert (finding.status, finding.message) == (status, f"NCCL_NET is 'IB', and {message}")
     [skipped] = of_rdma(asks("", **changed))
-    assert (skipped.status, skipped.message) == (Status.SKIP, "NCCL_NET asks for no RDMA network")
+    assert (skipped.status, skipped.message) == (Status.SKIP, "NCCL_NET selects a network without RDMA")
     assert of_rdma(asks("Socket", **changed))[0].status is Status.SKIP
 
 

@@ -173,7 +173,7 @@ def test_a_full_disk_is_no_bug() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([EXECUTABLE, "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: There is no room left for what kubectl-ddp has to write: ")
+    assert done.stderr.startswith("error: kubectl-ddp cannot write: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -177,7 +177,7 @@ def test_the_image_of_the_environment_is_the_default(
         (["train.py", "--epochs", "2"], "has no flag '--epochs'. Flags of the program follow '--'"),
         (["train.py", "extra"], "Arguments of the program follow '--': "),
         (["train.py", "--name", "x" * 60], "is 12 characters too long"),
-        (["train.py", "--name", "Train"], "--name: 'Train' is no name for a job."),
+        (["train.py", "--name", "Train"], "--name: 'Train' is not a name for a job."),
         (
             ["--module", "ddp_trainer", "-j", "2x4", "--", "train", "--global-batch", "4"],
             "A batch of 4 samples cannot feed 8 ranks",
@@ -186,7 +186,7 @@ def test_the_image_of_the_environment_is_the_default(
         (["train.py", "--preset", "fast"], "--preset: there is no preset 'fast'."),
         (["."], "'.' is a directory, not a script."),
         (["-f", "bad.yaml"], "bad.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
-        ([], "Nothing says what to run."),
+        ([], "The job has no program."),
     ],
     ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "",
 )
@@ -283,7 +283,7 @@ def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[s
     assert rows["cpu"] == "rule nproc: one core per process"
     assert rows["env.NVIDIA_VISIBLE_DEVICES"].startswith("preset cpu-gloo: ")
     assert rows["maxRestarts"] == "default"
-    assert "nnodes 1:2 is no majority, and need not be" in told
+    assert "nnodes 1:2 may be below a majority" in told
 
 
 @pytest.mark.usefixtures("here")

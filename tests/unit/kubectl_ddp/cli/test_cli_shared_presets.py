@@ -62,7 +62,7 @@ def test_they_are_listed_beside_ours_and_a_broken_one_says_so(
     assert run(["presets"]) == 0
     rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines()}
     assert rows["a100"].split(maxsplit=2)[1:] == ["shared", "Eight A100 per node."]
-    assert "cannot be read: it is no YAML" in rows["broken"]
+    assert "cannot be read: it is not valid YAML" in rows["broken"]
     assert "no preset sets 'gpu'" in rows["odd"]
 
 
@@ -80,7 +80,10 @@ def test_one_is_shown_with_its_reasons(server: ApiServer, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("broken", "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is no Y"),
+        (
+            "broken",
+            "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is ",
+        ),
         ("odd", "cannot be read: no preset sets 'gpu'"),
         ("a10", "--preset: there is no preset 'a10'."),
         ("a10", "Did you mean 'a100'?"),

@@ -113,7 +113,7 @@ def test_where_only_answers_are_shorter_nothing_fails_and_it_is_said_how_much_sh
 def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
     found = of_rights(Right.of("create", "pods/exec"))["rights: reach"]
     assert found.severity == Severity.WARNING
-    assert found.hint == "Exec, profile cannot work; it opens every pod of the namespace, so ask for it by itself."
+    assert found.hint == "Exec, profile cannot work; it opens every pod of the namespace, so request it separately."
 
 
 def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:

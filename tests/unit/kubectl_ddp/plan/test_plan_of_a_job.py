@@ -66,7 +66,10 @@ def test_nothing_is_computed_again_without_the_switch() -> None:
         ("train", "does not train the task 'text'"),
         ("train --task text --model mlp", "--model is 'mlp'"),
         ("train --task text --window x", "--window of the job is 'x'"),
-        ("train --task text --window 0", "--window of the job is '0', which is no whole number from 1 to 1000000000"),
+        (
+            "train --task text --window 0",
+            "--window of the job is '0', which is not a whole number from 1 to 1000000000",
+        ),
         ("train --task text --window 9999999999", "--window of the job is '9999999999', which"),
         ("train --task text --micro-batch 0", "--micro-batch of the job is '0'"),
         ("train --task text --model gpt:layers=0", "layers in --model of the job is '0', which"),

@@ -141,7 +141,7 @@ def test_a_gpu_of_its_own_waits_for_nobody() -> None:
     alone = replace(H100, per_node=1)
     found: Plan = plan(GPT2, replace(STEP, recomputation=NOTHING), alone)
     require_feasible_plan(found)
-    assert reason(found.fitting[0], alone) == "It is one GPU, and waits for nobody."
+    assert reason(found.fitting[0], alone) == "It is one GPU without communication."
 
 
 def test_recomputing_and_idling_are_given_as_reasons() -> None:

@@ -110,7 +110,7 @@ def test_the_job_whose_end_is_enough_is_named_and_a_smaller_beginning_offered() 
     assert found.severity is Severity.WARNING
     assert found.message == "There is room for 0 of 2 nodes now. There is enough when team/big ends."
     one_free = now(H100, pods[1:], **gpu_job(2))
-    assert "--nnodes 1:2 would start at once" in one_free.hint
+    assert "--nnodes 1:2 would start now" in one_free.hint
 
 
 def test_several_jobs_have_to_end_where_none_is_enough() -> None:

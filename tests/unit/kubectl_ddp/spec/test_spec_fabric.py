@@ -109,12 +109,12 @@ def test_a_plain_value_of_a_refused_variable_is_none_of_its_business() -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"fabric": "ib"}, r"The fabric ib needs RDMA devices, and the job asks for none\. Say --rdma rdma/NAME=COUNT"),
+        ({"fabric": "ib"}, r"The fabric ib needs RDMA devices, and the job requests none\. Say --rdma rdma/NAME=COUNT"),
         ({"fabric": "aws-efa"}, r"Say --rdma vpc\.amazonaws\.com/efa=COUNT\. vpc.*=32 on p5\.48xlarge"),
-        ({"fabric": "aws-efa", "rdma": "rdma/ib"}, "'rdma/ib', which is no device of the fabric aws-efa"),
-        ({"fabric": "gloo-cpu"}, "is for jobs without GPUs, and this one asks for 8 per node"),
+        ({"fabric": "aws-efa", "rdma": "rdma/ib"}, "'rdma/ib', which is not a device of the fabric aws-efa"),
+        ({"fabric": "gloo-cpu"}, "is for jobs without GPUs, and this one requests 8 per node"),
         ({"fabric": "single-node-nvlink"}, "ends at one machine, and the job may have 4 nodes"),
-        ({"fabric": "tcp", "gpus": "0"}, "The fabric tcp joins GPUs, and the job asks for none"),
+        ({"fabric": "tcp", "gpus": "0"}, "The fabric tcp connects GPUs, and the job requests none"),
         ({"fabric": "aws"}, "--fabric: 'aws' is not a fabric"),
         ({"fabric": "ib+roce"}, "names ib and roce, and the nodes of a job have one of them"),
     ],

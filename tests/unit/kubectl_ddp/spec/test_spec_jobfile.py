@@ -59,12 +59,12 @@ def test_a_script_is_looked_for_beside_its_job_file() -> None:
         ("args: [[a]]", "job.yaml line 3: args holds a list or a map where one value is expected."),
         ("name: !!python/name:os.system", "job.yaml line 3: name has the tag"),
         ("name: !secret x", "job.yaml line 3: name has the tag '!secret', which means nothing here."),
-        ("? [a]\n: b", "job.yaml line 3: a key must be a word."),
-        ("name: [a", "job.yaml line 3 is no YAML"),
-        ("name: 'a", "is no YAML"),
+        ("? [a]\n: b", "job.yaml line 3: a key must be a string."),
+        ("name: [a", "job.yaml line 3 is not valid YAML"),
+        ("name: 'a", "is not valid YAML"),
         ("script: a.py\nmodule: b", "job.yaml: script, module and command exclude each other. Keep the one to run."),
         ("---\nkind: Job", "job.yaml holds 2 documents where one job is expected."),
-        ("\x01: a", "job.yaml is no YAML"),
+        ("\x01: a", "job.yaml is not valid YAML"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> None:
@@ -106,7 +106,7 @@ def test_aliases_cannot_make_a_small_file_large() -> None:
     ("content", "error", "sentence"),
     [
         (None, NotFound, "There is no job file"),
-        (b"\xff\xfe\x00", UsageError, "is no UTF-8 text: byte 0 is wrong."),
+        (b"\xff\xfe\x00", UsageError, "is not UTF-8 text: byte 0 is invalid."),
         (b"#" * (2**20 + 1), UsageError, "is larger than 1 MiB"),
     ],
 )

@@ -88,7 +88,7 @@ def laid_out(text: str, **changes: Any) -> Any:
         (
             "shard=2",
             {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel=auto")},
-            "--parallel of the program: 'auto' is no layout; write dimension=size with commas, as in",
+            "--parallel of the program: 'auto' is not a layout; write dimension=size with commas, as in",
         ),
         (
             "shard=2",

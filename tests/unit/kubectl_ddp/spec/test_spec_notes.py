@@ -14,27 +14,27 @@ from tests.support.jobs import a_job
 
 
 def test_a_minority_of_nodes_is_explained_and_a_majority_needs_no_words() -> None:
-    assert "no majority" in spec_notes(a_job(nnodes=Nodes(2, 4), checkpoint_claim="c"))[0]
+    assert "2:4 may be below a majority" in spec_notes(a_job(nnodes=Nodes(2, 4), checkpoint_claim="c"))[0]
     assert spec_notes(a_job(nnodes=Nodes(3, 4), checkpoint_claim="c")) == []
     assert spec_notes(a_job(nnodes=Nodes(1, 1), checkpoint_claim="c")) == []
 
 
 def test_what_becomes_of_checkpoints_without_a_volume_is_explained() -> None:
     [note] = spec_notes(a_job(nnodes=Nodes(2, 2)))
-    assert "when all of them go at once, by suspend too, the run begins anew" in note
+    assert "if all nodes are lost together, also by suspend, the run restarts" in note
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"engine": Engine.JOBSET}, "A jobset asks for 4 nodes and trains with as many as there are, from 3 on"),
-        ({"engine": Engine.TRAINJOB}, "A trainjob asks for 4 nodes"),
+        ({"engine": Engine.JOBSET}, "A jobset requests 4 nodes and trains with those that it gets, at least 3"),
+        ({"engine": Engine.TRAINJOB}, "A trainjob requests 4 nodes"),
         ({"engine": Engine.JOBSET}, "it cannot be scaled while it runs"),
         (
             {"engine": Engine.TRAINJOB, "nnodes": Nodes(4, 4), "ttl_seconds": 9},
-            "the TrainJob stays until it is deleted",
+            "the TrainJob stays",
         ),
-        ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes at once, or none"),
+        ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes together or none"),
         ({"gang": Gang.AUTO}, "render asks no cluster"),
         ({"rdma": Rdma("rdma/ib")}, "rdma/ib needs unlimited locked memory"),
     ],

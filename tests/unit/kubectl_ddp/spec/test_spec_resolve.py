@@ -161,12 +161,12 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"nproc": "auto"}, "--nproc: 'auto' is resolved on each node when it starts"),
         ({"nproc": "0"}, "--nproc: '0' is not an integer from 1 to 4096."),
         ({"gpus": "-1"}, "--gpus: '-1' is not an integer from 0 to 64."),
-        ({"name": "My_Job"}, "--name: 'My_Job' is no name for a job. Use lower case letters"),
-        ({"name": "1st"}, "--name: '1st' is no name for a job."),
-        ({"name": "a-"}, "--name: 'a-' is no name for a job."),
+        ({"name": "My_Job"}, "--name: 'My_Job' is not a name for a job. Use lower case letters"),
+        ({"name": "1st"}, "--name: '1st' is not a name for a job."),
+        ({"name": "a-"}, "--name: 'a-' is not a name for a job."),
         ({"memory": "lots"}, "--memory: 'lots' is not an amount of memory. Write it as '4Gi' or '512Mi'."),
-        ({"image": "a b"}, "--image: 'a b' is no image."),
-        ({"module": "train.py x"}, "--module: 'train.py x' is no Python module."),
+        ({"image": "a b"}, "--image: 'a b' is not an image."),
+        ({"module": "train.py x"}, "--module: 'train.py x' is not a Python module."),
         ({"command": "-x y"}, "--command: '-x' is not a program."),
         ({"command": ""}, "--command: the command is empty."),
         ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
@@ -196,13 +196,13 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"topology": ["pack=rack:now"]}, "'pack=rack:now' is not a placement constraint."),
         ({"rdma": "ib"}, "'ib' names no RDMA resource. Write RESOURCE or RESOURCE=COUNT, as in 'rdma/ib=8'"),
         ({"rdma": "rdma/ib=0"}, "'rdma/ib=0' names no RDMA resource."),
-        ({"mig": "half"}, "'half' is no MIG profile."),
+        ({"mig": "half"}, "'half' is not a MIG profile."),
         ({"mig": "1g.10gb", "gpus": "2"}, "has one process and one slice, and nproc is 2"),
         (
             {"mig": "1g.10gb", "nproc": "4"},
-            "and nproc is 4: NCCL before 2.30 does not join slices of one GPU. Leave nproc out",
+            "and nproc is 4: NCCL before 2.30 does not join slices of one GPU. Omit nproc",
         ),
-        ({"gpuType": "H100"}, "gpuType is 'H100', and the job asks for no GPU."),
+        ({"gpuType": "H100"}, "gpuType is 'H100', and the job requests no GPU."),
         ({"gang": "kueue"}, "Kueue starts nothing that is in no queue. Add --queue NAME, a LocalQueue."),
         (
             {"queuePriority": "urgent"},
@@ -216,7 +216,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"env__A": "a\0b"}, "contains a NUL character"),
         ({"args": ["\udcff"]}, "is not UTF-8 text"),
         ({"nodeSelector__a b": "1"}, "'a b' is not a valid label."),
-        ({"namespace": "a" * 64}, "is no namespace."),
+        ({"namespace": "a" * 64}, "is not a namespace."),
         ({"ttl": "a week"}, "--ttl: 'a week' is not a duration."),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_bad_value_of_a_file_names_the_line_and_the_key() -> None:
 
 
 def test_nothing_to_run_is_refused() -> None:
-    with pytest.raises(UsageError, match="Nothing says what to run"):
+    with pytest.raises(UsageError, match="The job has no program"):
         resolve([], HERE)
 
 

@@ -68,11 +68,11 @@ def test_defaults_stand_below_what_is_said_and_above_presets(file: Path) -> None
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("name: x", "line 1: 'name' says which job it is"),
-        ("quueue: x", "line 1: 'quueue' is no key of a job. Did you mean 'queue'?"),
+        ("name: x", "line 1: 'name' identifies one job"),
+        ("quueue: x", "line 1: 'quueue' is not a key of a job. Did you mean 'queue'?"),
         ("env: x", "'env' takes no such value"),
         ("- a", "holds no keys"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not valid YAML"),
         ("image:\n  b: c", "line 1 has no plain value"),
         ("image:", "line 1 has no plain value"),
     ],

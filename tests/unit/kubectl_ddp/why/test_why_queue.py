@@ -95,7 +95,7 @@ def told_by_kueue(text: str) -> Object:
 )
 def test_levels_that_no_flavor_has_are_not_waited_for(text: str) -> None:
     found = first(in_queue(told_by_kueue(text)))
-    assert found.message == "It asks for places that the queue 'team' can never give: the levels of --topology."
+    assert found.message == "It requests levels of --topology that the queue 'team' does not have."
     assert text in found.evidence[0]
     assert "a pack no narrower than replica" in found.hint
     waits = first(in_queue(told_by_kueue(f"{text}, insufficient unused quota for cpu in flavor h100, 1 more needed")))
@@ -110,5 +110,5 @@ def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
         "status": {"conditions": [{"type": "Active", "status": "False", "message": why}]},
     }
     found = first(in_queue(MINE, clusters=(stopped,)))
-    assert found.message == f"It waits in the queue 'team', which lets no job go just now: {why}"
+    assert found.message == f"It waits in the queue 'team', which admits no job now: {why}"
     assert (found.subject, found.exit_code) == (Cause.QUEUED, 13)

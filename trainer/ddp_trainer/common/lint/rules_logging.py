@@ -24,8 +24,8 @@ _MANY_RANKS: Final = 8
 _UNKNOWN_DEBUG_LEVEL: Final = Rule(
     when=where(lambda value: value.upper() not in {"", *_LEVELS}, "NCCL_DEBUG"),
     id="N16",
-    looks_for="`NCCL_DEBUG` with a word that is no level, such as `WARN,VERSION`",
-    message="{name}={value} is no level, so NCCL reports nothing.",
+    looks_for="`NCCL_DEBUG` with a word that is not a level, such as `WARN,VERSION`",
+    message="{name}={value} is not a level, so NCCL reports nothing.",
     fix="Use WARN; the others are VERSION, INFO and TRACE.",
     source=sources.env("NCCL_DEBUG"),
 )
@@ -34,7 +34,7 @@ _UNKNOWN_DEBUG_LEVEL: Final = Rule(
 @Rule(
     id="N17",
     looks_for="unknown words in `NCCL_DEBUG_SUBSYS`",
-    message="{name} names {value}, which is no subsystem.",
+    message="{name} names {value}, which is not a subsystem.",
     fix="Delete it; there are INIT, NET, GRAPH, ENV, COLL and others.",
     source=sources.env("NCCL_DEBUG_SUBSYS"),
 )

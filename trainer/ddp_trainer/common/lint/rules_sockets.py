@@ -122,7 +122,7 @@ def _missing_interface(environment: Environment, facts: Facts) -> Iterator[Found
 @Rule(
     id="N43",
     looks_for="`NCCL_RAS_ADDR` that other machines reach",
-    message="{name}={value} lets everybody who reaches the address ask about the run, without a password.",
+    message="{name}={value} lets anyone who can reach the address query the run without a password.",
     fix="Use localhost and a port of the job's own.",
     source=sources.env("NCCL_RAS_ADDR"),
 )
@@ -137,7 +137,7 @@ _PATTERN_FOR_TORCH: Final = Rule(
     id="T08",
     severity=Severity.ERROR,
     looks_for="`^` or `=` in `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`",
-    message="{name}={value} has NCCL's syntax, and gloo takes the names of interfaces as they are.",
+    message="{name}={value} has NCCL's syntax, and gloo takes exact names of interfaces.",
     fix="Write the plain name, or names with commas, as many on every node.",
     source=sources.TORCH_DISTRIBUTED,
 )

@@ -43,7 +43,7 @@ def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
         if told:
             yield Found(_HANDLING, str(told), "torch ends a process that could outlive its group")
     elif told in {0, 1, 2}:
-        why = "a lost peer is a hang for ever" if told == 0 else "the flight recorder's dump is lost"
+        why = "a lost peer becomes an endless hang" if told == 0 else "the flight recorder's dump is lost"
         yield Found(_HANDLING, str(told), why)
 
 

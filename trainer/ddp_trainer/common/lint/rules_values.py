@@ -115,7 +115,7 @@ def _transport_off(environment: Environment, _: Facts) -> Iterator[Found]:
 @Rule(
     id="N05",
     looks_for="`NCCL_ALGO`, `NCCL_PROTO` chosen by hand (TCPX aside)",
-    message="{name}={value} takes the choice from NCCL at every size, and fails where it cannot be had.",
+    message="{name}={value} overrides NCCL's choice at every size, and fails where it is not available.",
     source=sources.env("NCCL_ALGO"),
 )
 def _fixed_algorithm(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -267,7 +267,7 @@ def _min_exceeds_max(environment: Environment, _: Facts) -> Iterator[Found]:
     severity=Severity.INFO,
     looks_for="`NCCL_CUMEM_ENABLE=0`",
     message="{name}={value} gives up registered buffers and multi-node NVLink; some vendors' old recipes have it.",
-    fix="Delete it, and keep it only where the vendor asks for it with today's NCCL.",
+    fix="Delete it, and keep it only if the vendor requires it with the current NCCL.",
     source=sources.env("NCCL_CUMEM_ENABLE"),
 )
 def _cumem_disabled(environment: Environment, _: Facts) -> Iterator[Found]:

@@ -92,7 +92,7 @@ class HangGuard:
         except OSError as error:
             if not self._is_blind:
                 self._is_blind = True
-                self.say(f"hang: {path} cannot be written ({error.strerror}), so nobody notices where a rank hangs.")
+                self.say(f"hang: {path} cannot be written ({error.strerror}), so hangs of a rank are not detected.")
             return ""
         return path
 

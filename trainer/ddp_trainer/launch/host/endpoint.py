@@ -50,7 +50,7 @@ def pod_address(environ: Mapping[str, str]) -> str:
     """
     text = environ.get(Env.POD_IP, "")
     if text and not is_address(text):
-        told = f"{Env.POD_IP}={text!r} is no address"
+        told = f"{Env.POD_IP}={text!r} is not an address"
         raise LaunchError(f"{told}; set it to one of this machine, or leave it unset.")
     return text
 

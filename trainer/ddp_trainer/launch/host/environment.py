@@ -108,7 +108,7 @@ def _one_gpu(base: Mapping[str, str], launch: Launch, place: int) -> dict[str, s
     if place >= len(devices):
         has = f"{VISIBLE}={visible} has" if visible is not None else "the MIG slices of this node are"
         raise LaunchError(
-            f"Each worker is to have a GPU of its own, but {has} {len(devices)}; start fewer workers, or leave "
+            f"Each worker needs a separate GPU, but {has} {len(devices)}; start fewer workers, or leave "
             "--virtual-local-rank out."
         )
     return {"LOCAL_RANK": "0", VISIBLE: devices[place]}

@@ -44,7 +44,7 @@ def slices_for(
     if workers > 1 and not one_each:
         return (), (
             f"{workers} workers on a node of {len(uuids)} MIG slices: CUDA shows each of them the same one; "
-            "--virtual-local-rank gives each worker a slice of its own."
+            "--virtual-local-rank gives each worker its own slice."
         )
     return (uuids if named is None else ()), ""
 

@@ -79,7 +79,9 @@ def _address(name: str, known: list[Path], visible: str) -> str:
     for gpu in known:
         if name.startswith("GPU-") and name in (gpu / "information").read_text():
             return gpu.name
-    raise LaunchError(f"--numa-binding: CUDA_VISIBLE_DEVICES={visible} names {name}, which is no GPU of this machine.")
+    raise LaunchError(
+        f"--numa-binding: CUDA_VISIBLE_DEVICES={visible} names {name}, which is not a GPU of this machine."
+    )
 
 
 def _of_socket(machine: Machine, gpu: str) -> Cpus:
@@ -132,7 +134,9 @@ def bindings(mode: str, workers: int, machine: Machine) -> tuple[Cpus, ...]:
     try:
         bound = tuple(_MODES[mode](machine, gpu) for gpu in machine.gpus[:workers])
     except (OSError, ValueError) as error:
-        raise LaunchError(f"--numa-binding {mode}: the kernel does not say what is near the GPUs: {error}.") from error
+        raise LaunchError(
+            f"--numa-binding {mode}: the kernel does not report what is near the GPUs: {error}."
+        ) from error
     if not all(bound):
         gpu = machine.gpus[bound.index(frozenset())]
         raise LaunchError(
@@ -149,7 +153,7 @@ def numbers(text: str) -> Cpus:
     [0, 1, 2, 8]
     """
     if not re.fullmatch(r"(\d+(-\d+)?(,\d+(-\d+)?)*)?", text.strip()):
-        raise ValueError(f"{text.strip()!r} is no list of processors")
+        raise ValueError(f"{text.strip()!r} is not a list of processors")
     ranges = (part.partition("-") for part in text.strip().split(",") if part)
     return frozenset(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))
 

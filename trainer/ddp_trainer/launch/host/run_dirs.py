@@ -115,7 +115,7 @@ def _prepare_board_dir(wanted: Path, room_bytes: int, say: Callable[[str], None]
 
 def _why_not(wanted: Path, trouble: OSError) -> tuple[str, str]:
     if isinstance(trouble, DirectoryLocked):
-        return f"In {wanted} are the metrics of {trouble}", f"give each a {Env.METRICS_DIR} or {Env.RUN_DIR} of its own"
+        return f"In {wanted} are the metrics of {trouble}", f"give each its own {Env.METRICS_DIR} or {Env.RUN_DIR}"
     way_out = f"name a folder in {Env.METRICS_DIR} that this user may write to and that has room"
     return f"The metrics folder {wanted} cannot be used ({trouble.strerror})", way_out
 

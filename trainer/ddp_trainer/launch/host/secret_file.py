@@ -19,7 +19,7 @@ def optional_secret(path: str, run_id: str) -> RunSecret | None:
         raise LaunchError(f"{error}.") from None
     if secret and secret.is_published:
         log_line(
-            f"The secret in {path} is the published placeholder of the examples, so it keeps nobody out; {HOW_TO_MAKE}."
+            f"The secret in {path} is the published placeholder of the examples, so it protects nothing; {HOW_TO_MAKE}."
         )
     return secret
 

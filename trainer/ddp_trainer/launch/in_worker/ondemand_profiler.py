@@ -76,7 +76,7 @@ def hook() -> Any:
     """
     register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
     if register is None:
-        raise RuntimeError("the script has imported no optimizer of torch's, by which steps are told")
+        raise RuntimeError("the script has imported no torch optimizer, so steps cannot be counted")
     return register
 
 
@@ -121,7 +121,7 @@ class Window:
 
         # A second profiler would take the first one's records away, and torch lets it.
         if getattr(torch.autograd, "_profiler_enabled", bool)():
-            raise RuntimeError("the script has a profiler of its own at work")
+            raise RuntimeError("the script runs its own profiler")
         remove_compiler_stub(torch)
         found = profile()
         found.start()

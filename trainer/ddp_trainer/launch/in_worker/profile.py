@@ -112,7 +112,7 @@ def profile_lock(worker: Worker) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise NoTrace("Somebody profiles this rank just now.", Profile.BUSY) from None
+            raise NoTrace("Another profile of this rank is running.", Profile.BUSY) from None
         yield
 
 
@@ -152,7 +152,7 @@ def trace(worker: Worker, steps: int, seconds: float, folder: Path) -> Path:
 def _bounded(file: Path, steps: int) -> Path:
     size = file.stat().st_size
     if size > Profile.MOST_BYTES:
-        raise NoTrace(f"The trace of {steps} steps has {size >> 20} MiB: ask for fewer.")
+        raise NoTrace(f"The trace of {steps} steps has {size >> 20} MiB: record fewer.")
     return file
 
 

@@ -44,7 +44,7 @@ def in_use(run_id: str, owner: Node, theirs: Identity | None, ours: Identity | N
     """
     return (
         f"The run {run_id!r} is in use by another job, which runs {_describe_program(theirs)} on {owner.name}, "
-        f"and this one runs {_describe_program(ours)}; give it an --rdzv-id and an --rdzv-endpoint of its own, "
+        f"and this one runs {_describe_program(ours)}; give it its own --rdzv-id and --rdzv-endpoint, "
         "or, where one job runs several programs, a --role for each."
     )
 

@@ -100,7 +100,7 @@ class TcpLink:
             except WrongSecret:
                 listener.link_failed(waiting_messages.WRONG_SECRET)
             except HandshakeError as error:
-                listener.link_failed(f"what listens there is no store of this run: {error}")
+                listener.link_failed(f"the server there is not a store of this run: {error}")
             except (OSError, TimeoutError) as error:
                 listener.link_failed(connection_error_message(error))
             else:
@@ -108,7 +108,7 @@ class TcpLink:
                 try:
                     await self._exchange_messages(reader, writer, listener)
                 except TimeoutError:
-                    listener.link_failed("what listens there has fallen silent")
+                    listener.link_failed("the store no longer answers")
                 except OSError:
                     pass  # the store closed the connection and may be back soon
                 finally:
@@ -195,7 +195,7 @@ class TcpLink:
                 listener.on_message(told)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
         except (ProtocolError, ValueError):
             # The store may take the port over later.
-            listener.link_failed("what listens there is no store of ours; choose another port")
+            listener.link_failed("the server there is not a store; choose another port")
         finally:
             beating.cancel()
 
@@ -224,12 +224,12 @@ def connection_error_message(error: OSError) -> str:
     """Return the reason for a failed connection, as the end of a sentence.
 
     >>> connection_error_message(ConnectionRefusedError(111, "Connect call failed ('10.0.0.7', 29400)"))
-    'nobody listens there'
+    'connection refused'
     """
     if isinstance(error, socket.gaierror):
         return f"its name does not resolve ({error.strerror})"
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return f"nobody answers within {_CONNECT_SECONDS:g} s"
+        return f"no answer within {_CONNECT_SECONDS:g} s"
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):  # one for each address
-        return "nobody listens there"
+        return "connection refused"
     return error.strerror or str(error)

@@ -107,7 +107,7 @@ def policy_of(on_hang: str, floor: str, environ: Mapping[str, str]) -> HangPolic
         return HangPolicy(on_hang=OnHang(word))
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or not float(text):
         told = f"--hang-floor {text!r}" if floor else f"{Env.HANG_FLOOR}={text!r}"
-        raise LaunchError(f"{told} is no number of seconds above 0.")
+        raise LaunchError(f"{told} is not a number of seconds above 0.")
     return HangPolicy(on_hang=OnHang(word), floor=float(text))
 
 

@@ -8,8 +8,8 @@ from ddp_trainer.launch.protocol.messages import Waiting
 from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry
 
 _NAME_IS_TAKEN: Final = (
-    "Another agent named {name} is connected, and this one takes its place when that one has gone; "
-    "give each node a name of its own if both are to run."
+    "Another agent named {name} is connected, and this one takes its place when that one leaves; "
+    "give each node its own name if both are to run."
 )
 
 

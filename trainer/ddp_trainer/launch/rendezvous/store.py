@@ -281,5 +281,5 @@ def _parser() -> argparse.ArgumentParser:
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
     return value

@@ -8,7 +8,7 @@ from typing import Final
 
 from ddp_trainer.launch.protocol.messages import Waiting
 
-WRONG_SECRET: Final = "what listens there has another secret than this node; give all nodes the run's"  # noqa: S105 - a message
+WRONG_SECRET: Final = "the server there has another secret than this node; give all nodes the run's"  # noqa: S105 - a message
 
 SILENT_SECONDS: Final = 5.0
 """Time before an unreachable store is reported, in seconds. Pods and their names start one by one."""
@@ -27,7 +27,7 @@ def waiting_message(waiting: Waiting, least: int, patience: str) -> str:
     if waiting.spare:
         return (
             f"{_nodes(waiting.nodes)} ready, the group is full, waiting as a spare; if this is another job, give it "
-            "an --rdzv-id and an endpoint of its own."
+            "its own --rdzv-id and endpoint."
         )
     if waiting.nodes >= least:
         return f"{_nodes(waiting.nodes)} ready, waiting for a group"

@@ -166,7 +166,7 @@ def _old_driver(report: Report) -> Iterator[Finding]:
 def _without_gpus(report: Report, *, others_have: bool) -> Finding:
     if not others_have and not report.has_driver:
         return Finding(Status.SKIP, report.name, report.gpu_note)
-    hint = "ask for as many GPUs on every node, and look at nvidia-smi and the kernel's log"
+    hint = "request as many GPUs on every node, and check nvidia-smi and the kernel's log"
     return Finding(Status.FAIL if others_have else Status.WARN, report.name, report.gpu_note, hint)
 
 

@@ -23,7 +23,7 @@ def node_count(facts: Facts) -> Iterator[Finding]:
         Status.WARN if count >= facts.least else Status.FAIL,
         "",
         f"{count} of {facts.expected} nodes came in time: {came}{_absent(facts)}",
-        "the preflight of a node that did not come says what it met with; raise --timeout if nodes start late",
+        "the preflight output of a missing node has the reason; raise --timeout if nodes start late",
     )
 
 

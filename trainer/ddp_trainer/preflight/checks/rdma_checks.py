@@ -30,7 +30,7 @@ def rdma(facts: Facts) -> Iterator[Finding]:
         net = report.software.environment.get("NCCL_NET", "").strip()
         is_libfabric = net.lower() in _LIBFABRIC
         if net.lower() not in _VERBS and not is_libfabric:
-            yield Finding(Status.SKIP, report.name, "NCCL_NET asks for no RDMA network")
+            yield Finding(Status.SKIP, report.name, "NCCL_NET selects a network without RDMA")
             continue
         for status, trouble, hint in _missing(report, is_libfabric=is_libfabric):
             yield Finding(status, report.name, f"NCCL_NET is {net!r}, and {trouble}", hint)
@@ -47,7 +47,7 @@ def _missing(report: Report, *, is_libfabric: bool) -> Iterator[_Missing]:
         yield Status.FAIL, "libibverbs has no driver here", "install ibverbs-providers in the image"
     yield from _devices(found)
     if is_libfabric and not found.huge_page_bytes:
-        hint = "ask for them: hugepages-2Mi: 5120Mi, on machines that reserve them"
+        hint = "request them: hugepages-2Mi: 5120Mi, on machines that reserve them"
         yield Status.FAIL, "there are no huge pages of 2 MiB", hint
 
 
@@ -61,7 +61,7 @@ def _locked_memory(found: Rdma) -> Iterator[_Missing]:
 
 
 def _devices(found: Rdma) -> Iterator[_Missing]:
-    ask = "ask for the devices: --rdma RESOURCE=COUNT, or the claim of the fabric"
+    ask = "request the devices: --rdma RESOURCE=COUNT, or the claim of the fabric"
     if not found.ports:
         yield Status.FAIL, "there is no InfiniBand, RoCE or EFA device", ask
         return

@@ -41,7 +41,7 @@ def _reject_unknown_args(words: Sequence[str]) -> None:
         return
     word = words[0]
     if not word.startswith("-"):
-        raise BadRequest(f"{word!r} is no flag, and collectives run no script of yours; leave it out.")
+        raise BadRequest(f"{word!r} is not a flag, and collectives run no script of yours; leave it out.")
     known = [name for action in parser()._actions for name in action.option_strings]  # noqa: SLF001 - no public way
     near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
     hint = f"did you mean {near[0]}?" if near else "ddp-launch collectives --help lists the flags."

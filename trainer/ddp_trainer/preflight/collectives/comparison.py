@@ -54,7 +54,7 @@ class BaselineRun:
         except ValueError as error:
             raise BadRequest(f"--compare {file} is not JSON: {error}.") from None
         if not isinstance(document, dict) or document.get("kind") != KIND:
-            raise BadRequest(f"--compare {file} is no output of `ddp-launch collectives -o json`.")
+            raise BadRequest(f"--compare {file} is not an output of `ddp-launch collectives -o json`.")
         if document.get("apiVersion") != API_VERSION:
             version = document.get("apiVersion")
             raise BadRequest(f"--compare {file} has the version {version}, and this program reads {API_VERSION}.")

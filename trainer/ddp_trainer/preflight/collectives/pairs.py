@@ -74,7 +74,7 @@ def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[Pa
             found += _collect_results(own, number, pairs, ranks_of)
             own.store.set(f"pairs/{number}/over", "")
         elif _read(own.store, f"pairs/{number}/over", time.monotonic() + 4 * _pair_timeout(own)) is None:
-            raise CommunicationFailed("Rank 0, which collects the results, says nothing any more.")
+            raise CommunicationFailed("Rank 0, which collects the results, no longer answers.")
     return found if own.rank == 0 else None
 
 

@@ -69,7 +69,7 @@ def _suspicion_message(suspicion: Suspect, names: Mapping[int, str]) -> str:
     if suspicion.is_sure:
         return f"Only the path between {told} {how}: look at the switches and cables between them."
     fate = "fail" if suspicion.has_failed else "are slow"
-    return f"{told} {fate} together, and it cannot be told which of them: measure with more nodes or rounds."
+    return f"{told} {fate} together, and the faulty one is unknown: measure with more nodes or rounds."
 
 
 def _width(names: Mapping[int, str]) -> int:

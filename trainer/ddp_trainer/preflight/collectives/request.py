@@ -77,7 +77,7 @@ def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
         prog=program,
         usage=f"{program} [torchrun's flags] [flags]",
         description="Check and measure the collectives between all ranks; takes torchrun's flags, on every node the "
-        "same. Exit codes: 0 all right, 1 a wrong result or a lost peer, 2 a flag or file that cannot be meant, 3 "
+        "same. Exit codes: 0 all right, 1 a wrong result or a lost peer, 2 an invalid flag or file, 3 "
         "slower than the earlier run, than a floor, or than other nodes.",
         allow_abbrev=False,
     )
@@ -93,7 +93,7 @@ def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
     add("--timeout", metavar="SECONDS", default="120", help="after which a peer that stays silent is lost")
     add("-o", "--output", metavar="FORM", default="table", help="table or json")
     add("--compare", metavar="FILE", default="", help="the JSON of an earlier run, on the node of rank 0")
-    add("--tolerance", metavar="PERCENT", default="10%", help="by which a median may grow, noise aside")
+    add("--tolerance", metavar="PERCENT", default="10%", help="allowed growth of a median, beyond noise")
     add("--floors", metavar="FILE", default="auto", help="what each GPU must reach: auto, off, or a JSON file (auto)")
     add("--pairs", metavar="N", default="0", help="instead, locate a bad node: rounds of two nodes at a time (0)")
     add("--pair-timeout", metavar="SECONDS", default="30", help="with --pairs: after which a pair has failed")
@@ -155,5 +155,5 @@ def _parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 def _parse_int(flag: str, text: str, least: int) -> int:
     if not text.isdecimal() or not least <= int(text) < 10**9:
-        raise BadRequest(f"{flag} {text!r} is no whole number from {least}.")
+        raise BadRequest(f"{flag} {text!r} is not a whole number from {least}.")
     return int(text)

@@ -26,7 +26,9 @@ def parse_size(text: str) -> int:
     unit = (UNITS | DECIMAL).get(match[2].upper()) if match else None
     size = int(float(match[1]) * unit) if match and unit else 0
     if not 1 <= size <= LARGEST_BYTES:
-        raise BadRequest(f"{text!r} is no size of a message; write it as 4KiB or 64MiB, at most {show(LARGEST_BYTES)}.")
+        raise BadRequest(
+            f"{text!r} is not a size of a message; write it as 4KiB or 64MiB, at most {show(LARGEST_BYTES)}."
+        )
     return size
 
 

@@ -119,7 +119,7 @@ def read_thresholds(file: str) -> Mapping[str, Thresholds]:
     except OSError as error:
         raise BadRequest(f"--floors {file} cannot be read: {error.strerror}.") from None
     except (ValueError, AttributeError):
-        raise BadRequest(f"--floors {file} is no JSON object of names, each with its floors.") from None
+        raise BadRequest(f"--floors {file} is not a JSON object of names, each with its floors.") from None
 
 
 def _is_floor(value: Any) -> bool:

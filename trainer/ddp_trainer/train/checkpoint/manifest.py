@@ -211,7 +211,7 @@ def check_same_run(manifest: Manifest, own: Identity, *, where: str, batch_slice
         what = _COMPARED.get(name, "number of batch slices")
         raise CheckpointMismatch(
             f"The checkpoint {where} was written with {what} {theirs}, and this run has {ours}.",
-            hint=f"{_mismatch_hint(name, theirs)} to continue from it, or another --checkpoint-dir to start anew.",
+            hint=f"{_mismatch_hint(name, theirs)} to continue from it, or use another --checkpoint-dir.",
         )
 
 

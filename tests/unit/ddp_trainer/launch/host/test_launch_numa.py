@@ -96,9 +96,9 @@ def test_what_cannot_be_bound_is_one_sentence(
 
 def test_a_kernel_that_does_not_tell_and_a_gpu_that_is_not_there_are_sentences(root: Path) -> None:
     (root / "sys/bus/pci/devices/0000:0a:00.0/numa_node").unlink()
-    with pytest.raises(LaunchError, match="the kernel does not say what is near the GPUs"):
+    with pytest.raises(LaunchError, match="the kernel does not report what is near the GPUs"):
         bindings("node", 1, a_machine(root))
-    with pytest.raises(LaunchError, match="names MIG-1, which is no GPU of this machine"):
+    with pytest.raises(LaunchError, match="names MIG-1, which is not a GPU of this machine"):
         this_machine({"CUDA_VISIBLE_DEVICES": "MIG-1"}, root)
 
 

@@ -81,7 +81,7 @@ def test_a_profiler_of_the_scripts_own_is_left_alone_and_that_is_told(
         a_window(tmp_path, 1)
         model.step()
         model.step()
-    assert (tmp_path / REFUSAL).read_text() == "RuntimeError: the script has a profiler of its own at work"
+    assert (tmp_path / REFUSAL).read_text() == "RuntimeError: the script runs its own profiler"
     assert hooks() == before
     assert sum(event.count for event in own.key_averages() if event.key.startswith("Optimizer.step")) == 2
 

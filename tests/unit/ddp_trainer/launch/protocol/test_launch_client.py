@@ -124,7 +124,7 @@ def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(silent, "does not answer"), (old_store, "no store of this run"), (impostor, "another secret")],
+    [(silent, "does not answer"), (old_store, "not a store of this run"), (impostor, "another secret")],
 )
 def test_why_no_address_is_the_stores_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str) -> None:
     async def reported() -> str:

@@ -80,7 +80,7 @@ def test_a_job_that_comes_to_anothers_run_is_told_both_programs_and_the_way_out(
     assert second.last.exit_code == 170
     assert second.last.why == (
         "The run 'run' is in use by another job, which runs /home/ann/train.py on worker-0, and this one runs "
-        "/home/bob/serve.py; give it an --rdzv-id and an --rdzv-endpoint of its own, or, where one job runs several "
+        "/home/bob/serve.py; give it its own --rdzv-id and --rdzv-endpoint, or, where one job runs several "
         "programs, a --role for each."
     )
     second.join()

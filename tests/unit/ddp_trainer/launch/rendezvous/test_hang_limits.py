@@ -106,10 +106,10 @@ def test_flags_are_believed_before_the_environment() -> None:
     ("on_hang", "floor", "sentence"),
     [
         ("kill", "", "--on-hang 'kill' is none of off, warn, act."),
-        ("", "0", "--hang-floor '0' is no number of seconds above 0."),
-        ("", "-3", "--hang-floor '-3' is no number of seconds above 0."),
-        ("", "soon", "--hang-floor 'soon' is no number of seconds above 0."),
-        ("", "nan", "--hang-floor 'nan' is no number of seconds above 0."),
+        ("", "0", "--hang-floor '0' is not a number of seconds above 0."),
+        ("", "-3", "--hang-floor '-3' is not a number of seconds above 0."),
+        ("", "soon", "--hang-floor 'soon' is not a number of seconds above 0."),
+        ("", "nan", "--hang-floor 'nan' is not a number of seconds above 0."),
     ],
 )
 def test_what_cannot_be_meant_gets_a_sentence(on_hang: str, floor: str, sentence: str) -> None:
@@ -121,7 +121,7 @@ def test_what_cannot_be_meant_gets_a_sentence(on_hang: str, floor: str, sentence
     ("environ", "sentence"),
     [
         ({"DDP_ON_HANG": "kill"}, "DDP_ON_HANG='kill' is none of off, warn, act."),
-        ({"DDP_HANG_FLOOR": "soon"}, "DDP_HANG_FLOOR='soon' is no number of seconds above 0."),
+        ({"DDP_HANG_FLOOR": "soon"}, "DDP_HANG_FLOOR='soon' is not a number of seconds above 0."),
     ],
 )
 def test_a_sentence_names_the_variable_that_said_it(environ: dict[str, str], sentence: str) -> None:

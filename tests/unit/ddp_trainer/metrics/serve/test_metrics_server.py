@@ -290,4 +290,4 @@ def test_a_port_that_is_none_is_refused_with_the_range(port: str, capsys: pytest
     with pytest.raises(SystemExit) as left:
         _parser().parse_args(["--directory", "d", "--port", port])
     assert left.value.code == 2
-    assert f"{port!r} is no port from 0 to 65535" in capsys.readouterr().err
+    assert f"{port!r} is not a port from 0 to 65535" in capsys.readouterr().err

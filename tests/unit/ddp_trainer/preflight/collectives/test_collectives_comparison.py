@@ -98,7 +98,7 @@ def test_what_was_printed_as_json_is_read_back_as_it_was(tmp_path: Path, capsys:
     [
         (None, "cannot be read: No such file or directory."),
         ("{", "is not JSON"),
-        ("[]", "is no output of `ddp-launch collectives -o json`."),
+        ("[]", "is not an output of `ddp-launch collectives -o json`."),
         ('{"kind": "Collectives", "apiVersion": "preflight.ddp/v9"}', "has the version preflight.ddp/v9"),
         ('{"kind": "Collectives", "apiVersion": "preflight.ddp/v1"}', "is damaged: 'results'."),
         ('{"kind": "Collectives", "apiVersion": "preflight.ddp/v1", "results": [{"operation": 1}]}', "is damaged"),

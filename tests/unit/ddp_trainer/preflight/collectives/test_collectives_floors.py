@@ -85,9 +85,9 @@ def test_a_sites_own_floors_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("{", "is no JSON object of names"),
-        ("[1]", "is no JSON object of names"),
-        ('{"cpu": 7}', "is no JSON object of names"),
+        ("{", "is not a JSON object of names"),
+        ("[1]", "is not a JSON object of names"),
+        ('{"cpu": 7}', "is not a JSON object of names"),
         ('{"cpu": {"speed": 7}}', "has 'speed' of 'cpu'; there are bus_bytes_per_second, gpus, "),
         ('{"cpu": {"matmul_flops": "7"}}', "has 'matmul_flops' of 'cpu'"),
         ('{"cpu": {"matmul_flops": true}}', "has 'matmul_flops' of 'cpu'"),

@@ -11,9 +11,7 @@ from ddp_trainer.preflight.collectives.pair_analysis import ALONE, PairResult, S
 from ddp_trainer.preflight.collectives.pairs_report import outcome
 
 FULL = 100.0
-UNCLEAR = (
-    "0 (host-0) and 1 (host-1) fail together, and it cannot be told which of them: measure with more nodes or rounds."
-)
+UNCLEAR = "0 (host-0) and 1 (host-1) fail together, and the faulty one is unknown: measure with more nodes or rounds."
 SHARE = 0.7
 
 

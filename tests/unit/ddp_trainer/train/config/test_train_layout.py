@@ -19,10 +19,12 @@ def test_the_jobs_layout_is_taken_where_no_flag_gives_one() -> None:
 
 
 def test_a_variable_that_holds_no_layout_is_a_sentence() -> None:
-    with pytest.raises(BadConfig, match="DDP_PARALLEL is 'ddp=4': 'ddp' is no dimension of a layout; use replicate,"):
+    with pytest.raises(
+        BadConfig, match="DDP_PARALLEL is 'ddp=4': 'ddp' is not a dimension of a layout; use replicate,"
+    ):
         Environment.from_environ({Env.PARALLEL: "ddp=4"})
 
 
 def test_a_flag_that_holds_no_layout_is_a_sentence() -> None:
-    with pytest.raises(BadConfig, match="--parallel is 'shard=0': shard=0 is no size of a dimension"):
+    with pytest.raises(BadConfig, match="--parallel is 'shard=0': shard=0 is not a size of a dimension"):
         parse(["--parallel", "shard=0"])

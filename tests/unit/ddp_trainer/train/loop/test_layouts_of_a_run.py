@@ -25,7 +25,7 @@ from tests.support.train_builders import slice_ids
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["--parallel", "shards=2"], "--parallel is 'shards=2': 'shards' is no dimension of a layout"),
+        (["--parallel", "shards=2"], "--parallel is 'shards=2': 'shards' is not a dimension of a layout"),
         (["--parallel", "shard=2"], "--parallel is shard=2: shard=2 takes 2 ranks, and there is 1"),
         (["--parallel", "shard=2", "--strategy", "manual"], "--strategy manual does not go with --parallel shard=2"),
         (["--parallel", "shard=2", "--level", "exact"], "--level exact does not go with --parallel shard=2"),
