@@ -31,6 +31,5 @@ ENGINE: Final = EngineKind(
     file="trainjob.yaml.j2",
     container="node",
     job_labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"},
-    ttl_note="The Trainer keeps a TrainJob for ever; ttl removes its JobSet and its pods, and the TrainJob stays until "
-    "it is deleted.",
+    ttl_note="Kubeflow Trainer never deletes a TrainJob; ttl removes its JobSet and its pods, and the TrainJob stays.",
 )
