@@ -6,6 +6,7 @@ READY  := $(VENV)/.ready
 PEERS  := build/peers
 RELEASE := build/release
 SCAN   := build/checkov
+SITE   := build/site-tools
 CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
@@ -13,7 +14,7 @@ BENCH  ?= --list
 BASE   ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov clean
+.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -109,6 +110,9 @@ sbom: $(RELEASE)/.ready ## Write what is inside wheel and images to dist/, as Cy
 checkov: $(SCAN)/.ready $(READY) build/tools/.ready ## Have checkov look at every object of charts, overlays and examples; tools/scan/skips.toml says what is left out
 	@$(BIN)/python -m tools.scan $(SCAN)/bin/checkov
 
+site: $(SITE)/.ready ## Build the documentation as a site in build/site, with every link checked; nothing in it loads from the network
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -123,6 +127,11 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 $(SCAN)/.ready: locks/scan.txt
 	@$(PYTHON) -m venv --clear $(SCAN)
 	@$(SCAN)/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement locks/scan.txt
+	@touch $@
+
+$(SITE)/.ready: locks/site.txt
+	@$(PYTHON) -m venv --clear $(SITE)
+	@$(SITE)/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement locks/site.txt
 	@touch $@
 
 $(RELEASE)/.ready: locks/release.txt

@@ -64,6 +64,7 @@ ALL: Final = (
     Lock("build", "What builds the wheel.", lambda: list(pyproject()["build-system"]["requires"])),
     Lock("release", "What the release's own checks need.", lambda: list(pyproject()["dependency-groups"]["release"])),
     Lock("scan", "What `make checkov` runs.", lambda: list(pyproject()["dependency-groups"]["scan"]), is_apart=True),
+    Lock("site", "What `make site` runs.", lambda: list(pyproject()["dependency-groups"]["site"])),
 )
 """In the order in which they are written: the trainer's leaves out what torch-cuda's has."""
 

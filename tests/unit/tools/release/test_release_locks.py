@@ -69,4 +69,5 @@ def test_the_image_installs_nothing_that_has_no_digest() -> None:
         LOCKS / "plugin.txt",
         LOCKS / "release.txt",
         LOCKS / "scan.txt",
+        LOCKS / "site.txt",
     }
