@@ -82,7 +82,6 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
 	@$(BIN)/python -m kubectl_ddp.spec.job_schema docs
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
-	@$(BIN)/python -m kubectl_ddp.rbac.reference > docs/rights.md
 	@$(BIN)/python -m kubectl_ddp.rbac.roles > charts/ddp-platform/files/roles.yaml
 	@$(BIN)/python -m kubectl_ddp.rbac.role_reference > docs/rbac.md
 	@$(BIN)/python -m tools.examples manifests/examples

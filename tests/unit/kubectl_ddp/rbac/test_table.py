@@ -17,14 +17,12 @@ from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
-from kubectl_ddp.rbac.reference import lines
 from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
 from tests.support.jobs import a_job
 
-ROOT: Final = Path(__file__).parents[4]
 VERSIONS: Final = {
     **{root.group: root.api_version.partition("/")[2] for root in ENGINES.values()},
     "kueue.x-k8s.io": "v1beta2",
@@ -254,10 +252,6 @@ def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() ->
     store = ["create jobs.batch", "patch jobs.batch", "create services", "create secrets"]
     assert sorted(map(str, to_submit("pytorchjob", made))) == sorted([*jobs, *store, "list pods"])
     assert "delete jobs.batch" in map(str, to_submit("job", made[:2]))
-
-
-def test_the_page_of_the_documentation_is_what_the_table_tells() -> None:
-    assert (ROOT / "docs/rights.md").read_text() == "\n".join(lines()) + "\n", "run: make docs"
 
 
 def test_a_checkup_asks_about_what_commands_fail_without_and_never_about_reading_secrets() -> None:

@@ -17,7 +17,8 @@ HEAD: Final = """\
 
 These are the flags of `python -m ddp_trainer train`. In Python they are fields of `ddp_trainer.train.Config`:
 `--global-batch 128` is `Config(global_batch=128)`. An invalid value ends the run with [exit code](exit-codes.md) 2.
-[The trainer](trainer.md) explains what the options do, and [status](status.md) what was proven on GPUs.
+[The trainer](trainer.md), [checkpoints](checkpoints.md), [strategies](strategies.md) and
+[elasticity](elasticity.md) explain what the options do. [Status](status.md) lists what was proven on GPUs.
 """
 
 
