@@ -84,6 +84,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
 	@$(BIN)/python -m kubectl_ddp.rbac.roles > charts/ddp-platform/files/roles.yaml
 	@$(BIN)/python -m kubectl_ddp.rbac.role_reference > docs/rbac.md
+	@$(BIN)/python -m tools.cli_reference > docs/cli.md
 	@$(BIN)/python -m tools.examples manifests/examples
 	@$(BIN)/python -m tools.dashboards charts/ddp-platform/files/dashboards
 	@$(BIN)/python -m tools.engine_files

@@ -1,0 +1,52 @@
+"""The reference has every command, every option and every key of a job file; examples use flags that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.spec.fields import FILE_KEYS
+from tests.docs.test_documents import ROOT
+from tools import cli_reference
+
+PAGE = (ROOT / "docs/cli.md").read_text()
+
+
+def section(name: str) -> str:
+    return PAGE.partition(f"\n### {name}\n")[2].partition("\n##")[0]
+
+
+def flags_in(text: str) -> set[str]:
+    first_cells = re.findall(r"^\| `(-[^`]*)` \|", text, re.MULTILINE)
+    return {flag for cell in first_cells for flag in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", cell)}
+
+
+def test_the_page_is_what_the_program_writes() -> None:
+    assert "\n".join(cli_reference.lines()) + "\n" == PAGE, "run: make docs"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_in_the_reference(name: str) -> None:
+    text = section(name)
+    shown = flags_in(text) | flags_in(PAGE.partition("\n## Common options\n")[2].partition("\n## ")[0])
+    if "(#job-options)" in text:
+        shown |= flags_in(PAGE.partition("\n## Job options\n")[2].partition("\n## ")[0])
+    assert {flag for option in cli_reference.options(name).values() for flag in option.opts} <= shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_of_a_command_use_its_flags(name: str) -> None:
+    known = {flag for option in cli_reference.options(name).values() for flag in option.opts}
+    for example in cli_reference.EXAMPLES[name]:
+        words = shlex.split(example)
+        assert words[:3] == ["kubectl", "ddp", name]
+        ours = words[3 : words.index("--")] if "--" in words else words[3:]
+        assert {word.partition("=")[0] for word in ours if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("key", FILE_KEYS)
+def test_every_key_of_a_job_file_is_in_the_reference(key: str) -> None:
+    assert f"| `{key}` |" in (ROOT / "docs/job-file.md").read_text()
