@@ -1,4 +1,4 @@
-"""Hooks of MkDocs for ``make site``: pages from outside ``docs/``, links as on GitHub, and no load from the network.
+"""Hooks of MkDocs for ``make site``: pages from outside ``docs/``, links as on GitHub, no load from the network.
 
 The Markdown files are also read on GitHub, so they keep its anchors, its links between folders, and words after the
 language of a fenced block. The hooks translate these for MkDocs, and fail the build if a page loads from the network.
@@ -34,6 +34,7 @@ _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)((?:#
 _IMAGE: Final = re.compile(r"(!\[[^\]]*\])\(([^)\s]+)\)")
 _FENCE: Final = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
 _IN_STYLES: Final = re.compile(r"""(?:url\(|@import\s+)["']?((?:https?:)?//[^"')]+)""")
+_CODE_ELEMENT: Final = re.compile(r"(<pre\b[^>]*>(?:(?!</pre>).)*?)<code>", re.DOTALL)
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -93,6 +94,16 @@ def _page_at(path: str) -> str | None:
 
 def _relative(there: str, page: str) -> str:
     return posixpath.relpath(there, posixpath.dirname(page) or ".")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let the keyboard scroll code, and leave no header cell without text."""
+    return _CODE_ELEMENT.sub(r'\1<code tabindex="0">', html).replace("<th></th>", "<td></td>")
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the theme's search dialog for screen readers."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 
 class _Loads(HTMLParser):

@@ -1,0 +1,50 @@
+// Check every page of the site with axe-core in Chromium, in light and dark mode, and that none loads from the network.
+// node check.mjs FOLDER CHROMIUM
+import { readdirSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { createServer } from "node:http";
+import { extname, join, resolve } from "node:path";
+import puppeteer from "puppeteer-core";
+
+const [folder, chromium] = process.argv.slice(2);
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const root = resolve(folder);
+const pages = readdirSync(root, { recursive: true }).filter((name) => name.endsWith(".html")).sort();
+const types = { ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json", ".svg": "image/svg+xml" };
+const server = createServer((request, response) => {
+  try {
+    const path = decodeURIComponent(new URL(request.url, "http://localhost").pathname);
+    const file = join(root, path.endsWith("/") ? `${path}index.html` : path);
+    response.writeHead(200, { "content-type": types[extname(file)] ?? "application/octet-stream" }).end(readFileSync(file));
+  } catch {
+    response.writeHead(404).end();
+  }
+});
+await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+const origin = `http://127.0.0.1:${server.address().port}/`;
+const browser = await puppeteer.launch({ executablePath: chromium, args: ["--no-sandbox"], protocolTimeout: 600_000 });
+let errors = 0;
+const loads = new Set();
+
+for (const scheme of ["light", "dark"]) {
+  const page = await browser.newPage();
+  await page.setBypassCSP(true);
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+  page.on("request", (request) => {
+    if (/^(https?|wss?):/.test(request.url()) && !request.url().startsWith(origin)) loads.add(request.url());
+  });
+  for (const name of pages) {
+    await page.goto(origin + name, { waitUntil: "load", timeout: 0 });
+    await page.evaluate(axe);
+    const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+    for (const { id, help, nodes } of found.violations) {
+      errors += nodes.length;
+      console.log(`${name} (${scheme}): ${id}: ${help}: ${nodes.length} x ${nodes[0].html.slice(0, 160)}`);
+    }
+  }
+}
+await browser.close();
+server.close();
+for (const url of loads) console.log(`loaded from the network: ${url}`);
+console.log(`${pages.length} pages in light and dark mode: ${errors} accessibility errors, ${loads.size} network loads`);
+process.exit(errors || loads.size ? 1 : 0);
