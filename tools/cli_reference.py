@@ -131,8 +131,8 @@ def lines() -> Iterator[str]:
     yield from _table(common())
     yield from ("", "## Job options", "")
     yield from (
-        "Commands that describe a job take these options: `submit`, `preflight`, `render`, `clone` and `lint`. Each",
-        "but `-j` and `--set` is a key of the [job file](job-file.md), too, which lists types and defaults.",
+        "Commands that describe a job take these options: `submit`, `preflight`, `render`, `clone` and `lint`. Each,",
+        "except `-j` and `--set`, is also a key of the [job file](job-file.md), which lists types and defaults.",
         "",
     )
     yield from _table(of_jobs())

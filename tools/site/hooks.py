@@ -34,7 +34,6 @@ _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)((?:#
 _IMAGE: Final = re.compile(r"(!\[[^\]]*\])\(([^)\s]+)\)")
 _FENCE: Final = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
 _IN_STYLES: Final = re.compile(r"""(?:url\(|@import\s+)["']?((?:https?:)?//[^"')]+)""")
-_CODE_ELEMENT: Final = re.compile(r"(<pre\b[^>]*>(?:(?!</pre>).)*?)<code>", re.DOTALL)
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -98,12 +97,17 @@ def _relative(there: str, page: str) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Let the keyboard scroll code, and leave no header cell without text."""
-    return _CODE_ELEMENT.sub(r'\1<code tabindex="0">', html).replace("<th></th>", "<td></td>")
+    return html.replace("<pre>", '<pre tabindex="0">').replace("<th></th>", "<td></td>")
 
 
 def on_post_page(output: str, **_: Any) -> str:
     """Name the theme's search dialog for screen readers."""
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Do the same for pages without a source, such as 404.html."""
+    return on_post_page(output_content)
 
 
 class _Loads(HTMLParser):
