@@ -11,12 +11,13 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import click
 
 from ddp_trainer.launch.flags import parser_for
+from kubectl_ddp.cli.internal.examples import EXAMPLES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
 
 HEAD: Final = """\
@@ -31,59 +32,6 @@ is on this page. `kubectl ddp` and `kubectl-ddp` are the same program; the examp
 [permissions](rbac.md#permissions-of-each-command) what they need from the cluster. Flags about GPUs were tested without
 GPUs: [status](status.md).
 """
-
-TITLES: Final[Mapping[str, str]] = {
-    "Run": "Submit and check jobs",
-    "See": "Observe jobs",
-    "Reach": "Reach a rank",
-    "Change": "Change jobs",
-    "Shell": "Set up",
-}
-
-EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
-    "submit": (
-        "kubectl ddp submit train.py --local --nnodes 1:2 --nproc 2 --follow",
-        "kubectl ddp submit -f manifests/examples/digits.ddp.yaml --name digits --wait --timeout 300s",
-        "kubectl ddp submit train.py --code . --nnodes 2:8 --gpus 8 --checkpoint-claim checkpoints -- --epochs 10",
-    ),
-    "preflight": ("kubectl ddp preflight train.py --nnodes 4 --gpus 8 --queue team-a",),
-    "capacity": ("kubectl ddp capacity --gpu-type NVIDIA-H100-80GB-HBM3",),
-    "plan": ("kubectl ddp plan --params 7B --gpus 16 --gpu-type h100",),
-    "render": (
-        "kubectl ddp render -f manifests/examples/digits.ddp.yaml -o yaml",
-        "kubectl ddp render -f manifests/examples/digits.ddp.yaml --explain",
-    ),
-    "clone": ("kubectl ddp clone digits --name digits-long -- train --epochs 50",),
-    "presets": ("kubectl ddp presets gpu-nccl",),
-    "explain": ("kubectl ddp explain nnodes",),
-    "lint": ("kubectl ddp lint manifests/examples/digits.ddp.yaml --strict",),
-    "list": ("kubectl ddp list --all-namespaces",),
-    "status": ("kubectl ddp status digits --ranks",),
-    "why": ("kubectl ddp why digits -n training",),
-    "hang": ("kubectl ddp hang digits",),
-    "bundle": ("kubectl ddp bundle digits --file digits.tar.gz",),
-    "logs": ("kubectl ddp logs digits --rank failed --tail 50", "kubectl ddp logs digits --first-error"),
-    "events": ("kubectl ddp events digits --follow --warnings",),
-    "top": ("kubectl ddp top digits --once",),
-    "report": ("kubectl ddp report digits -o digits.html",),
-    "dashboard": ("kubectl ddp dashboard digits --grafana https://grafana.example.com",),
-    "wait": ("kubectl ddp wait digits --for=complete --timeout=10m", "kubectl ddp wait digits --for=step=1000"),
-    "exec": ("kubectl ddp exec digits --rank 3 -- nvidia-smi",),
-    "profile": ("kubectl ddp profile digits --rank 0 --steps 5 --file trace.json",),
-    "port-forward": ("kubectl ddp port-forward digits --rank 0 9090:metrics",),
-    "scale": ("kubectl ddp scale digits --nnodes 4",),
-    "restart": ("kubectl ddp restart digits --yes",),
-    "suspend": ("kubectl ddp suspend digits",),
-    "resume": ("kubectl ddp resume digits --wait",),
-    "delete": ("kubectl ddp delete digits --yes",),
-    "prune": ("kubectl ddp prune --older-than 7d --state succeeded --dry-run",),
-    "config": ("kubectl ddp config set queue team-a", "kubectl ddp config view"),
-    "completion": ("kubectl ddp completion bash",),
-    "doctor": ("kubectl ddp doctor --strict",),
-    "version": ("kubectl ddp version -o json",),
-}
-"""Examples of each command. A test looks their flags up."""
-
 
 _MARKED: Final = re.compile(r"((?<![\w-])--?[a-zA-Z][\w-]*|\$\{?\w+\}?(?:=\w+)?)")
 
@@ -100,7 +48,7 @@ def command(name: str) -> click.Command:
 def options(name: str) -> dict[str, click.Option]:
     """Visible options of a command, by their last name, as ``--nnodes``."""
     found = (each for each in command(name).params if isinstance(each, click.Option))
-    return {each.opts[-1]: each for each in found if not each.hidden}
+    return {each.opts[-1]: each for each in found if not each.hidden and each.opts != ["--help-all"]}
 
 
 @functools.cache
@@ -137,7 +85,7 @@ def lines() -> Iterator[str]:
     )
     yield from _table(of_jobs())
     for section, commands in SECTIONS.items():
-        yield from ("", f"## {TITLES[section]}")
+        yield from ("", f"## {section}")
         for name in commands:
             yield from _command(name)
     yield from ("", "## Alternative names", "", "| Name | Command |", "| --- | --- |")
@@ -159,7 +107,7 @@ def _command(name: str) -> Iterator[str]:
     if own:
         yield from (*_table(own), "")
     yield f"{'Also takes' if own else 'Takes'} the {_shared(name)}."
-    yield from ("", "```sh", *EXAMPLES[name], "```")
+    yield from ("", "```sh", *(f"kubectl ddp {name} {words}".rstrip() for words in EXAMPLES[name]), "```")
 
 
 def _makers() -> set[str]:
