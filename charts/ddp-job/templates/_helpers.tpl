@@ -10,13 +10,12 @@
 {{- $_ := set $run "present" (include "ddp-job.present" . | fromJson) -}}
 {{- $_ := set $run "engine" (include "ddp-job.engine" (dict "root" . "run" $run)) -}}
 {{- range include "ddp-job.engines" . | fromJsonArray -}}{{- if eq .name $run.engine -}}{{- $_ := set $run "kind" . -}}{{- end -}}{{- end -}}
-{{- $document := include "ddp-job.document" (dict "root" . "run" $run) -}}
-{{- $digested := omit (fromJson $document) "name" -}}
+{{- $_ := set $run "document" (include "ddp-job.document" (dict "root" . "run" $run)) -}}
+{{- $digested := omit (fromJson $run.document) "name" -}}
 {{- if $run.code -}}
 {{- $_ := set $run "codeDigest" (ternary .Values.codeArchive .Values.scriptText (eq $run.code "archive") | sha256sum) -}}
 {{- $_ := set $digested "code" $run.codeDigest -}}
 {{- end -}}
-{{- $_ := set $run "document" $document -}}
 {{- $_ := set $run "digest" (mustToRawJson $digested | sha256sum) -}}
 {{- $_ := set $run "runId" (.Values.runId | default (trunc 12 $run.digest)) -}}
 {{- $_ := set $run "rendered" (omit .Values "networkPolicy" "podMonitor" "global" | toJson | printf "%s %s" .Chart.Version | sha256sum) -}}
