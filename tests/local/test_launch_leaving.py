@@ -99,6 +99,26 @@ def test_exit_functions_in_c_can_join_a_thread_that_needs_the_gil(tmp_path: Path
     assert (done.returncode, done.stdout) == (code, "the library's thread ran, the other did not\n")
 
 
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+model = fully_shard(torch.nn.Linear(4, 4), mesh=init_device_mesh("cpu", (1,)))
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_a_worker_with_a_sharded_model_ends_without_an_abort(tmp_path: Path) -> None:
+    done = worker(tmp_path, SHARDED)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)

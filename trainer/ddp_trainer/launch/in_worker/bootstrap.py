@@ -82,6 +82,7 @@ def exit_process() -> None:
     report_end(code)
     if code == ended[1] and C10D in sys.modules:
         block_threads()
+        clear_dtensor_cache()
         ctypes.CDLL(None).exit(code)
 
 
@@ -120,6 +121,16 @@ def block_threads() -> None:
         if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
             ident = ctypes.c_ulong(thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(BlockForever))
+
+
+def clear_dtensor_cache() -> None:
+    """Empty the cache that torch's DTensor keeps for this thread.
+
+    It holds Python objects. C's exit functions would destroy them without the GIL, and the process would abort.
+    """
+    clear = getattr(getattr(sys.modules.get("torch"), "_C", None), "_clear_DTensor_sharding_propagator_cache", None)
+    if clear is not None:
+        clear()
 
 
 # Registered first, so that it is called last.
