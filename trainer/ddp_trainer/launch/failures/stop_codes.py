@@ -33,8 +33,8 @@ def finish_of(over: Over) -> Finish:
         sentence = "The run was complete before this pod came." if over.late else ""
         return Finish(Exit.SUCCESS, sentence, None, over.restarts)
     why = "The run was given up before this pod came." if over.late else ""
-    gave_up_by_itself = over.failure is not None and over.failure.exit_code == Exit.DO_NOT_RESTART
-    if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not gave_up_by_itself:
+    is_hopeless = over.failure is not None and over.failure.exit_code in exit_codes.HOPELESS
+    if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not is_hopeless:
         spent = sum(over.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
         why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
     return Finish(over.exit_code, why, over.failure, over.restarts)
