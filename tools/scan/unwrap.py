@@ -18,9 +18,10 @@ OF_NO_NAMESPACE: Final = ("Cluster", "Namespace", "PriorityClass", "ValidatingAd
 
 def unwrapped(objects: Sequence[Object]) -> Iterator[Object]:
     """The objects as they will stand in a namespace, and for each kind of pod of a custom resource a Job of its own."""
-    for item in objects:
+    items = [each for item in objects for each in (item["items"] if item["kind"] == "List" else [item])]
+    for item in items:
         yield _placed(deepcopy(item))
-    for workload in find_workloads(objects):
+    for workload in find_workloads(items):
         if workload.document["kind"] not in KNOWN:
             for pods in workload.pods:
                 yield _job(workload.document, pods.role, dict(pods.metadata), dict(pods.spec))

@@ -24,6 +24,14 @@ def test_what_stands_in_no_namespace_is_put_into_none() -> None:
     assert list(unwrapped(roles)) == roles
 
 
+def test_the_objects_of_a_list_are_scanned_one_by_one() -> None:
+    roles = [
+        {"kind": "ClusterRole", "metadata": {"name": "a"}},
+        {"kind": "Role", "metadata": {"name": "b", "namespace": "team"}},
+    ]
+    assert list(unwrapped([{"kind": "List", "items": roles}])) == roles
+
+
 def test_a_failure_without_a_reason_and_a_reason_without_a_failure_are_wrong() -> None:
     covering = Skip("CKV_K8S_16", "Job/a-.*", "so")
     assert judge([POD], [covering]) == []
