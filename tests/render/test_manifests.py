@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ def test_what_is_written_is_fresh(helm: Helm) -> None:
     wanted = manifests.files(helm.path)
     assert {path: (MANIFESTS / path).read_text() for path in wanted} == wanted, "run `make manifests`"
     kept = [path.relative_to(MANIFESTS) for path in MANIFESTS.glob("**/*.yaml")]
+    kept += [manifests.DASHBOARDS / path.name for path in (MANIFESTS / manifests.DASHBOARDS).glob("*.yaml")]
     written = {path for path in kept if (MANIFESTS / path).read_text().startswith(manifests.WRITTEN)}
     assert written == wanted.keys()
 
@@ -96,8 +96,7 @@ def test_nothing_of_helm_is_left(kubectl: str) -> None:
 
 def test_the_overlay_of_the_readme_builds(kubectl: str, tmp_path: Path) -> None:
     [block] = re.findall(r"```yaml\n(.*?)```", (MANIFESTS / "README.md").read_text(), re.DOTALL)
-    shutil.copytree(MANIFESTS, tmp_path / "manifests")
-    own = tmp_path / "manifests" / "overlays" / "own"
+    own = manifests.copy_manifests(tmp_path) / "overlays" / "own"
     own.mkdir()
     (own / "kustomization.yaml").write_text(block)
     made = manifests.kustomize_build(kubectl, Path("overlays/own"), tmp_path / "manifests")

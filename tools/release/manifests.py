@@ -29,6 +29,8 @@ HOME: Final = "ddp-system"
 """Namespace of what has no other: where documents install the chart."""
 OF_HELM: Final = ("helm.sh/chart", "helm.sh/resource-policy", "app.kubernetes.io/managed-by")
 WRITTEN: Final = "# Written by `make manifests`"
+DASHBOARDS: Final = Path("../charts/ddp-platform/files/dashboards")
+"""Directory of the dashboards, relative to ``manifests``. Their JSON is committed only there."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,11 @@ def key(item: Object) -> Key:
 def files(helm: str) -> dict[Path, str]:
     """Every file that is written, below ``manifests``, and its text."""
     base = render_objects(helm)
-    made = _resources(Path("base"), base.values())
-    made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=_names(made, Path("base")))
+    dashboards = [item for item in base.values() if _is_dashboard(item)]
+    made = _resources(Path("base"), [item for item in base.values() if not _is_dashboard(item)])
+    resources = [*_names(made, Path("base")), str(".." / DASHBOARDS)]
+    made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=resources)
+    made[DASHBOARDS / "kustomization.yaml"] = _dashboards_kustomization(dashboards)
     for component in COMPONENTS.values():
         made |= _changes(component, base, render_objects(helm, component.values, component.served), "Component")
     for overlay in OVERLAYS.values():
@@ -138,6 +143,35 @@ def write(helm: str) -> Iterator[str]:
 def _is_of_test(item: Object) -> bool:
     """Whether it is there for ``helm test``, which kustomize has not."""
     return bool(item["metadata"]["labels"].get("app.kubernetes.io/component") == "test")
+
+
+def _is_dashboard(item: Object) -> bool:
+    """Return True for a ConfigMap with one file of :data:`DASHBOARDS`."""
+    return item["kind"] == "ConfigMap" and all((MANIFESTS / DASHBOARDS / name).exists() for name in item["data"])
+
+
+def _dashboards_kustomization(dashboards: Iterable[Object]) -> str:
+    """Return a kustomization that makes the ConfigMaps of the dashboards from their files."""
+    generators = [
+        {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "files": list(item["data"]),
+            "options": {kind: metadata[kind] for kind in ("labels", "annotations") if kind in metadata},
+        }
+        for item in dashboards
+        for metadata in [item["metadata"]]
+    ]
+    return _text(
+        [
+            {
+                "apiVersion": "kustomize.config.k8s.io/v1beta1",
+                "kind": "Kustomization",
+                "generatorOptions": {"disableNameSuffixHash": True},
+                "configMapGenerator": generators,
+            }
+        ]
+    )
 
 
 def _resources(directory: Path, objects: Iterable[Object]) -> dict[Path, str]:
@@ -227,11 +261,18 @@ def kustomize_build(kubectl: str, directory: Path, root: Path = MANIFESTS) -> di
     return {key(each): each for each in yaml.safe_load_all(text)}
 
 
+def copy_manifests(directory: Path) -> Path:
+    """Copy ``manifests``, and the dashboards that its base refers to; return the copy of ``manifests``."""
+    copy = directory / "manifests"
+    shutil.copytree(MANIFESTS, copy)
+    shutil.copytree(MANIFESTS / DASHBOARDS, copy / DASHBOARDS)
+    return copy
+
+
 def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:
     """The base and some components."""
     with tempfile.TemporaryDirectory() as room:
-        copy = Path(room, "manifests")
-        shutil.copytree(MANIFESTS, copy)
+        copy = copy_manifests(Path(room))
         chosen = Layer("overlays/chosen", components=components)
         (copy / chosen.path).mkdir()
         for path, text in _changes(chosen, {}, {}, "Kustomization").items():
