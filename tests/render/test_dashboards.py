@@ -97,7 +97,8 @@ def test_the_document_says_what_each_row_answers() -> None:
         assert f"| {dashboard['title']} | `{dashboard['uid']}` |" in text
         section = text.split(f"**{dashboard['title'].split()[-1].capitalize()}**")[1].split("\n**")[0].split("\n## ")[0]
         rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
-        assert re.findall(r"^- \*(.*?)\*", section, re.MULTILINE) == rows
+        first_cells = re.findall(r"^\| ([^|]*?) \|", section, re.MULTILINE)
+        assert first_cells == ["Row", *rows]
 
 
 def test_each_dashboard_has_a_uid_of_its_own() -> None:

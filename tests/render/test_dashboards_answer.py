@@ -113,22 +113,22 @@ def cells(remembered: Prometheus, panel: dict[str, Any]) -> Iterator[str]:
 def test_the_job_is_seen_to_train_and_to_what_end(remembered: Prometheus) -> None:
     [state] = shown(remembered, "job/State/A")
     assert state.labels == {"state": "running"}
-    assert number(remembered, "job/Since the last step/A") == 0
+    assert number(remembered, "job/Time since the last step/A") == 0
     step = (history.SECONDS - history.OUTAGE_SECONDS) * history.STEPS_A_SECOND - history.LOST_STEPS
     assert number(remembered, "job/Progress/A") == pytest.approx(step / history.PLANNED)
     left = (history.PLANNED - step) / history.STEPS_A_SECOND
     assert number(remembered, "job/Time left/A") == pytest.approx(left, rel=0.02)
     speed = history.STEPS_A_SECOND * history.SAMPLES_OF_A_STEP * history.PODS * history.RANKS_OF_EACH
-    assert number(remembered, "job/Samples a second/A") == pytest.approx(speed, rel=0.02)
-    assert number(remembered, "job/Use of the hardware/A") == pytest.approx(history.MFU, rel=0.02)
-    hfu = number(remembered, "job/Use of the hardware/B")
+    assert number(remembered, "job/Samples per second/A") == pytest.approx(speed, rel=0.02)
+    assert number(remembered, "job/Hardware utilization/A") == pytest.approx(history.MFU, rel=0.02)
+    hfu = number(remembered, "job/Hardware utilization/B")
     assert hfu == pytest.approx(history.MFU * (1 + history.RECOMPUTED), rel=0.02)
-    assert 0.4 < number(remembered, "job/Time of a step/A") <= 0.63, "the bucket of 1 step in 0.5 s"
+    assert 0.4 < number(remembered, "job/Step time/A") <= 0.63, "the bucket of 1 step in 0.5 s"
 
 
 def test_the_bubble_of_a_pipeline_is_seen_as_a_share_of_the_steps(remembered: Prometheus) -> None:
     shares = {
-        found.labels["operation"]: found.values[-1] for found in shown(remembered, "job/Waiting within a model/A")
+        found.labels["operation"]: found.values[-1] for found in shown(remembered, "job/Waiting within a split model/A")
     }
     assert shares["stage"] == pytest.approx(history.BUBBLE, rel=0.02)
     assert shares["all_gather"] == pytest.approx(0.05, rel=0.02)
@@ -139,7 +139,7 @@ def test_what_a_restart_cost_is_seen(remembered: Prometheus) -> None:
     productive = (0.9 * training - history.LOST_SECONDS) / RANGE_SECONDS
     assert number(remembered, "job/Goodput/A") == pytest.approx(productive, rel=0.01)
     assert number(remembered, "job/Lost steps/A") == history.LOST_STEPS
-    wasted = {found.labels["state"]: found.values[-1] for found in shown(remembered, "job/Time that trained nothing/A")}
+    wasted = {found.labels["state"]: found.values[-1] for found in shown(remembered, "job/Unproductive time/A")}
     assert wasted["restart"] == pytest.approx(history.OUTAGE_SECONDS / 2)
     assert "productive" not in wasted
     assert {found.labels["cause"] for found in shown(remembered, "job/Restarts by cause/A")} == {"failure"}
@@ -155,7 +155,7 @@ def test_the_slow_rank_comes_first(remembered: Prometheus) -> None:
     assert table[slow].values[-1] == max(found.values[-1] for found in table.values())
     assert table[slow].labels["gpu_uuid"] == f"GPU-training-{slow}"
     assert table[slow].labels["node"] == "node-1"
-    worst = shown(remembered, "ranks/Parts of a step, against the median of all ranks/A")[0]
+    worst = shown(remembered, "ranks/Phases of a step, against the median of all ranks/A")[0]
     assert (worst.labels["rank"], worst.labels["phase"]) == (slow, "forward")
     assert worst.values[-1] == pytest.approx(3)
 
@@ -172,7 +172,7 @@ def test_what_a_gpu_says_is_told_of_its_rank(remembered: Prometheus) -> None:
 
 def test_a_choice_of_ranks_leaves_the_median_of_all(remembered: Prometheus) -> None:
     chosen = {"rank": str(history.SLOW_RANK)}
-    for title in ("Parts of a step, against the median of all ranks", "Stragglers"):
+    for title in ("Phases of a step, against the median of all ranks", "Stragglers"):
         [question] = [each for each in ASKED if str(each) == f"ranks/{title}/A"]
         found = answer(remembered, question, **chosen)
         assert {each.labels["rank"] for each in found} == {chosen["rank"]}

@@ -1,4 +1,4 @@
-"""``python -m tools.dashboards DIRECTORY``: write the dashboards for Grafana there, one file each."""
+"""``python -m tools.dashboards DIRECTORY``: write the Grafana dashboards into a directory, one file each."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 from tools.dashboards import fleet, grafana, job, ranks
 
 DASHBOARDS: Final = {"fleet": fleet.DASHBOARD, "job": job.DASHBOARD, "ranks": ranks.DASHBOARD}
-"""By the name of the file."""
+"""Dashboards by file name."""
 
 
 def files() -> dict[str, str]:
-    """The name of each file, and what stands in it."""
+    """Return the JSON text of each dashboard by file name."""
     return {f"{name}.json": grafana.text(each) for name, each in DASHBOARDS.items()}
 
 
 def main() -> None:
-    """Write the files."""
+    """Write the files of the command line."""
     directory = Path(sys.argv[1])
     made = files()
     for old in directory.glob("*.json"):

@@ -1,6 +1,6 @@
-"""What can be chosen at the top of the dashboards, what is marked on their graphs, and how one leads to the other.
+"""Variables, annotations and links of the dashboards.
 
-``uid`` and the names of variables are an interface: links of alerts and of people hold on to them.
+``uid`` and the names of variables are an interface: links in alerts and bookmarks depend on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RANKS: Final = str(Dashboard.RANKS)
 FLEET: Final = str(Dashboard.FLEET)
 
 _EVERY_POD: Final = "ddp_agent_up"
-"""Served by each pod from its first scrape on."""
+"""Metric that each pod serves from its first scrape."""
 
 A_JOB: Final = (
     chosen("namespace", "Namespace", f"label_values({_EVERY_POD}, namespace)"),
@@ -35,7 +35,7 @@ MARKS: Final = (
         "Group formed anew",
         Query("max(changes(ddp_rendezvous_round{<job>}[$__rate_interval])) > 0"),
         colour="orange",
-        title="The group was formed anew",
+        title="The worker group re-formed",
         told="A rank or a node was lost, came back or was added; see What was lost.",
     ),
     marked(
@@ -59,15 +59,15 @@ _A_ROW: Final = {"namespace": "${__data.fields.Namespace}", "ddp_job": "${__data
 
 
 def to_job() -> Json:
-    """From a row of a table that has the columns Namespace and Job."""
+    """Link from a table row with the columns Namespace and Job."""
     return link("Open the job", JOB, **_A_ROW)
 
 
 def to_ranks_of_job() -> Json:
-    """From a row of a table that has the columns Namespace and Job."""
+    """Link from a table row with the columns Namespace and Job."""
     return link("Open its ranks", RANKS, **_A_ROW)
 
 
 def to_rank(label: str) -> Json:
-    """From the number of one rank; ``label`` is where Grafana finds its rank."""
+    """Return a link from the number of a rank. ``label`` is the label that holds the rank."""
     return link("Open the rank", RANKS, namespace="${namespace}", ddp_job="${ddp_job}", rank=label)

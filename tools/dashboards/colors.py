@@ -14,7 +14,7 @@ PHASES: Final = {
     "checkpoint": "red",
     "other": "text",
 }
-"""Parts of a step: what computes is blue and green, what waits is not."""
+"""Phases of a step: computation is blue and green, waiting is not."""
 
 STATES: Final = {
     "pending": "text",
@@ -25,7 +25,7 @@ STATES: Final = {
     "failed": "red",
     "succeeded": "blue",
 }
-"""Of a worker group."""
+"""States of a worker group."""
 
 TIME: Final = {
     "productive": "green",
@@ -44,4 +44,4 @@ TIME: Final = {
     "other": "semi-dark-yellow",
     "lost progress": "dark-purple",
 }
-"""What a job's wall clock went into."""
+"""States of a job's wall-clock time."""

@@ -1,4 +1,4 @@
-"""Machines and GPUs under the ranks: rows of the dashboard of ranks."""
+"""Rows about nodes and GPUs of the dashboard of ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tools.dashboards.panel_types import bars, dashed, lines
 from tools.dashboards.promql import among_most, gpus
 
 HOST: Final = Row(
-    "Is it the machine?",
+    "Is it the node?",
     (
         lines(
-            "Processors in use",
-            "Does a silent rank spin or sleep? One in a loop uses a processor, one that waits none. The 12 that use"
-            " most, and the median.",
+            "CPU usage",
+            "Is a stalled rank busy or waiting? A busy rank uses a core, a waiting one uses none. The 12 highest, and "
+            "the median.",
             Query(
                 among_most("max by (rank) (rate(ddp_rank_cpu_seconds_total{<rank>}[$__rate_interval]<at>))"),
                 "rank {{rank}}",
@@ -24,17 +24,17 @@ HOST: Final = Row(
             overrides=(dashed("median"),),
         ),
         lines(
-            "Memory of ranks",
-            "Does the memory of a rank grow without end? Data loaders in processes of their own come on top. The dashed"
-            " line is the most that any rank had since its process began.",
+            "Memory, by rank",
+            "Does a rank leak memory? Loader workers are not included. The dashed line is the highest peak of any "
+            "process.",
             Query(among_most("max by (rank) (ddp_rank_resident_memory_bytes{<rank>}<at>)"), "rank {{rank}}"),
             Query("max(ddp_rank_resident_memory_peak_bytes{<rank>})", "peak"),
             unit="bytes",
             overrides=(dashed("peak"),),
         ),
         lines(
-            "Memory of pods, of their limit",
-            "Which pod will be ended by the kernel? The memory of its ranks over the limit of its container.",
+            "Memory of pods, share of limit",
+            "Which pod is close to an OOM kill? Memory of its ranks divided by the limit of its container.",
             Query(
                 among_most(
                     "sum by (pod) (ddp_rank_resident_memory_bytes{<job>}<at>)"
@@ -47,8 +47,8 @@ HOST: Final = Row(
             steps={None: "text", 0.9: "red"},
         ),
         lines(
-            "Shared memory of pods, in use",
-            "Will a data loader die of a full /dev/shm? Its size is `--shm`.",
+            "Shared memory in use",
+            "Is /dev/shm nearly full? Data loaders fail when it is. `--shm` sets its size.",
             Query(
                 among_most(
                     "max by (pod) (ddp_shm_used_bytes{<job>}<at>)"
@@ -62,7 +62,8 @@ HOST: Final = Row(
         ),
         lines(
             "Time in Python's garbage collector",
-            "Is it Python itself? Share of the time; a rank that collects while the others train is a straggler.",
+            "Does garbage collection slow ranks down? Share of time. A rank that collects while others train is a "
+            "straggler.",
             Query(
                 among_most("max by (rank) (rate(ddp_gc_pause_seconds_total{<rank>}[$__rate_interval]<at>))"),
                 "rank {{rank}}",
@@ -70,9 +71,9 @@ HOST: Final = Row(
             unit="percentunit",
         ),
         bars(
-            "Collectives that broke, by rank",
-            "Who left its group since a collective took too long or failed? Whoever did not, while its peers did, is"
-            " waited for.",
+            "Failed collectives, by rank",
+            "Which rank left its group because a collective failed or timed out? Others wait for a rank that did not "
+            "leave.",
             *(
                 Query(
                     f"increase(ddp_collective_{kind}_total{{<rank>}}[$__rate_interval]) > 0",
@@ -87,7 +88,7 @@ HOST: Final = Row(
 
 
 def _of_limit(title: str, question: str, metric: str) -> Panel:
-    """Memory of a kind, as a share of what the GPU has."""
+    """Return a query of one kind of memory, as a share of the memory of the GPU."""
     limit = "max by (rank) (ddp_gpu_memory_limit_bytes{<rank>}<at>)"
     share = f"max by (rank) ({metric}{{<rank>}}<at>) / on (rank) ({limit} > 0)"
     query = Query(among_most(share), "rank {{rank}}")
@@ -95,37 +96,38 @@ def _of_limit(title: str, question: str, metric: str) -> Panel:
 
 
 GPU: Final = Row(
-    "Is it the memory of the GPU?",
+    "Is it GPU memory?",
     (
         _of_limit(
-            "Peak of tensors",
-            "How near was it to the end? The most that tensors had since the process began.",
+            "Peak memory of tensors",
+            "How close was the rank to running out of memory? Peak since the process began.",
             "ddp_gpu_memory_peak_allocated_bytes",
         ),
         _of_limit(
-            "Tensors now",
-            "Does it grow from step to step? Then something holds on to tensors, as a sum of losses with their graphs.",
+            "Memory of tensors",
+            "Does it grow from step to step? Then the script keeps tensors, for example a sum of losses with their "
+            "graphs.",
             "ddp_gpu_memory_allocated_bytes",
         ),
         _of_limit(
-            "Held by the allocator",
-            "Far above what tensors have, with retries: fragmentation; see torch's expandable_segments.",
+            "Memory reserved by the allocator",
+            "Far above the memory of tensors, with retries: fragmentation. See expandable_segments of torch.",
             "ddp_gpu_memory_reserved_bytes",
         ),
         _of_limit(
-            "In use, by the driver's count",
-            "Far above what the allocator holds: CUDA contexts, buffers of NCCL, or another process.",
+            "Memory in use, by the driver",
+            "Far above the reserved memory: CUDA contexts, buffers of NCCL, or another process.",
             "ddp_gpu_memory_used_bytes",
         ),
         bars(
-            "Allocations that needed a second try",
-            "Is memory about to run out? Each costs time, too.",
+            "Allocation retries",
+            "Is memory nearly exhausted? Each retry costs time.",
             Query("increase(ddp_gpu_alloc_retries_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
             unit="none",
         ),
         bars(
-            "Allocations that failed",
-            "Which rank met an end of memory?",
+            "Out-of-memory errors",
+            "Which rank ran out of memory?",
             Query("increase(ddp_gpu_oom_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
             unit="none",
         ),
@@ -138,22 +140,23 @@ def _of_driver(title: str, question: str, expression: str) -> Panel:
 
 
 DRIVER: Final = Row(
-    "Does the GPU work, and at full speed?",
+    "Is the GPU busy, and at full clock?",
     (
         _of_driver(
             "Utilization",
-            "Does a kernel run at all? A kernel of NCCL that waits for its peers counts as well.",
+            "Does any kernel run? NCCL kernels that wait for peers count as busy.",
             "max by (rank) (ddp_gpu_utilization_ratio{<rank>}<at>)",
         ),
         _of_driver(
-            "SM clock, of its maximum",
-            "Does one run slower than the others?",
+            "SM clock, share of maximum",
+            "Is one GPU slower than the others?",
             "max by (rank) (ddp_gpu_sm_clock_hertz{<rank>}<at>)"
             " / on (rank) (max by (rank) (ddp_gpu_sm_clock_max_hertz{<rank>}<at>) > 0)",
         ),
         bars(
             "Throttled, by reason",
-            "Which rank lowers its clock because of heat or the machine's power? The GPU's own power cap is left out.",
+            "Which GPU lowers its clock because of heat or the power of the node? The power cap of the GPU is "
+            "excluded.",
             Query('ddp_gpu_throttled{<rank>, reason!="power_cap"} > 0', "rank {{rank}}: {{reason}}"),
             unit="none",
         ),
@@ -169,9 +172,9 @@ def _of_silicon(title: str, question: str, metric: str, unit: str) -> Panel:
 SILICON: Final = Row(
     "Is it the GPU? (from DCGM's exporter)",
     (
-        _of_silicon("Temperature", "Is it too hot?", "DCGM_FI_DEV_GPU_TEMP", "celsius"),
-        _of_silicon("Clock", "Does one run slower than the others?", "DCGM_FI_DEV_SM_CLOCK * 1e6", "hertz"),
-        _of_silicon("Power", "Does one get less than the others?", "DCGM_FI_DEV_POWER_USAGE", "watt"),
+        _of_silicon("Temperature", "Is a GPU too hot?", "DCGM_FI_DEV_GPU_TEMP", "celsius"),
+        _of_silicon("Clock", "Is one GPU slower than the others?", "DCGM_FI_DEV_SM_CLOCK * 1e6", "hertz"),
+        _of_silicon("Power", "Does one GPU draw less power than the others?", "DCGM_FI_DEV_POWER_USAGE", "watt"),
         _of_silicon(
             "Last XID",
             "Did the driver report an error? 48, 63, 64, 74, 79, 94 and 95 are the hardware: drain the node.",
@@ -179,14 +182,14 @@ SILICON: Final = Row(
             "none",
         ),
         _of_silicon(
-            "Held back by heat",
-            "Was the clock lowered because of the temperature, and for which share of the time?",
+            "Thermal throttling",
+            "Share of time in which the clock was lowered because of temperature.",
             "rate(DCGM_FI_DEV_THERMAL_VIOLATION[$__rate_interval]) / 1e6",
             "percentunit",
         ),
         _of_silicon(
             "NVLink",
-            "Does one GPU's traffic differ from the others'? In the driver's own unit: compare, and do not read it.",
+            "Does the traffic of one GPU differ from the others? The unit depends on the driver: compare GPUs only.",
             "rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL[$__rate_interval])",
             "short",
         ),

@@ -1,4 +1,4 @@
-"""Fleet: all jobs of some namespaces. Which needs a person, and what does unreliability cost?"""
+"""Fleet dashboard: all jobs of some namespaces, and what failures cost."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _WAITING: Final = f'max by ({BY_JOB}) (ddp_worker_group_state{{<jobs>, state=~"p
 _OURS: Final = '<jobs>, alertname=~"Ddp.+", alertstate="firing"'
 
 NEEDY: Final = Row(
-    "Which job needs a person?",
+    "Which job needs attention?",
     (
-        stat("Jobs that run", "Jobs of which a pod trains.", Query(f"sum({_RUNNING})", now=True), unit="none"),
+        stat("Running jobs", "Jobs with at least one training pod.", Query(f"sum({_RUNNING})", now=True), unit="none"),
         stat(
-            "Jobs that wait",
-            "Jobs that hold machines, wait for others or start, and train on none.",
+            "Waiting jobs",
+            "Jobs that have pods, but none of them trains: they start, or wait for other pods.",
             Query(f"sum({_WAITING} > bool {_RUNNING})", now=True),
             unit="none",
             steps={None: "green", 1: "orange"},
         ),
-        stat("Ranks", "Processes that exist.", Query("sum(ddp_rank_up{<jobs>})", now=True), unit="none"),
+        stat("Ranks", "Live worker processes.", Query("sum(ddp_rank_up{<jobs>})", now=True), unit="none"),
         stat(
-            "Nodes that are missing",
-            "Nodes that elastic jobs could have and do not.",
+            "Missing pods",
+            "Pods below the maximum of elastic jobs.",
             Query(
                 f"sum(max by ({BY_JOB}) (ddp_nodes_desired{{<jobs>}}) - max by ({BY_JOB}) (ddp_nodes{{<jobs>}}))",
                 now=True,
@@ -40,15 +40,15 @@ NEEDY: Final = Row(
             steps={None: "green", 1: "orange"},
         ),
         stat(
-            "Restarts, in the time shown",
-            "Times that groups were formed anew.",
+            "Restarts in range",
+            "Number of times that worker groups re-formed.",
             Query(f"sum({_RESTARTS})", now=True),
             unit="none",
             decimals=0,
         ),
         stat(
             "Alerts",
-            "Alerts that fire now.",
+            "Alerts that are firing.",
             Query(f"count(ALERTS{{{_OURS}}})", now=True),
             unit="none",
             noValue="none",
@@ -56,7 +56,8 @@ NEEDY: Final = Row(
         ),
         table(
             "Jobs",
-            "Which job stands, is slow or unprotected? The longest silence first; a job's name leads to it.",
+            "Which job is stalled, slow or without a recent checkpoint? Longest time without a step first. Click a "
+            "job to open it.",
             Query(f"{_RUNNING}", table=True),
             Query(f"time() - max by ({BY_JOB}) (ddp_last_step_timestamp_seconds{{<jobs>}})", table=True),
             Query(
@@ -101,8 +102,8 @@ NEEDY: Final = Row(
             ),
         ),
         table(
-            "Alerts that fire",
-            "What is wrong where, and since when is it known? Runbooks are named as the alerts.",
+            "Firing alerts",
+            "What is wrong, where, and since when? Each alert has a runbook of the same name.",
             Query(f"max by (alertname, severity, {BY_JOB}, rank, pod) (ALERTS{{{_OURS}}})", table=True),
             columns={
                 "alertname": "Alert",
@@ -120,25 +121,25 @@ NEEDY: Final = Row(
 )
 
 COST: Final = Row(
-    "What does unreliability cost?",
+    "What do failures cost?",
     (
         shares(
-            "Hours of ranks that trained nothing",
-            "By cause, in the time shown: the time of each job times its ranks. With a GPU each, these are GPU hours.",
+            "Unproductive rank hours",
+            "Time of each job times its ranks, by cause, in the range. With one GPU per rank these are GPU hours.",
             Query(f"sort_desc(sum by (state) ({_WASTED}) > 0)", "{{state}}", now=True),
             Query(f"sum({grown(LOST, '<jobs>', by=BY_JOB)} * {_WORLD}) / 3600 > 0", "lost progress", now=True),
             unit="h",
             colours=colors.TIME,
         ),
         shares(
-            "Lost to each job",
-            "Which job wastes most? Hours of its ranks that trained nothing, in the time shown.",
+            "Unproductive rank hours by job",
+            "Which job wastes most? Unproductive hours of its ranks in the selected range.",
             Query(f"topk(12, sum by ({BY_JOB}) ({_WASTED}) > 0)", "{{namespace}}/{{ddp_job}}", now=True),
             unit="h",
         ),
         bars(
             "Restarts by cause",
-            "Is it one job, or did something happen to all of them at once?",
+            "Is it one job, or an incident that affected many jobs?",
             Query(
                 f"sum by (cause) (max by ({BY_JOB}, cause)"
                 " (increase(ddp_worker_restarts_total{<jobs>}[$__rate_interval]))) > 0",
@@ -148,7 +149,7 @@ COST: Final = Row(
         ),
         bars(
             "Failures by reason",
-            "What do ranks die of?",
+            "Why do workers fail?",
             Query("sum by (reason) (increase(ddp_worker_failures_total{<jobs>}[$__rate_interval])) > 0", "{{reason}}"),
             unit="none",
         ),
@@ -159,27 +160,27 @@ SPEED: Final = Row(
     "How fast?",
     (
         lines(
-            "Samples a second, by job",
-            "Which job has become slower?",
+            "Samples per second, by job",
+            "Which job became slower?",
             Query("ddp_job:ddp_samples:rate5m{<jobs>}", "{{namespace}}/{{ddp_job}}"),
             unit="short",
         ),
         lines(
             "Goodput of the last hour, by job",
-            "Is it one job that suffers, or all at once?",
+            "Is one job affected, or all of them?",
             Query("ddp_job:ddp_goodput:ratio1h{<jobs>}", "{{namespace}}/{{ddp_job}}"),
             unit="percentunit",
             max=1,
         ),
         lines(
-            "Use of the hardware, by job",
-            "Model FLOPs done of those that the devices could do (MFU).",
+            "Hardware utilization, by job",
+            "Model FLOPs utilization (MFU): model FLOPs divided by the peak of the devices.",
             Query("ddp_job:ddp_mfu:ratio5m{<jobs>}", "{{namespace}}/{{ddp_job}}"),
             unit="percentunit",
         ),
         lines(
             "Ranks, by job",
-            "Who has the machines?",
+            "Which jobs use the cluster?",
             Query(f"max by ({BY_JOB}) (ddp_world_size{{<jobs>}})", "{{namespace}}/{{ddp_job}}"),
             unit="none",
             is_stacked=True,
@@ -188,34 +189,34 @@ SPEED: Final = Row(
 )
 
 BELIEF: Final = Row(
-    "Can the numbers be believed?",
+    "Are the metrics complete?",
     (
         stat(
             "Exporters",
-            "Pods that serve metrics, by version; several are an upgrade that is under way.",
+            "Pods that serve metrics, by version. Several versions mean that an upgrade is in progress.",
             Query("count by (version) (ddp_build_info{<jobs>})", "{{version}}", now=True),
             unit="none",
             width=6,
         ),
         stat(
-            "Launchers that are gone",
-            "Pods whose exporter answers and whose launcher has ended.",
+            "Dead launchers",
+            "Pods whose exporter responds while their launcher has exited.",
             Query("sum(ddp_agent_up{<jobs>} == bool 0)", now=True),
             unit="none",
             steps={None: "green", 1: "red"},
             width=6,
         ),
         stat(
-            "Boards left out",
-            "Ranks whose metrics are damaged or of another version, and so are not here.",
+            "Unreadable boards",
+            "Ranks whose metrics are damaged or have another version. They are missing here.",
             Query("sum(ddp_exporter_stale_boards{<jobs>})", now=True),
             unit="none",
             steps={None: "green", 1: "orange"},
             width=6,
         ),
         stat(
-            "Time for an answer",
-            "What the exporter takes for one scrape, on average.",
+            "Scrape duration",
+            "Mean time of the exporter for one scrape.",
             Query(
                 "sum(rate(ddp_exporter_scrape_seconds_total{<jobs>}[$__rate_interval]))"
                 " / (sum(rate(ddp_exporter_scrapes_total{<jobs>}[$__rate_interval])) > 0)",
@@ -231,7 +232,7 @@ BELIEF: Final = Row(
 DASHBOARD: Final = Dashboard(
     uid=FLEET,
     title="Training: fleet",
-    description="All jobs: which needs a person, what unreliability costs, and whether the numbers can be believed.",
+    description="All jobs: which need attention, what failures cost, and whether the metrics are complete.",
     rows=(NEEDY, COST, SPEED, BELIEF),
     variables=NAMESPACES,
 )

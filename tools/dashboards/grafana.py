@@ -1,7 +1,7 @@
-"""A dashboard as Grafana's classic JSON, which every Grafana from 10.3 on reads, and the newer ones take up as theirs.
+"""Dashboards in Grafana's classic JSON, which Grafana reads from 10.3 on.
 
-Nothing in it names a place: the data source is a variable, there is no ``id``, and ``uid`` makes links between
-dashboards hold wherever they are imported.
+The files import into any Grafana: the data source is a variable, ``id`` is left out, and links between dashboards use
+``uid``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 from tools.dashboards.panel import Dashboard, Json, Panel, Query, Row
 
 SCHEMA_VERSION: Final = 39
-"""Grafana 10.3's; later ones migrate it when they open it."""
+"""Schema version of Grafana 10.3. Later versions migrate it."""
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 TAG: Final = "ddp"
 COLUMNS: Final = 24
 
 
 def text(dashboard: Dashboard) -> str:
-    """The file."""
+    """Return the text of the file."""
     return json.dumps(as_json(dashboard), indent=1, ensure_ascii=False) + "\n"
 
 
 def as_json(dashboard: Dashboard) -> Json:
-    """What Grafana imports."""
+    """Return the JSON object that Grafana imports."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -50,7 +50,7 @@ def as_json(dashboard: Dashboard) -> Json:
 
 
 def chosen(name: str, label: str, asked: str) -> Json:
-    """A variable whose values Prometheus knows: ``asked`` is ``label_values(METRIC, LABEL)``."""
+    """Return a variable with values from Prometheus. ``asked`` is ``label_values(METRIC, LABEL)``."""
     return {
         "type": "query",
         "name": name,
@@ -67,13 +67,13 @@ def chosen(name: str, label: str, asked: str) -> Json:
 
 
 def chosen_many(name: str, label: str, asked: str) -> Json:
-    """A variable of which several values, or all, can be chosen."""
+    """Return a variable with several values, or all."""
     everything = {"text": "All", "value": "$__all"}
     return chosen(name, label, asked) | {"multi": True, "includeAll": True, "allValue": ".*", "current": everything}
 
 
 def typed(name: str, label: str, default: str, *, hidden: bool = False) -> Json:
-    """A variable that people write into, or that only links carry on."""
+    """Return a variable with free text, or one that only links set."""
     current = {"text": default, "value": default}
     return {
         "type": "textbox",
@@ -87,7 +87,7 @@ def typed(name: str, label: str, default: str, *, hidden: bool = False) -> Json:
 
 
 def marked(name: str, query: Query, *, colour: str, title: str, told: str, shown: bool = True) -> Json:
-    """Marks on all graphs at the moments, or over the time, for which the query has a value."""
+    """Return an annotation on all graphs, at the times where the query has a value."""
     return {
         "name": name,
         "datasource": SOURCE,
@@ -103,13 +103,13 @@ def marked(name: str, query: Query, *, colour: str, title: str, told: str, shown
 
 
 def link(title: str, uid: str, **variables: str) -> Json:
-    """From a row or a line to another dashboard, for the same time and data source."""
+    """Return a link to another dashboard, with the same time range and data source."""
     query = "&".join(f"var-{name}={value}" for name, value in variables.items())
     return {"title": title, "url": f"/d/{uid}?{query}&${{datasource:queryparam}}&${{__url_time_range}}"}
 
 
 def _to_the_others() -> Json:
-    """Buttons to the other dashboards, which keep the job and the time."""
+    """Return buttons to the other dashboards, which keep the job and the time range."""
     return {
         "type": "dashboards",
         "title": "",
@@ -139,7 +139,7 @@ def _datasource() -> Json:
 
 
 def _laid_out(rows: Iterable[Row]) -> Iterator[Json]:
-    """Rows from the top down, their panels from the left to the right, each with an id of its own."""
+    """Return the panels of all rows, top to bottom and left to right, with unique ids."""
     ids = iter(range(1, 1000))
     y = 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""Job: one job from the top down, as somebody on call asks. Is it training, how fast, why, what was lost?"""
+"""Job dashboard: is the job training, how fast, why not faster, and what was lost?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAINING: Final = Row(
     (
         stat(
             "State",
-            "What the launchers of the job are doing. Several states at once: pods that do not agree yet.",
+            "State of the launchers. Several states mean that the pods have not agreed yet.",
             Query("max by (state) (ddp_worker_group_state{<job>}) == 1", "{{state}}", now=True),
             unit="none",
             text="name",
@@ -28,8 +28,8 @@ TRAINING: Final = Row(
             steps={None: "text"},
         ),
         stat(
-            "Since the last step",
-            "How long ago any rank has finished a step. DdpTrainingStalled fires at 10 minutes, unless told otherwise.",
+            "Time since the last step",
+            "Time since any rank finished a step. DdpTrainingStalled fires at 10 minutes by default.",
             Query(f"time() - max(ddp_last_step_timestamp_seconds{{<job>}}) and {_RUNNING}", now=True),
             unit="s",
             steps={None: "green", 120: "orange", 600: "red"},
@@ -38,7 +38,7 @@ TRAINING: Final = Row(
         ),
         stat(
             "Progress",
-            "Steps done of steps planned; empty where the script does not say how many there will be.",
+            "Finished steps of planned steps. Empty if the script does not report its number of steps.",
             Query("max(ddp_step{<job>}) / max(ddp_steps_planned{<job>})", now=True),
             unit="percentunit",
             min=0,
@@ -47,7 +47,7 @@ TRAINING: Final = Row(
         ),
         stat(
             "Time left",
-            "Until the last planned step, at the speed of the last 5 minutes.",
+            "Time until the last planned step, at the speed of the last 5 minutes.",
             Query(
                 "(max(ddp_steps_planned{<job>}) - max(ddp_step{<job>})) / (max(ddp_job:ddp_steps:rate5m{<job>}) > 0)",
                 now=True,
@@ -58,14 +58,14 @@ TRAINING: Final = Row(
         ),
         stat(
             "Ranks",
-            "Processes that exist, beside those that the group was formed of. Fewer: a rank has died and is not back.",
+            "Live worker processes and the world size. Fewer processes mean that a worker died and has not restarted.",
             Query("sum(ddp_rank_up{<job>})", "up", now=True),
             Query("max(ddp_world_size{<job>})", "in the group", now=True),
             unit="none",
         ),
         stat(
             "Alerts",
-            "Alerts of this job that fire now; each is marked in red on the graphs and has a runbook.",
+            "Firing alerts of this job. Each is marked in red on the graphs and has a runbook.",
             Query('count(ALERTS{<job>, alertstate="firing"})', now=True),
             unit="none",
             steps={None: "green", 1: "red"},
@@ -78,7 +78,7 @@ SPEED: Final = Row(
     "How fast?",
     (
         lines(
-            "Samples a second",
+            "Samples per second",
             "Is it slower than usual? The dashed line is the median of the last 6 hours.",
             Query("ddp_job:ddp_samples:rate5m{<job>}", "samples/s"),
             Query("quantile_over_time(0.5, ddp_job:ddp_samples:rate5m{<job>}[6h])", "median of 6 h"),
@@ -87,17 +87,16 @@ SPEED: Final = Row(
             overrides=(dashed("median of 6 h"),),
         ),
         lines(
-            "Tokens a second",
-            "The same in tokens, where the script tells how many it has computed.",
+            "Tokens per second",
+            "Throughput in tokens, if the script reports them.",
             Query("ddp_job:ddp_tokens:rate5m{<job>}", "tokens/s"),
             unit="short",
             width=8,
         ),
         lines(
-            "Use of the hardware",
-            "Model FLOPs done of those that the devices could do (MFU), those done again for want of memory as well"
-            " (HFU), and what DCGM says of the tensor cores. Empty where the script tells no FLOPs, or the peak of the"
-            " device is not known.",
+            "Hardware utilization",
+            "Model FLOPs divided by the peak of the devices (MFU), the same with recomputed FLOPs (HFU), and DCGM's "
+            "tensor core activity. Empty if the script reports no FLOPs, or the peak of the device is unknown.",
             Query("ddp_job:ddp_mfu:ratio5m{<job>}", "MFU"),
             Query(
                 "ddp_job:ddp_mfu:ratio5m{<job>} * on () group_left () (1 + max(ddp_recomputed_flops_ratio{<job>}))",
@@ -108,8 +107,8 @@ SPEED: Final = Row(
             width=8,
         ),
         lines(
-            "Time of a step",
-            "How even are the steps? A max far above p50 is an evaluation, a checkpoint or a rank that stumbles.",
+            "Step time",
+            "Are steps equally long? A maximum far above p50 is an evaluation, a checkpoint or a slow rank.",
             *(
                 Query(
                     f"histogram_quantile({share},"
@@ -122,7 +121,7 @@ SPEED: Final = Row(
         ),
         lines(
             "Steps",
-            "Does the step go on? A fall is a restart: steps after the last checkpoint are done again.",
+            "Does the step number grow? A drop is a restart: steps after the last checkpoint are repeated.",
             Query("max(ddp_step{<job>})", "step"),
             Query("max(ddp_steps_planned{<job>})", "planned"),
             Query("max(ddp_epoch{<job>})", "epoch"),
@@ -136,7 +135,7 @@ WHY: Final = Row(
     "Why is it not faster?",
     (
         lines(
-            "Where the time of a step goes",
+            "Phases of a step",
             "Is it bound by data (orange), compute (blue, green) or the network (purple)? Shares over all ranks.",
             Query("ddp_job_phase:ddp_step_phase_seconds:ratio5m{<job>}", "{{phase}}"),
             unit="percentunit",
@@ -145,8 +144,8 @@ WHY: Final = Row(
             colours=colors.PHASES,
         ),
         lines(
-            "Time of a step by its parts",
-            "Which part has grown? Seconds of a mean step of a mean rank.",
+            "Seconds per phase of a step",
+            "Which phase became slower? Seconds of a mean step of a mean rank.",
             Query(
                 "sum by (phase) (rate(ddp_step_phase_seconds_total{<job>}[$__rate_interval]))"
                 " / on () group_left () (sum(rate(ddp_steps_total{<job>}[$__rate_interval])) > 0)",
@@ -157,18 +156,18 @@ WHY: Final = Row(
             colours=colors.PHASES,
         ),
         lines(
-            "Waiting for others",
-            "Is it the network, or one slow rank? Share of the time in which ranks wait for gradients. The straggler"
-            " tax is what would be gone if the slowest rank were like the middle one; the rest is the network.",
+            "Waiting for other ranks",
+            "Is it the network, or one slow rank? Share of time in which ranks wait for gradients. The straggler tax "
+            "is the part that disappears if the slowest rank is as fast as the median rank. The rest is the network.",
             Query("ddp_job:ddp_comm_exposed:ratio5m{<job>}", "waiting for gradients"),
             Query("ddp_job:ddp_straggler_tax:ratio5m{<job>}", "straggler tax"),
             unit="percentunit",
             colours={"waiting for gradients": "purple", "straggler tax": "red"},
         ),
         lines(
-            "Waiting within a model",
-            "What do ranks that share a model wait for? stage: the bubble of a pipeline. all_gather: weights, and"
-            " reduce_scatter: gradients, of a sharded one; on GPUs of stages alone. Share of the time of steps.",
+            "Waiting within a split model",
+            "What do the ranks of a split model wait for? Share of step time. stage: pipeline bubble. all_gather: "
+            "sharded weights. reduce_scatter: sharded gradients. On GPUs only stages are measured.",
             Query(
                 "sum by (operation) (rate(ddp_step_wait_seconds_total{<job>}[$__rate_interval]))"
                 " / on () group_left () (sum(rate(ddp_step_phase_seconds_total{<job>}[$__rate_interval])) > 0)",
@@ -179,8 +178,8 @@ WHY: Final = Row(
         ),
         shares(
             "Slowest ranks",
-            "Who is waited for? How long a rank is busy itself in a step, over that of the middle rank. DdpStraggler"
-            " fires from 1.15 on, unless told otherwise. A bar leads to its rank.",
+            "Which rank do others wait for? Own time of a rank in a step, divided by that of the median rank. "
+            "DdpStraggler fires from 1.15 by default. Click a bar to open its rank.",
             Query("topk(5, ddp_job_rank:ddp_straggler:ratio5m{<job>})", "rank {{rank}}", now=True),
             unit="none",
             decimals=2,
@@ -193,7 +192,7 @@ WHY: Final = Row(
 DASHBOARD: Final = Dashboard(
     uid=JOB,
     title="Training: job",
-    description="One training job, from the top down: is it training, how fast, why not faster, what was lost?",
+    description="One training job: is it training, how fast, why not faster, and what was lost?",
     rows=(TRAINING, SPEED, WHY, WASTE, CRASH, LEARNING, MADE),
     variables=A_JOB,
     annotations=MARKS,

@@ -1,4 +1,4 @@
-"""What comes of the training, and what it is made of: rows of the dashboard of a job."""
+"""Rows about learning curves and versions of the dashboard of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEARNING: Final = Row(
     (
         lines(
             "Loss",
-            "Does it fall? A gap is a loss that is not a number.",
+            "Does the loss decrease? A gap is a loss of NaN or infinity.",
             Query("max(ddp_loss{<job>})", "training"),
             Query("max(ddp_eval_loss{<job>})", "evaluation"),
             unit="short",
@@ -20,7 +20,8 @@ LEARNING: Final = Row(
         ),
         lines(
             "Gradient",
-            "Does it explode or vanish? A loss scale that falls again and again says that it explodes.",
+            "Does the gradient norm explode or vanish? A loss scale that keeps dropping is a sign of exploding "
+            "gradients.",
             Query("max(ddp_gradient_norm{<job>})", "norm"),
             Query("max(ddp_loss_scale{<job>})", "loss scale"),
             unit="short",
@@ -28,7 +29,7 @@ LEARNING: Final = Row(
         ),
         lines(
             "Accuracy",
-            "Share of the samples that the last evaluation found classified rightly.",
+            "Accuracy of the latest evaluation.",
             Query("max(ddp_eval_accuracy_ratio{<job>})", "accuracy"),
             unit="percentunit",
             width=6,
@@ -36,14 +37,14 @@ LEARNING: Final = Row(
         ),
         lines(
             "Learning rate",
-            "Is the schedule the one that was meant, after a restart, too?",
+            "Is the schedule as configured, also after a restart?",
             Query("max(ddp_learning_rate{<job>})", "learning rate"),
             unit="sci",
             width=6,
         ),
         bars(
-            "Steps without an effect",
-            "Were samples used up without moving the weights, since loss or gradient was not finite?",
+            "Skipped steps",
+            "How many steps did not update the weights because loss or gradients were not finite?",
             Query("max(increase(ddp_skipped_steps_total{<job>}[$__rate_interval])) > 0", "skipped"),
             unit="none",
         ),
@@ -51,11 +52,11 @@ LEARNING: Final = Row(
 )
 
 MADE: Final = Row(
-    "What is it made of?",
+    "Which versions run?",
     (
         table(
             "Versions",
-            "Is it the run, the torch and the precision that was meant?",
+            "Are run, torch version and precision the intended ones?",
             Query(
                 "max by (run_id, torch_version, nccl_version, backend, precision, parallelism) (ddp_job_info{<job>})",
                 table=True,

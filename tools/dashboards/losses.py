@@ -1,4 +1,4 @@
-"""What a job has lost, and what it would lose now: rows of the dashboard of a job."""
+"""Rows about lost time and checkpoints of the dashboard of a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WASTE: Final = Row(
     (
         stat(
             "Goodput",
-            "Share of the time shown, but for suspensions, that went into steps which were kept.",
+            "Share of the selected range spent on steps that were kept. Suspended time is excluded.",
             Query(
                 f"({grown(TIME, '<job>', PRODUCTIVE)} - {grown(LOST, '<job>')})"
                 f" / (sum{grown(TIME, '<job>', NOT_SUSPENDED, by='state')} > 0)",
@@ -28,19 +28,19 @@ WASTE: Final = Row(
         ),
         stat(
             "Lost progress",
-            "Time of steps that no checkpoint held when a restart came, within the time shown.",
+            "Time of steps that were lost because no checkpoint contained them, in the selected range.",
             Query(grown(LOST, "<job>"), "time", now=True),
             unit="s",
         ),
         stat(
             "Lost steps",
-            "Steps that were done twice, within the time shown.",
+            "Steps that were repeated, in the selected range.",
             Query(grown("ddp_lost_steps_total", "<job>"), now=True),
             unit="short",
         ),
         stat(
             "Restarts left",
-            "What is left of the restart budget; after it the next failure ends the job.",
+            "Remaining restart budget. At 0, the next failure ends the job.",
             Query("min(ddp_restarts_remaining{<job>})", now=True),
             unit="none",
             steps={None: "red", 1: "orange", 2: "green"},
@@ -48,21 +48,21 @@ WASTE: Final = Row(
         ),
         stat(
             "Nodes",
-            "Nodes in the group, beside those that an elastic job may have.",
+            "Nodes in the worker group, and the maximum of an elastic job.",
             Query("max(ddp_nodes{<job>})", "in the group", now=True),
             Query("max(ddp_nodes_desired{<job>})", "at most", now=True),
             unit="none",
         ),
         stat(
             "Last rendezvous",
-            "How long the pods took to find one another the last time.",
+            "Duration of the latest rendezvous.",
             Query("max(ddp_rendezvous_last_duration_seconds{<job>})", now=True),
             unit="s",
             steps={None: "green", 60: "orange", 600: "red"},
         ),
         shares(
-            "Time that trained nothing",
-            "Where did the rest of the time shown go? Lost progress is time that was productive, and in vain.",
+            "Unproductive time",
+            "What was the rest of the range spent on? Lost progress is the time of steps that had to be repeated.",
             Query(f"sort_desc({grown(TIME, '<job>', NOT_PRODUCTIVE, by='state')} > 0)", "{{state}}", now=True),
             Query(grown(LOST, "<job>") + " > 0", "lost progress", now=True),
             unit="s",
@@ -70,13 +70,14 @@ WASTE: Final = Row(
         ),
         timeline(
             "State of the launchers",
-            "When did it run, when did it wait? A row for each state; several at once are several pods.",
+            "When did the job run, and when did it wait? One row per state. Overlapping states belong to different "
+            "pods.",
             Query("max by (state) (ddp_worker_group_state{<job>})", "{{state}}"),
             colours=colors.STATES,
         ),
         lines(
             "Goodput of the last hour",
-            "When did it fall? DdpGoodputLow fires below 85 %, unless told otherwise.",
+            "When did it drop? DdpGoodputLow fires below 85 % by default.",
             Query("ddp_job:ddp_goodput:ratio1h{<job>}", "goodput"),
             unit="percentunit",
             width=6,
@@ -84,28 +85,29 @@ WASTE: Final = Row(
         ),
         bars(
             "Restarts by cause",
-            "Why was the group formed anew?",
+            "Why did the worker group re-form?",
             Query("max by (cause) (increase(ddp_worker_restarts_total{<job>}[$__rate_interval])) > 0", "{{cause}}"),
             unit="none",
             width=6,
         ),
         bars(
             "Failures by reason",
-            "What did ranks die of? `kubectl ddp logs --first-error` names the rank and its error.",
+            "Why did workers fail? `kubectl ddp logs --first-error` prints the rank and its error.",
             Query("sum by (reason) (increase(ddp_worker_failures_total{<job>}[$__rate_interval])) > 0", "{{reason}}"),
             unit="none",
             width=6,
         ),
         lines(
-            "World and rendezvous",
-            "Did the world shrink, and what did it cost to form it again? Failed tries: pods did not reach the store.",
+            "World size and rendezvous",
+            "Did the world size shrink, and how long did each rendezvous take? Failed attempts: pods did not reach "
+            "the store.",
             Query("max(ddp_world_size{<job>})", "ranks"),
             Query(
                 "sum(rate(ddp_rendezvous_duration_seconds_sum{<job>}[$__rate_interval]))"
                 " / (sum(rate(ddp_rendezvous_duration_seconds_count{<job>}[$__rate_interval])) > 0)",
                 "rendezvous",
             ),
-            Query("sum(increase(ddp_rendezvous_failures_total{<job>}[$__rate_interval])) > 0", "failed tries"),
+            Query("sum(increase(ddp_rendezvous_failures_total{<job>}[$__rate_interval])) > 0", "failed attempts"),
             unit="none",
             width=6,
             overrides=(on_the_right("rendezvous", "s"),),
@@ -118,7 +120,7 @@ CRASH: Final = Row(
     (
         stat(
             "Age of the last checkpoint",
-            "All work since then is lost with a crash.",
+            "A crash loses all work since then.",
             Query("time() - max(ddp_checkpoint_last_success_timestamp_seconds{<job>})", now=True),
             unit="s",
             decimals=0,
@@ -126,7 +128,7 @@ CRASH: Final = Row(
         ),
         stat(
             "Age, in intervals",
-            "How many checkpoints should there have been since the last good one? From 3 on something is wrong.",
+            "How many checkpoints were due since the last successful one? From 3 on, check why they fail.",
             Query(
                 "(time() - max(ddp_checkpoint_last_success_timestamp_seconds{<job>}))"
                 " / (max(ddp_checkpoint_interval_seconds{<job>}) > 0)",
@@ -137,34 +139,34 @@ CRASH: Final = Row(
             steps={None: "green", 2: "orange", 3: "red"},
         ),
         stat(
-            "Step in it",
-            "Where a restart goes on.",
+            "Checkpoint step",
+            "Step from which a restart resumes.",
             Query("max(ddp_checkpoint_last_step{<job>})", now=True),
             unit="none",
         ),
         stat(
             "Size",
-            "What the volume must hold, for each checkpoint that is kept.",
+            "Size of one checkpoint on the volume.",
             Query("max(ddp_checkpoint_size_bytes{<job>})", now=True),
             unit="bytes",
         ),
         stat(
-            "Failed, in the time shown",
-            "Checkpoints that could not be written: full disk, slow store, lost volume.",
+            "Failed, in range",
+            "Checkpoints that could not be written, for example because the volume is full or lost.",
             Query('sum(increase(ddp_checkpoint_saves_total{<job>, result="failure"}[$__range]))', now=True),
             unit="none",
             decimals=0,
             steps={None: "green", 1: "red"},
         ),
         stat(
-            "Loading, in the time shown",
-            "What restarts have cost by reading checkpoints.",
+            "Loading, in range",
+            "Time that restarts spent on reading checkpoints.",
             Query("max(increase(ddp_checkpoint_load_seconds_total{<job>}[$__range]))", now=True),
             unit="s",
         ),
         lines(
             "Share of time spent saving",
-            "How much of the time goes into checkpoints, and for how much of it does training stand still?",
+            "How much time do checkpoints take, and for how much of it is training blocked?",
             Query("max(rate(ddp_checkpoint_save_seconds_total{<job>}[$__rate_interval]))", "saving"),
             Query("max(rate(ddp_checkpoint_blocking_seconds_total{<job>}[$__rate_interval]))", "standing still"),
             unit="percentunit",
@@ -172,7 +174,8 @@ CRASH: Final = Row(
         ),
         bars(
             "Checkpoints",
-            "When was one due, and did it succeed? Skipped: the one before was still being written; save less often.",
+            "When was a checkpoint due, and did it succeed? Skipped: the previous one was still being written. Save "
+            "less often.",
             Query("sum by (result) (increase(ddp_checkpoint_saves_total{<job>}[$__rate_interval])) > 0", "{{result}}"),
             unit="none",
             colours={"success": "green", "failure": "red", "skipped": "orange"},

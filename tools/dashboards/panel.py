@@ -1,4 +1,4 @@
-"""What a dashboard consists of: rows of panels, each with its question and the queries that answer it."""
+"""Data model of a dashboard: rows of panels, each with a question and its queries."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ SELECTED: Final = {
     "<rank>": 'namespace="$namespace", ddp_job="$ddp_job", rank=~"$rank"',
     "<jobs>": 'namespace=~"$namespaces"',
 }
-"""What an expression may say for the choice at the top of its dashboard. They are no PromQL, so that a word that is
-misspelt here does not go through as a query of everything."""
+"""Placeholders in expressions for the variables of a dashboard. They are not valid PromQL, so that a misspelt one fails
+instead of selecting everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question to Prometheus."""
+    """A query to Prometheus."""
 
     expr: str
-    """In PromQL, with words of :data:`SELECTED` for what is chosen."""
+    """PromQL with placeholders of :data:`SELECTED`."""
     legend: str = ""
-    """Name of a line; ``{{label}}`` stands for the label's value."""
+    """Name of a line. ``{{label}}`` is replaced by the label's value."""
     now: bool = False
-    """At the end of the range alone, not over it."""
+    """True for an instant query at the end of the range."""
     table: bool = False
-    """One row for each series, one column for each label."""
+    """True for a table: one row per series, one column per label."""
 
     @property
     def promql(self) -> str:
-        """The expression as Grafana gets it."""
+        """Return the expression as it is sent to Grafana."""
         text = self.expr
         for word, matchers in SELECTED.items():
             text = text.replace(word, matchers)
@@ -40,23 +40,23 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One picture."""
+    """A panel."""
 
     kind: str
-    """Grafana's name of the visualization."""
+    """Name of the visualization in Grafana."""
     title: str
     question: str
-    """What it answers, and what to make of the answer."""
+    """Question that the panel answers, and how to read the answer."""
     queries: tuple[Query, ...]
     width: int
-    """Of 24 columns."""
+    """Width in columns, of 24."""
     height: int
-    """In units of Grafana's grid, about 36 pixels."""
+    """Height in units of Grafana's grid (about 36 pixels)."""
     defaults: Json
-    """How numbers are shown: unit, thresholds, limits."""
+    """Display of numbers: unit, thresholds, limits."""
     options: Json
     overrides: tuple[Json, ...] = ()
-    """How single lines or columns are shown otherwise."""
+    """Overrides of single lines or columns."""
     transformations: tuple[Json, ...] = ()
 
 
@@ -67,19 +67,19 @@ class Row:
     title: str
     panels: tuple[Panel, ...]
     collapsed: bool = False
-    """Closed until somebody opens it; nothing is asked of Prometheus until then."""
+    """True for a row that is collapsed, and queries Prometheus only when opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """One page."""
+    """A dashboard."""
 
     uid: str
     title: str
     description: str
     rows: tuple[Row, ...]
     variables: tuple[Json, ...]
-    """What can be chosen at its top."""
+    """Variables at the top."""
     annotations: tuple[Json, ...] = ()
     since: str = "now-3h"
-    """Where the range begins that is shown first."""
+    """Begin of the initial time range."""

@@ -1,6 +1,6 @@
-"""The kinds of panels that the dashboards use, each with the look that all of its kind share.
+"""Panel types of the dashboards, each with a common look.
 
-Colours are named as Grafana's palette names them, so that each theme, light or dark, takes its own shade.
+Colours have the names of Grafana's palette, so that light and dark themes take their own shades.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any, Final, TypedDict, Unpack
 from tools.dashboards.panel import Json, Panel, Query
 
 Steps = Mapping[float | None, str]
-"""From which value on which colour; ``None`` is from below all others."""
+"""Lower bound → colour. ``None`` is the colour below all others."""
 NEUTRAL: Final[Steps] = {None: "text"}
-"""No colour says that a number is good or bad."""
+"""A single colour, for numbers that are neither good nor bad."""
 ALL_BLUE: Final[Steps] = {None: "blue"}
 NEVER: Final[Mapping[str, bool]] = {}
 
 
 class Shown(TypedDict, total=False):
-    """How numbers are shown, in Grafana's words for it, and which lines or columns are shown otherwise."""
+    """Display options of numbers, with the names of Grafana, and overrides."""
 
     min: float
     max: float
     decimals: int
     noValue: str
-    """What stands there where Prometheus has nothing."""
+    """Text that is shown if Prometheus returns nothing."""
     links: Sequence[Json]
-    """Where a number leads to."""
+    """Links of a number."""
     colours: Mapping[str, str]
-    """Of lines that always have the same one, by name."""
+    """Fixed colours of lines, by name."""
     overrides: Sequence[Json]
 
 
@@ -43,8 +43,9 @@ def stat(
     text: str = "auto",
     **shown: Unpack[Shown],
 ) -> Panel:
-    """A number to be read from across the room, coloured where it should not be so; ``text`` is what is written: its
-    ``value``, its ``name`` or both.
+    """Return a panel with one large number, coloured by thresholds.
+
+    ``text`` is what is shown: its ``value``, its ``name`` or both.
     """
     return Panel(
         kind="stat",
@@ -80,7 +81,7 @@ def lines(
     from_zero: bool = True,
     **shown: Unpack[Shown],
 ) -> Panel:
-    """Numbers over time; ``steps`` are drawn as dashed lines across."""
+    """Return a time series panel. ``steps`` are dashed horizontal lines."""
     custom: Json = {
         "drawStyle": "line",
         "lineWidth": 1,
@@ -96,7 +97,7 @@ def lines(
 
 
 def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12, **shown: Unpack[Shown]) -> Panel:
-    """What happened in each interval, stacked."""
+    """Return a panel of stacked bars, one per interval."""
     custom: Json = {
         "drawStyle": "bars",
         "lineWidth": 1,
@@ -118,7 +119,7 @@ def shares(
     width: int = 12,
     **shown: Unpack[Shown],
 ) -> Panel:
-    """One bar for each thing at the end of the range, in the order in which the queries have them."""
+    """Return a bar gauge of the values at the end of the range, in the order of the queries."""
     return Panel(
         kind="bargauge",
         title=title,
@@ -145,7 +146,7 @@ def shares(
 
 
 def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, str], width: int = 12) -> Panel:
-    """When which of several states held; each query is 1 while it does."""
+    """Return a state timeline. Each query is 1 while its state holds."""
     words = {"0": {"text": " ", "color": "transparent", "index": 0}, "1": {"text": " ", "index": 1}}
     return Panel(
         kind="state-timeline",
@@ -177,7 +178,7 @@ def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, s
 
 
 def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, **shown: Unpack[Shown]) -> Panel:
-    """A cell for each thing and moment, coloured by its number."""
+    """Return a status history: one cell per series and interval, coloured by value."""
     return Panel(
         kind="status-history",
         title=title,
@@ -206,18 +207,17 @@ def table(
     height: int = 10,
     overrides: Sequence[Json] = (),
 ) -> Panel:
-    """A row for each thing.
+    """Return a table with one row per series.
 
     Args:
-        title: Above it.
-        question: What it answers.
-        queries: Each gives the column of its values, and their labels give the others.
-        columns: What is shown, in this order, each with its heading: a label, or for the values of a query ``Value #A``
-            by its letter.
-        sort: By which headings, and whether from the top down.
-        width: Of 24 columns of the page.
-        height: In units of the page.
-        overrides: How single columns are shown; see :func:`column`.
+        title: Title of the panel.
+        question: Question that the panel answers.
+        queries: Each yields one column of values. Their labels yield the other columns.
+        columns: Label, or ``Value #A`` for the values of query A → heading, in this order.
+        sort: Headings to sort by, and True for descending order.
+        width: Width in columns, of 24.
+        height: Height in units of the grid.
+        overrides: Display of single columns, made by :func:`column`.
     """
     order = {name: place for place, name in enumerate(columns)}
     return Panel(
@@ -245,7 +245,7 @@ def table(
 
 
 def column(heading: str, *, unit: str = "", steps: Steps | None = None, links: Iterable[Json] = ()) -> Json:
-    """How one column of a table, or one line of a graph, is shown; ``steps`` colour its text."""
+    """Return the display of one column of a table or one line of a graph. ``steps`` colour its text."""
     properties: Json = {}
     if unit:
         properties["unit"] = unit
@@ -258,7 +258,7 @@ def column(heading: str, *, unit: str = "", steps: Steps | None = None, links: I
 
 
 def dashed(name: str) -> Json:
-    """Draw a line as what another is compared with."""
+    """Return an override that draws a line as the reference of another."""
     return _override(
         name,
         {
@@ -270,7 +270,7 @@ def dashed(name: str) -> Json:
 
 
 def on_the_right(name: str, unit: str) -> Json:
-    """Give a line of another unit an axis of its own."""
+    """Return an override that gives a line with another unit a second axis."""
     return _override(name, {"custom.axisPlacement": "right", "unit": unit})
 
 
@@ -299,7 +299,7 @@ def _over_time(
 
 
 def _defaults(unit: str, steps: Steps, shown: Shown) -> Json:
-    """Raises TypeError for a word that is none of :class:`Shown`'s."""
+    """Raise TypeError for an option that :class:`Shown` does not have."""
     if unknown := shown.keys() - Shown.__annotations__.keys():
         raise TypeError(f"A panel takes no {', '.join(sorted(unknown))}.")
     found: Json = {"unit": unit, "thresholds": _thresholds(steps), "color": {"mode": "thresholds"}, "mappings": []}
@@ -311,7 +311,7 @@ def _thresholds(steps: Steps) -> Json:
 
 
 def _overrides(shown: Shown) -> tuple[Json, ...]:
-    """Those that are given, and one for each line that always has the same colour."""
+    """Return the given overrides, and one per line with a fixed colour."""
     fixed = (
         _override(name, {"color": {"mode": "fixed", "fixedColor": colour}})
         for name, colour in shown.get("colours", {}).items()

@@ -1,4 +1,4 @@
-"""Phrases of PromQL that several panels say."""
+"""PromQL expressions that several panels share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ TIME: Final = "ddp_job_time_seconds_total"
 LOST: Final = "ddp_lost_progress_seconds_total"
 BY_JOB: Final = "namespace, ddp_job"
 NOT_PRODUCTIVE: Final = 'state!~"productive|suspended"'
-"""A suspended job holds no machine."""
+"""A suspended job holds no node."""
 NOT_SUSPENDED: Final = 'state!="suspended"'
 PRODUCTIVE: Final = 'state="productive"'
 
 
 def grown(metric: str, chosen: str, *matchers: str, by: str = "") -> str:
-    """How much a count of the whole job has grown in the range. The next pod takes it up where it stood, which
-    ``increase`` would take for its beginning.
+    """Return the growth of a counter of the whole job in the range.
+
+    A new pod continues the counter at its last value, which ``increase`` would take for a start from 0.
 
     >>> grown("a_total", "<job>")
     '(max(max_over_time(a_total{<job>}[$__range])) - min(min_over_time(a_total{<job>}[$__range])))'
@@ -26,8 +27,10 @@ def grown(metric: str, chosen: str, *matchers: str, by: str = "") -> str:
 
 
 def among_most(expression: str, count: int = 12, *, by: str = "rank") -> str:
-    """``expression`` for those of which it is greatest at the end of the range; ``<at>`` in it is where a moment may
-    stand. A plain ``topk`` would choose anew at each moment, and draw a line for all that it ever chose.
+    """Return ``expression`` for the series that are greatest at the end of the range.
+
+    ``<at>`` marks where a time modifier may stand. A plain ``topk`` selects at each time, and draws all series that it
+    ever selected.
 
     >>> among_most("max by (rank) (a{<rank>}<at>)")
     'max by (rank) (a{<rank>}) and on (rank) topk(12, max by (rank) (a{<rank>} @ end()))'
@@ -36,8 +39,9 @@ def among_most(expression: str, count: int = 12, *, by: str = "rank") -> str:
 
 
 def gpus(metric: str) -> str:
-    """What DCGM's exporter says of the GPUs of the ranks. It knows them by UUID; its labels of pods are its own pod's,
-    or missing. Where an old and a new pod overlap, one of them is taken.
+    """Return a query of DCGM's exporter for the GPUs of the ranks, joined by UUID.
+
+    The pod labels of the exporter are those of its own pod, or missing. If an old and a new pod overlap, one is taken.
     """
     owners = 'topk by (gpu_uuid) (1, ddp_rank_info{<rank>, gpu_uuid!=""})'
     owned = f'label_replace({owners}, "UUID", "$1", "gpu_uuid", "(.+)")'

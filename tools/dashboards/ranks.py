@@ -1,4 +1,4 @@
-"""Ranks: which rank of a job is slow, silent or short of something, and where it runs."""
+"""Ranks dashboard: which rank is slow, stalled or short of a resource, and where it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THOSE_BEHIND: Final = f"and on (process_group, {_PLACE}) {_BEHIND}"
 
 
 def _placed(expression: str) -> str:
-    """A number of each rank, with where the rank runs."""
+    """Return a query of each rank, with the labels of where it runs."""
     return (
         f"({expression}) * on (namespace, ddp_job, rank) group_left (pod, node, device_name, gpu_uuid)"
         " topk by (namespace, ddp_job, rank) (1, ddp_rank_info{<job>})"
@@ -31,12 +31,12 @@ def _placed(expression: str) -> str:
 
 
 SLOW: Final = Row(
-    "Who is slow?",
+    "Which rank is slow?",
     (
         table(
             "Stragglers",
-            "Which rank do the others wait for, and where is it? How long it is busy itself in a step, over that of the"
-            " middle rank. Under DDP all ranks take equally long for a step; this tells them apart.",
+            "Which rank do the others wait for, and where does it run? Own time of a rank in a step, divided by that "
+            "of the median rank. Under DDP all ranks have the same step time, so compare their own time.",
             Query(_placed(f"topk(20, {_STRAGGLER}{{<rank>}})"), table=True),
             Query(
                 _placed(f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"),
@@ -59,8 +59,8 @@ SLOW: Final = Row(
             ),
         ),
         cells(
-            "Against the middle rank, over time",
-            "Is it always the same rank, all of one machine, or now this and now that? The 24 that were slowest.",
+            "Own time against the median rank",
+            "Is it always the same rank, all ranks of one node, or changing ranks? The 24 slowest.",
             Query(
                 f"max by (rank) ({_STRAGGLER}{{<rank>}}) and on (rank)"
                 f" topk(24, max by (rank) (max_over_time({_STRAGGLER}{{<rank>}}[$__range] @ end())))",
@@ -71,9 +71,9 @@ SLOW: Final = Row(
             steps={None: "green", 1.05: "light-yellow", 1.15: "orange", 1.5: "red"},
         ),
         shares(
-            "Parts of a step, against the median of all ranks",
-            "Which part makes which rank slow? 2 is twice the median of all ranks. The rank that others wait for is low"
-            " in comm_exposed: it comes last.",
+            "Phases of a step, against the median of all ranks",
+            "Which phase makes a rank slow? 2 is twice the median of all ranks. The rank that others wait for has "
+            "little comm_exposed, because it arrives last.",
             Query(
                 f"topk(16, {_PHASES % '<rank>'} / on (phase) group_left ()"
                 f" (quantile by (phase) (0.5, {_PHASES % '<job>'}) > 0))",
@@ -86,8 +86,8 @@ SLOW: Final = Row(
             links=[to_rank("${__field.labels.rank}")],
         ),
         lines(
-            "Steps a second, by rank",
-            "Do all ranks step alike? Under DDP they must, unless ranks train alone for a while.",
+            "Steps per second, by rank",
+            "Do all ranks make the same number of steps? Under DDP they must, except with --strategy local-sgd.",
             Query(
                 among_most("max by (rank) (rate(ddp_steps_total{<rank>}[$__rate_interval]<at>))"),
                 "rank {{rank}}",
@@ -98,12 +98,12 @@ SLOW: Final = Row(
 )
 
 SILENT: Final = Row(
-    "Who is silent, and where is it?",
+    "Which rank is stalled, and where is it?",
     (
         table(
             "Ranks",
-            "Where does each rank run, and when did it step last? Sorted by silence. Stopped: SIGSTOP, a debugger, or a"
-            " disk or driver that does not answer.",
+            "Where does each rank run, and when was its last step? Longest time without a step first. Stopped: "
+            "SIGSTOP, a debugger, or a disk or driver that does not respond.",
             Query(f"max by ({_PLACE}, local_rank, node_rank, backend, device) (ddp_rank_info{{<rank>}})", table=True),
             Query(f"max by ({_PLACE}) (ddp_rank_up{{<rank>}})", table=True),
             Query(f"max by ({_PLACE}) (ddp_rank_stopped{{<rank>}})", table=True),
@@ -135,8 +135,8 @@ SILENT: Final = Row(
         ),
         table(
             "Pods",
-            "Is it the pod? Launcher 0: nobody restarts its ranks, which are numbered from the first on. Boards left"
-            " out: ranks whose metrics cannot be read.",
+            "Is it the pod? Launcher 0: the launcher is dead, so nothing restarts its ranks. Unreadable boards: ranks "
+            "whose metrics cannot be read.",
             Query(f"max by ({_POD}) (ddp_first_rank{{<job>}})", table=True),
             Query(f"max by ({_POD}) (ddp_agent_up{{<job>}})", table=True),
             Query(f'max by ({_POD}) (ddp_worker_group_state{{<job>, state="running"}})', table=True),
@@ -148,22 +148,22 @@ SILENT: Final = Row(
                 "Value #A": "First rank",
                 "Value #B": "Launcher",
                 "Value #C": "Runs",
-                "Value #D": "Boards left out",
+                "Value #D": "Unreadable boards",
                 "Value #E": "Shared memory",
             },
             sort={"First rank": False},
             overrides=(
                 column("Launcher", steps={None: "red", 1: "green"}),
                 column("Runs", steps={None: "orange", 1: "green"}),
-                column("Boards left out", steps={None: "text", 1: "orange"}),
+                column("Unreadable boards", steps={None: "text", 1: "orange"}),
                 column("Shared memory", unit="percentunit", steps={None: "text", 0.9: "red"}),
             ),
             width=12,
         ),
         table(
             "Position in collectives",
-            "When nothing moves: who did not enter the collective that the others wait in? The rank that is behind;"
-            " `kubectl ddp hang` shows its stack. The 50 that are furthest behind.",
+            "In a hang: which rank did not enter the collective that the others wait in? `kubectl ddp hang` shows its "
+            "stack. The 50 ranks that are furthest behind.",
             Query(_BEHIND, table=True),
             Query(f"{_BEGUN} {_THOSE_BEHIND}", table=True),
             Query(
@@ -192,7 +192,7 @@ SILENT: Final = Row(
 DASHBOARD: Final = Dashboard(
     uid=RANKS,
     title="Training: ranks",
-    description="The ranks of one job: which is slow, which is silent, where it runs, and what it lacks.",
+    description="The ranks of one job: which is slow, which is stalled, where it runs, and which resource it lacks.",
     rows=(SLOW, SILENT, HOST, GPU, DRIVER, SILICON),
     variables=(*A_JOB, SOME_RANKS),
     annotations=MARKS,
