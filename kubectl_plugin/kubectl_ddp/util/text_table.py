@@ -71,13 +71,13 @@ class Table:
     header: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
 
-    def render(self, style: Style) -> str:
+    def render(self, style: Style, *, has_header: bool = True) -> str:
         """Return the lines of the table. If it exceeds the width of the terminal, the widest columns are truncated."""
         columns = range(len(self.header))
         widths = [max([len(self.header[at]), *(len(row[at].text) for row in self.rows)]) for at in columns]
         if style.width is not None:
             widths = _fit_widths(widths, self.header, style.width)
-        lines = [_line([Cell(word, "bold") for word in self.header], widths, style)]
+        lines = [_line([Cell(word, "bold") for word in self.header], widths, style)] if has_header else []
         lines += [_line(row, widths, style) for row in self.rows]
         return "\n".join(lines)
 

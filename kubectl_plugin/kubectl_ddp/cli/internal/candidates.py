@@ -17,6 +17,7 @@ from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
+from kubectl_ddp.cli.internal.command_help import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE
@@ -50,15 +51,7 @@ class CommandArgs:
     @property
     def positional_args(self) -> list[str]:
         """Words that are neither flags nor values of flags."""
-        found, wants_value = [], False
-        for word in self.words:
-            if wants_value:
-                wants_value = False
-            elif word.startswith("-"):
-                wants_value = "=" not in word and self._takes_value(word)
-            else:
-                found.append(word)
-        return found
+        return [self.words[index] for index in positional_indexes(self.command, self.words)]
 
     def where(self) -> Where:
         """Return the place that the flags among these words select."""
@@ -73,10 +66,6 @@ class CommandArgs:
             as_groups=tuple(self._values("--as-group")),
             all_namespaces="-A" in self.words or "--all-namespaces" in self.words,
         )
-
-    def _takes_value(self, word: str) -> bool:
-        options = (each for each in self.command.params if isinstance(each, click.Option) and word in each.opts)
-        return any(not option.is_flag and not option.count for option in options)
 
     def _value(self, *names: str) -> str | None:
         return next(self._values(*names), None)

@@ -28,6 +28,7 @@ def explain(options: Options, key: str | None) -> None:
     from kubectl_ddp.spec.job_schema import job_schema, schema_text  # noqa: PLC0415
     from kubectl_ddp.util.nearest import suggest_close_match  # noqa: PLC0415
 
+    key = _without_kind(key)
     if key is not None and key not in FILE_KEYS:
         hint = suggest_close_match(key, FILE_KEYS) or "'kubectl ddp explain' lists the keys."
         raise UsageError(f"A job has no key '{key}'.", hint=hint)
@@ -39,6 +40,12 @@ def explain(options: Options, key: str | None) -> None:
         click.echo(schema_text(), nl=False)
     else:
         click.echo("\n".join(_all_keys(FILE_KEYS.values()) if key is None else _one_key(FILE_KEYS[key])))
+
+
+def _without_kind(key: str | None) -> str | None:
+    """Return a key without the kind in front of it, as in ``job.nnodes``; None for the kind alone."""
+    kind, _, rest = (key or "").partition(".")
+    return (rest or None) if kind.lower() in {"job", "jobs"} else key
 
 
 def _all_keys(fields: Iterable[Field]) -> Iterator[str]:
