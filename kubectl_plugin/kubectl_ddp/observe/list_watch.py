@@ -38,7 +38,10 @@ class JobListChange:
 
 
 def watch_list(
-    read: Callable[[], Sequence[JobState]], pause: Callable[[float], None] = time.sleep
+    read: Callable[[], Sequence[JobState]],
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[JobListChange]:
     """Yield the jobs now, and again after each change of a state, of the ready nodes, or of what :func:`_visible` has.
 
@@ -47,12 +50,13 @@ def watch_list(
     Args:
         read: Returns the jobs.
         pause: Waits between two readings, for a number of seconds.
+        clock: Returns the time in seconds.
     """
     before: dict[JobKey, JobState] | None = None
     while True:
-        begun = time.monotonic()
+        begun = clock()
         now = {key_of(state): state for state in read()}
-        seconds = time.monotonic() - begun
+        seconds = clock() - begun
         known = before or {}
         gone = [replace(state, state=State.DELETING) for key, state in known.items() if key not in now]
         changed = [state for key, state in now.items() if key not in known or _visible(state) != _visible(known[key])]

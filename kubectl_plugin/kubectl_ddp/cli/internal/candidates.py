@@ -19,6 +19,7 @@ from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
 from kubectl_ddp.cli.internal.command_help import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
+from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE
 from kubectl_ddp.kube import job_kinds
@@ -50,8 +51,11 @@ class CommandArgs:
 
     @property
     def positional_args(self) -> list[str]:
-        """Words that are neither flags nor values of flags."""
-        return [self.words[index] for index in positional_indexes(self.command, self.words)]
+        """Words that are neither flags nor values of flags, without a kind of object in front, as in ``job digits``."""
+        words = [self.words[index] for index in positional_indexes(self.command, self.words)]
+        arguments = [each.name for each in self.command.params if isinstance(each, click.Argument)]
+        has_type = arguments in (["job"], ["jobs"]) and words and words[0].lower() in JOB_TYPES
+        return words[1:] if has_type else words
 
     def where(self) -> Where:
         """Return the place that the flags among these words select."""

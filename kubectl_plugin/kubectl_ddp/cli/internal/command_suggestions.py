@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ddp_trainer.common.safe_text import redact_text
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, DESTRUCTIVE
 from kubectl_ddp.util.nearest import suggest_close_match
 
@@ -53,6 +54,9 @@ FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
     "scale": dict.fromkeys(("--replicas", "--nodes", "--num-nodes"), "Did you mean '--nnodes'?"),
     "status": dict.fromkeys(("-w", "--watch"), "'{path} get JOB -w' prints changes, and '{path} top JOB' is live."),
     "events": {"--for": "Write '{path} events JOB'."},
+    "suspend": dict.fromkeys(("-a", "--all"), "Name the job: '{path} suspend JOB'."),
+    "version": {"--client": "Write '{path} version'."},
+    "explain": {"--recursive": "Leave it out: keys of a job file have no keys below them."},
     "port-forward": {"--address": "'kubectl port-forward' has it; '{path} status JOB --ranks' names the pods."},
 }
 """Command → flag of kubectl's command of this name → a hint, with ``{path}`` for our program."""
@@ -64,7 +68,7 @@ def suggest_command(words: Sequence[str], path: str) -> str:
     if word in PREFIXES and len(words) > 1 and not words[1].startswith("-"):
         following = words[1].lower()
         if following in COMMANDS or following in ALIASES:
-            return f"Use '{path} {following}'."
+            return f"Use '{redact_text(' '.join([path, *words[1:]]))}'."
         return suggest_command(words[1:], path)
     if word in MEANT:
         commands = " or ".join(f"'{path} {command}'" for command in MEANT[word])

@@ -58,7 +58,7 @@ def is_document(output: str | None) -> bool:
     return output not in {None, "wide", "name"}
 
 
-def print_output(document: Mapping[str, Any], output: str, *, has_header: bool = True) -> None:
+def print_output(document: dict[str, Any], output: str, *, has_header: bool = True) -> None:
     """Print a document in a form of ``-o``: ``json``, ``yaml``, ``jsonpath=`` or ``custom-columns=``.
 
     ``has_header`` is false to print custom columns without their header.

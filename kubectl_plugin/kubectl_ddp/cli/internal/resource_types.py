@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import click
+
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.invocation import program
@@ -18,6 +20,8 @@ EVERYTHING: Final = "all"
 _PLURALS: Final = frozenset(word for engine in ENGINES.values() for word in (engine.plural, engine.collection))
 
 _PODS, _NODES, _QUEUES = "status JOB --ranks", "capacity", "capacity"
+_BY_RANK: Final = frozenset({"logs", "exec", "port-forward"})
+"""Commands that reach the pod of a rank."""
 _OTHER_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("pod", "pods", "po"), _PODS),
     **dict.fromkeys(("node", "nodes", "no"), _NODES),
@@ -31,10 +35,12 @@ _OTHER_TYPES: Final[Mapping[str, str]] = {
 def check_type(word: str) -> None:
     """Reject a word for a kind of object other than jobs. Raises UsageError."""
     if command := _OTHER_TYPES.get(word.lower()):
-        raise UsageError(
-            f"'{word}' are not jobs." if word.endswith("s") else f"'{word}' is not a job.",
-            hint=f"'{program()} {command}' shows them.",
-        )
+        context = click.get_current_context(silent=True)
+        called = context.command.name if context is not None else None
+        hint = f"'{program()} {command}' shows them."
+        if command == _PODS and called in _BY_RANK:
+            hint = f"'{program()} {called} JOB --rank N' takes the pod of a rank."
+        raise UsageError(f"'{word}' names no jobs.", hint=hint)
 
 
 def names_after_type(words: Sequence[str], *, lists: bool, path: str) -> list[str]:

@@ -159,7 +159,7 @@ def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> 
         resources.update(zip(map(key_of, states), (resource(snapshot.job) for _, snapshot in found), strict=True))
         return [states[at] for at in _order(states, listing.sort_by)]
 
-    header = ""
+    header: Sequence[str] = ()
     try:
         for change in watch_list(read):
             if not change.states:
@@ -168,7 +168,7 @@ def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> 
                 click.echo("\n".join(resources[key_of(state)] for state in change.changed))
             elif is_document(options.output):
                 _print_documents(change.changed, options, is_first=not header)
-                header = str(options.output)
+                header = [str(options.output)]
             else:
                 header = _print_rows(change, options, header)
     except KeyboardInterrupt:
@@ -186,12 +186,13 @@ def _print_documents(states: Sequence[JobState], options: Options, *, is_first: 
         print_output(job_to_dict(state), output)
 
 
-def _print_rows(change: JobListChange, options: Options, header: str) -> str:
+def _print_rows(change: JobListChange, options: Options, header: Sequence[str]) -> Sequence[str]:
     """Print the rows of the changed jobs, under the header unless it is the last one. Returns the header."""
-    first, *rows = _table(change.states, options).render(style(options)).splitlines()
-    if first != header and not options.no_headers:
+    table = _table(change.states, options)
+    first, *rows = table.render(style(options)).splitlines()  # of all jobs, so that widths stay
+    if table.header != header and not options.no_headers:
         click.echo(first)
     for state, row in zip(change.states, rows, strict=True):
         if state in change.changed:
             click.echo(row)
-    return first
+    return table.header

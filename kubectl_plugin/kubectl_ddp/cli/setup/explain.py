@@ -43,9 +43,13 @@ def explain(options: Options, key: str | None) -> None:
 
 
 def _without_kind(key: str | None) -> str | None:
-    """Return a key without the kind in front of it, as in ``job.nnodes``; None for the kind alone."""
-    kind, _, rest = (key or "").partition(".")
-    return (rest or None) if kind.lower() in {"job", "jobs"} else key
+    """Return the key in ``job.nnodes`` or ``env.NAME``; None for the kind alone."""
+    from kubectl_ddp.spec.fields import FILE_KEYS  # noqa: PLC0415 - not needed for help
+
+    head, _, rest = (key or "").partition(".")
+    if head.lower() in {"job", "jobs"}:
+        return _without_kind(rest) if rest else None
+    return head if head in FILE_KEYS and FILE_KEYS[head].is_map else key
 
 
 def _all_keys(fields: Iterable[Field]) -> Iterator[str]:
