@@ -18,6 +18,9 @@ READING_SHARE: Final = 0.05
 """Share of the time that reading may take: a list of 10,000 pods is read less often than one of 10."""
 
 
+_VISIBLE: Final = ("state", "nodes", "queue", "first_error", "summary")
+"""Fields whose change is reported."""
+
 JobKey = tuple[str, str, str, str]
 """Place, namespace, name and uid of a job."""
 
@@ -43,9 +46,10 @@ def watch_list(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[JobListChange]:
-    """Yield the jobs now, and again after each change of a state, of the ready nodes, or of what :func:`_visible` has.
+    """Yield the jobs now, and again after a change of a state, of the ready nodes, of a queue, or of a result.
 
-    A deleted job is reported once more, as ``Deleting``.
+    More restarts are a change too. Steps and rates are not: ``top`` shows them. A deleted job is reported once more, as
+    ``Deleting``.
 
     Args:
         read: Returns the jobs.
@@ -59,22 +63,20 @@ def watch_list(
         seconds = clock() - begun
         known = before or {}
         gone = [replace(state, state=State.DELETING) for key, state in known.items() if key not in now]
-        changed = [state for key, state in now.items() if key not in known or _visible(state) != _visible(known[key])]
+        changed = [state for key, state in now.items() if key not in known or _has_changed(known[key], state)]
         if changed or gone or before is None:
             yield JobListChange([*now.values(), *gone], [*changed, *gone])
-        before = now
+        before = {key: _with_restarts(state, known.get(key)) for key, state in now.items()}
         pause(min(MOST_SECONDS, max(LEAST_SECONDS, seconds / READING_SHARE)))
 
 
-def _visible(state: JobState) -> tuple[object, ...]:
-    """Return what counts as a change. Steps and rates change all the time: ``top`` shows them."""
-    return (
-        state.state,
-        state.nodes,
-        state.queue,
-        state.restarts,
-        state.world_size,
-        state.generation,
-        state.first_error,
-        state.summary,
-    )
+def _has_changed(old: JobState, new: JobState) -> bool:
+    is_equal = all(getattr(old, name) == getattr(new, name) for name in _VISIBLE)
+    return not is_equal or sum(new.restarts.values()) > sum(old.restarts.values())
+
+
+def _with_restarts(new: JobState, old: JobState | None) -> JobState:
+    """Return the state with the most restarts so far. They are unknown while the pods do not answer."""
+    if old is None or sum(new.restarts.values()) >= sum(old.restarts.values()):
+        return new
+    return replace(new, restarts=old.restarts)

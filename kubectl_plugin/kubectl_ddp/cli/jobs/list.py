@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import click
@@ -15,7 +15,7 @@ from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name,
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import CUSTOM_COLUMNS, JSONPATH, is_document, print_output, style
 from kubectl_ddp.cli.internal.shared_flags import shared_options
-from kubectl_ddp.errors import Interrupted, NotFound
+from kubectl_ddp.errors import DdpError, Interrupted, NotFound
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.list_watch import JobKey, JobListChange, key_of, watch_list
 from kubectl_ddp.observe.scrape import ScrapeLimit, observe_all
@@ -147,13 +147,32 @@ def _table(states: Sequence[JobState], options: Options) -> Table:
     return job_table(states, time.time(), wide=options.output == "wide", namespaced=options.all_namespaces)
 
 
+class _Reader:
+    """Reads the jobs of a place. While the place does not answer, its jobs are the last ones that it had."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._last: dict[Backend, list[Snapshot]] = {}
+        self._warned: set[str] = set()
+
+    def jobs(self, backend: Backend) -> list[Found]:
+        """Return the jobs of a backend. Each error is printed once, as a warning."""
+        try:
+            self._last[backend] = backend.jobs(all_namespaces=self._options.all_namespaces)
+        except DdpError as error:
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                self._options.print_message(f"warning: {error}")
+        return [(backend, snapshot) for snapshot in self._last.get(backend, [])]
+
+
 def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> None:
     """Print the jobs, and those that change, until Ctrl-C."""
     resources: dict[JobKey, str] = {}
-    warned = replace(options, quiet=True)
+    reader = _Reader(options)
 
     def read() -> list[JobState]:
-        found = _matching(jobs_of(backends, warned), listing.selector)
+        found = _matching([each for backend in backends for each in reader.jobs(backend)], listing.selector)
         found = [each for each in found if not listing.names or each[1].job["metadata"]["name"] in listing.names]
         states = _observe(found)
         resources.update(zip(map(key_of, states), (resource(snapshot.job) for _, snapshot in found), strict=True))

@@ -64,3 +64,8 @@ def test_a_list_that_takes_long_to_read_is_read_less_often() -> None:
     with pytest.raises(IndexError):
         list(watch_list(moments.popleft, pause=pauses.append, clock=times.popleft))
     assert pauses == [LEAST_SECONDS, 0.1 / READING_SHARE, MOST_SECONDS]
+
+
+def test_restarts_that_are_unknown_for_a_while_are_reported_once() -> None:
+    restarted = replace(RUNNING, restarts={"hang": 1})
+    assert len(reported([RUNNING], [restarted], [RUNNING], [restarted])) == 2
