@@ -19,7 +19,7 @@ class Options(Where):
     output: str | None = None
     """Value of ``-o``, such as ``json`` or ``jsonpath={.name}``; ``None`` for text output."""
     no_headers: bool = False
-    """True to print tables without the line of their columns."""
+    """True to print tables without their header line."""
     quiet: bool = False
     """True to print only data and errors."""
     no_color: bool = False

@@ -48,7 +48,7 @@ def shared_options(
     """
     shape = [_output("-o", "--output", type=OutputForm(outputs), help="Print data in this form.")] if outputs else []
     if has_header_flag:
-        shape.append(_output("--no-headers", is_flag=True, help="Print tables without the line of their columns."))
+        shape.append(_output("--no-headers", is_flag=True, help="Print tables without their header line."))
     talk = [
         _output("-q", "--quiet", is_flag=True, help="Print data and errors only."),
         _output("--no-color", is_flag=True, is_common=False, help="Print no color; NO_COLOR does the same."),
