@@ -20,7 +20,7 @@ from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
 from kubectl_ddp.cli.internal.command_help import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
-from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.spec.fields import FILE_KEYS
@@ -81,9 +81,10 @@ class CommandArgs:
                 yield value if equals else following
 
 
-def command_names() -> list[Candidate]:
-    """Return the commands."""
-    return [Candidate(name, entry.help) for name, entry in COMMANDS.items()]
+def command_names(unfinished: str) -> list[Candidate]:
+    """Return the commands, and their alternative names once a letter of the word is there."""
+    names = [Candidate(name, entry.help) for name, entry in COMMANDS.items()]
+    return [*names, *(Candidate(alias, f"Same as {name}.") for alias, name in ALIASES.items())] if unfinished else names
 
 
 def flags(command: click.Command, context: click.Context) -> list[Candidate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,16 @@ import pytest
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.list_watch import watch_list
 from kubectl_ddp.render import render
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 from tests.support.jobs import a_job
 
+COLLECTIONS: Final = (
+    "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs",
+    "/apis/batch/v1/namespaces/team/jobs",
+)
 JOB_FILE: Final = "apiVersion: ddp.dev/v1\nkind: Job\nname: mine\nmodule: ddp_trainer\nargs: [train, --task, digits]\n"
 
 WORKS: Final = {
@@ -215,6 +221,24 @@ def test_a_line_is_refused_with_what_to_type_instead(line: str, capsys: pytest.C
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert REFUSED[line] in told.err.partition(": ")[2]
+
+
+def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
+    api: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = Answer(403, status(403, "Forbidden", "no"))
+    pauses = [lambda: [api.next(f"GET {path}", refusal) for path in COLLECTIONS], lambda: None]
+
+    def pause(_seconds: float) -> None:
+        if not pauses:
+            raise KeyboardInterrupt
+        pauses.pop(0)()
+
+    monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
+    assert run(["get", "jobs", "-w", "-n", "team", "--no-headers"]) == 130
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()] == ["digits", "images"]
+    assert told.err.count("warning: ") == 1
 
 
 @pytest.mark.parametrize("line", ["get jobs", "cancel digits", "describe job/digits", "run train.py --dry-run"])
