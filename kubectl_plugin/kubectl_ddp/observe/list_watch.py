@@ -14,7 +14,7 @@ from kubectl_ddp.status.job_state import JobState, State
 
 LEAST_SECONDS: Final = 0.5
 MOST_SECONDS: Final = 10.0
-READING_SHARE: Final = 0.05
+READING_SHARE: Final = 0.1
 """Share of the time that reading may take: a list of 10,000 pods is read less often than one of 10."""
 
 
