@@ -37,7 +37,7 @@ class JobListChange:
     states: Sequence[JobState]
     """All jobs, and those that have been deleted since the last moment."""
     changed: Sequence[JobState]
-    """Those of them that are new, changed or deleted."""
+    """New, changed and deleted jobs."""
 
 
 def watch_list(

@@ -44,7 +44,7 @@ PREFIXES: Final = frozenset({"job", "jobs", "sky", "ray", "runai", "kubectl", "d
 """Words of other programs in front of a command, as in ``jobs queue`` and ``rollout restart``."""
 
 _MERGED: Final = "Its output is that of all pods and restarts; '--rank 0-7' selects ranks."
-_NAMED: Final = "Name the jobs instead of a selector or a file."
+_NAMED: Final = "Name the job, as in '{path} {command} JOB'."
 FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
     "logs": {
         **dict.fromkeys(("-c", "--container", "--all-containers", "-p", "--previous", "--prefix"), _MERGED),
@@ -53,13 +53,13 @@ FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
     "delete": dict.fromkeys(("-f", "--filename", "-l", "--selector"), _NAMED),
     "scale": dict.fromkeys(("--replicas", "--nodes", "--num-nodes"), "Did you mean '--nnodes'?"),
     "status": dict.fromkeys(("-w", "--watch"), "'{path} get JOB -w' prints changes, and '{path} top JOB' is live."),
-    "events": {"--for": "Write '{path} events JOB'."},
-    "suspend": dict.fromkeys(("-a", "--all"), "Name the job: '{path} suspend JOB'."),
+    "events": {"--for": _NAMED},
+    "suspend": dict.fromkeys(("-a", "--all"), _NAMED),
     "version": {"--client": "Write '{path} version'."},
     "explain": {"--recursive": "Leave it out: keys of a job file have no keys below them."},
     "port-forward": {"--address": "'kubectl port-forward' has it; '{path} status JOB --ranks' names the pods."},
 }
-"""Command → flag of kubectl's command of this name → a hint, with ``{path}`` for our program."""
+"""Command → flag of kubectl's command of this name → a hint, with ``{path}`` and ``{command}`` of ours."""
 
 
 def suggest_command(words: Sequence[str], path: str) -> str:
@@ -83,4 +83,4 @@ def suggest_command(words: Sequence[str], path: str) -> str:
 
 def suggest_flag_of(command: str, flag: str, path: str) -> str:
     """Return a hint for kubectl's flag of a command of the same name; empty if there is none."""
-    return FLAGS.get(command, {}).get(flag, "").format(path=path)
+    return FLAGS.get(command, {}).get(flag, "").format(path=path, command=command)

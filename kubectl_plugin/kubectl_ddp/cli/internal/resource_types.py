@@ -33,14 +33,14 @@ _OTHER_TYPES: Final[Mapping[str, str]] = {
 
 
 def check_type(word: str) -> None:
-    """Reject a word for a kind of object other than jobs. Raises UsageError."""
+    """Raise UsageError if a word names a kind of object other than jobs."""
     if command := _OTHER_TYPES.get(word.lower()):
         context = click.get_current_context(silent=True)
         called = context.command.name if context is not None else None
         hint = f"'{program()} {command}' shows them."
         if command == _PODS and called in _BY_RANK:
             hint = f"'{program()} {called} JOB --rank N' takes the pod of a rank."
-        raise UsageError(f"'{word}' names no jobs.", hint=hint)
+        raise UsageError(f"'{word}' names no jobs.", hint=f"{hint} Write 'job/{word}' for a job of that name.")
 
 
 def names_after_type(words: Sequence[str], *, lists: bool, path: str) -> list[str]:

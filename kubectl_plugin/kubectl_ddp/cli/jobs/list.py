@@ -40,7 +40,7 @@ Found = tuple[Backend, Snapshot]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """Which jobs to list, and in which order."""
+    """Selection and order of the jobs to list."""
 
     names: Sequence[str]
     selector: Object | None
