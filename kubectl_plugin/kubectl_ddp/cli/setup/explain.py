@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.util.text_table import Cell, Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.job_key import Field
@@ -33,13 +35,11 @@ def explain(options: Options, key: str | None) -> None:
         hint = suggest_close_match(key, FILE_KEYS) or "'kubectl ddp explain' lists the keys."
         raise UsageError(f"A job has no key '{key}'.", hint=hint)
     if options.output == "json" and key is not None:
-        import json  # noqa: PLC0415
-
-        click.echo(json.dumps(job_schema()["properties"][key], indent=2))
+        print_output(job_schema()["properties"][key], options.output)
     elif options.output == "json":
         click.echo(schema_text(), nl=False)
     else:
-        click.echo("\n".join(_all_keys(FILE_KEYS.values()) if key is None else _one_key(FILE_KEYS[key])))
+        click.echo(_all_keys(FILE_KEYS.values()) if key is None else "\n".join(_one_key(FILE_KEYS[key])))
 
 
 def _without_kind(key: str | None) -> str | None:
@@ -52,12 +52,11 @@ def _without_kind(key: str | None) -> str | None:
     return head if head in FILE_KEYS and FILE_KEYS[head].is_map else key
 
 
-def _all_keys(fields: Iterable[Field]) -> Iterator[str]:
+def _all_keys(fields: Iterable[Field]) -> str:
     from kubectl_ddp.spec.job_schema import type_of  # noqa: PLC0415 - as above
 
-    rows = [(field.name, type_of(field), field.help) for field in fields]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    yield from (f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {about}" for name, kind, about in rows)
+    rows: list[Sequence[Cell]] = [[*map(Cell, (field.name, type_of(field), field.help))] for field in fields]
+    return Table(("KEY", "TYPE", "DESCRIPTION"), rows).render(Style(), has_header=False)
 
 
 def _one_key(field: Field) -> Iterator[str]:
