@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from kubectl_ddp.plan.ranking import Estimate, Plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.work import Work
 from kubectl_ddp.status.json_output import API_VERSION
-from kubectl_ddp.util.text_table import NOTHING, Cell, Table
+from kubectl_ddp.util.text_table import NOTHING, Table
 
 SHOWN: Final = 8
 """Number of rows per kind of layout in tables that are not complete."""
@@ -45,24 +45,19 @@ def tables(found: Plan, most: int | None = SHOWN, *, wide: bool = False) -> Iter
     if found.fitting:
         columns = [_columns(way, found) for way in found.fitting[:most]]
         header = [name for name in columns[0] if wide or name not in _WIDE]
-        rows: list[Sequence[Cell]] = [_format_row(*(row[name] for name in header)) for row in columns]
-        yield Table(header, rows)
-    misses: list[Sequence[Cell]] = [
-        *(_format_row(str(each.way.choice.layout), each.violation.message) for each in found.refused[:most]),
-        *(_format_row(str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
-        *(_format_row(str(each.layout), each.reason) for each in found.impossible[:most]),
+        yield Table.of_texts(header, ([row[name] for name in header] for row in columns))
+    misses = [
+        *((str(each.way.choice.layout), each.violation.message) for each in found.refused[:most]),
+        *((str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
+        *((str(each.layout), each.reason) for each in found.impossible[:most]),
     ]
     if misses:
-        yield Table(("LAYOUT", "DOES NOT FIT BECAUSE"), misses)
+        yield Table.of_texts(("LAYOUT", "DOES NOT FIT BECAUSE"), misses)
 
 
 def left_out(found: Plan, most: int = SHOWN) -> int:
     """Return the number of layouts that :func:`tables` leaves out."""
     return sum(max(0, len(part) - most) for part in (found.fitting, found.refused, found.too_large, found.impossible))
-
-
-def _format_row(*words: str) -> list[Cell]:
-    return [Cell(word) for word in words]
 
 
 def _columns(way: Estimate, found: Plan) -> dict[str, str]:

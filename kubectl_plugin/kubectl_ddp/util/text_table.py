@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -70,6 +70,11 @@ class Table:
 
     header: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
+
+    @classmethod
+    def of_texts(cls, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+        """Return a table of texts without colors."""
+        return cls(header, [[Cell(text) for text in row] for row in rows])
 
     def render(self, style: Style, *, has_header: bool = True) -> str:
         """Return the lines of the table. If it exceeds the width of the terminal, the widest columns are truncated."""

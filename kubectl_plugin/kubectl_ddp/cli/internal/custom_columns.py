@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.jsonpath import JsonPath, format_value, parse_path
-from kubectl_ddp.util.text_table import Cell, Table
+from kubectl_ddp.util.text_table import Table
 
 MISSING: Final = "<none>"
 """Text of a value that is missing or null, as in kubectl."""
@@ -32,10 +32,8 @@ def parse_columns(text: str) -> list[tuple[str, JsonPath]]:
 def columns_table(document: Mapping[str, Any], text: str) -> Table:
     """Return a table with a row for each item of a list, or one row for another document. Raises UsageError."""
     columns = parse_columns(text)
-    rows: list[Sequence[Cell]] = [
-        [Cell(_text(path.find(item))) for _, path in columns] for item in document.get("items", [document])
-    ]
-    return Table([title for title, _ in columns], rows)
+    rows = [[_text(path.find(item)) for _, path in columns] for item in document.get("items", [document])]
+    return Table.of_texts([title for title, _ in columns], rows)
 
 
 def _text(values: Sequence[Any]) -> str:

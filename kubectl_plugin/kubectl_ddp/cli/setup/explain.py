@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +12,7 @@ from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.util.text_table import Cell, Style, Table
+from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.job_key import Field
@@ -55,8 +55,8 @@ def _without_kind(key: str | None) -> str | None:
 def _all_keys(fields: Iterable[Field]) -> str:
     from kubectl_ddp.spec.job_schema import type_of  # noqa: PLC0415 - as above
 
-    rows: list[Sequence[Cell]] = [[*map(Cell, (field.name, type_of(field), field.help))] for field in fields]
-    return Table(("KEY", "TYPE", "DESCRIPTION"), rows).render(Style(), has_header=False)
+    rows = [(field.name, type_of(field), field.help) for field in fields]
+    return Table.of_texts(("KEY", "TYPE", "DESCRIPTION"), rows).render(Style(), has_header=False)
 
 
 def _one_key(field: Field) -> Iterator[str]:
