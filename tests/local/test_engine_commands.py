@@ -65,7 +65,7 @@ def test_list_shows_every_job_in_one_row(place: Place, typed: Typed) -> None:
     told = typed("list")
     assert (told.returncode, told.stderr) == (0, "")
     header, row = told.stdout.splitlines()
-    assert header.split()[:3] == ["NAME", "STATE", "NODES"]
+    assert header.split()[:3] == ["NAME", "STATUS", "READY"]
     assert row.split()[:4] == ["digits", "Running", "2/2", "(1-4)"]
     assert typed("list", "-o", "name").stdout == "pytorchjob.kubeflow.org/digits\n"
     (item,) = json.loads(typed("list", "-o", "json").stdout)["items"]
@@ -84,7 +84,7 @@ def test_the_newest_job_is_meant_when_none_is_named_and_that_is_said(place: Plac
     place.ended()
     told = typed("status")
     assert told.stderr == "Job digits (local), the newest.\n"
-    assert "State:      Succeeded" in told.stdout
+    assert "Status:     Succeeded" in told.stdout
     assert typed("status", "-q").stderr == ""
     assert typed("status", "pytorchjob/digits").returncode == 0
     assert typed("status", "deployment/digits").returncode == 2

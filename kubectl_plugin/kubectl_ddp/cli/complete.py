@@ -63,7 +63,7 @@ def complete(words: Sequence[str]) -> CompletionResult:
     *before, unfinished = words or [""]
     name = next((word for word in before if not word.startswith("-")), None)
     if name is None:
-        return _beginning_with(unfinished, CompletionResult(command_names()))
+        return _beginning_with(unfinished, CompletionResult(command_names(unfinished)))
     group = root()
     context = click.Context(group, info_name="ddp")
     command = group.get_command(context, name)

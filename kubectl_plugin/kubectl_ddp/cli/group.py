@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from kubectl_ddp.cli.registry import ALIASES, COMMANDS, DESTRUCTIVE, MEANT, SECTIONS, STOPPING
+from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.util.nearest import suggest_close_match
 
 EPILOG = (
-    "Flags follow the command, as with every kubectl plugin. A command that reads a job looks for its name on this "
+    "Flags follow the command, as with every kubectl plugin. 'get' is 'list', 'describe' is 'status', 'run' is "
+    "'submit', and 'cancel' is 'suspend'. A command that reads a job looks for its name on this "
     "machine first, then in the cluster. One that changes a job requires --local or --context if both have it."
 )
 
@@ -41,7 +41,9 @@ class LazyGroup(click.Group):
         if word not in COMMANDS and word not in ALIASES and not word.startswith("-"):
             if word == "help":
                 return self._resolve_help(ctx, args[1:])
-            raise UsageError(f"There is no command '{word}'.", hint=_suggest(word, ctx.command_path))
+            from kubectl_ddp.cli.internal.command_suggestions import suggest_command  # noqa: PLC0415 - only for errors
+
+            raise UsageError(f"There is no command '{word}'.", hint=suggest_command(args, ctx.command_path))
         return super().resolve_command(ctx, args)
 
     def _resolve_help(self, ctx: click.Context, words: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -56,16 +58,6 @@ class LazyGroup(click.Group):
         for title, entries in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
-
-
-def _suggest(word: str, path: str) -> str:
-    """Return a suggestion for an unknown command; never a destructive command."""
-    if word in MEANT:
-        return f"Did you mean '{MEANT[word]}'?"
-    if word in STOPPING:
-        return f"'{path} suspend JOB' stops a job and keeps it."
-    harmless = [name for name in (*COMMANDS, *ALIASES) if name not in DESTRUCTIVE]
-    return suggest_close_match(word, harmless) or f"Run '{path} --help' to see them all."
 
 
 def root() -> click.Group:

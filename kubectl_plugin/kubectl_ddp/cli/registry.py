@@ -80,26 +80,14 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
 }
 """Sections of ``--help``, in order, with their commands."""
 
-ALIASES: Final[Mapping[str, str]] = {"ls": "list", "describe": "status"}
-"""Alternative names of commands, which are not listed in the help."""
-
-MEANT: Final[Mapping[str, str]] = {
-    "run": "submit",
-    "create": "submit",
-    "apply": "submit",
-    "start": "submit",
-    "train": "submit",
+ALIASES: Final[Mapping[str, str]] = {
     "get": "list",
-    "jobs": "list",
-    "ps": "list",
-    "log": "logs",
-    "watch": "top",
-    "shell": "exec",
+    "ls": "list",
+    "describe": "status",
+    "run": "submit",
+    "cancel": "suspend",
 }
-"""Command of another program → our command, for suggestions."""
-
-STOPPING: Final = frozenset({"cancel", "stop", "kill", "pause", "abort", "end"})
-"""Commands of other programs that end a job, with or without its state."""
+"""Alternative names of commands, which are not listed in the help."""
 
 DESTRUCTIVE: Final = frozenset({"delete", "prune"})
 """Commands that are never suggested."""

@@ -72,7 +72,7 @@ def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> 
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else _command_path(arguments)
     if isinstance(error, click.NoSuchOption):
-        return UsageError(f"{path} has no flag '{error.option_name}'.", hint=_flag_hint(error, path))
+        return UsageError(f"{path} has no flag '{error.option_name}'.", hint=_flag_hint(error, path, list(arguments)))
     message = " ".join(error.format_message().split()).rstrip(".")
     return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"Run '{path} --help' for its flags.")
 
@@ -83,9 +83,16 @@ def _command_path(arguments: Sequence[str]) -> str:
     return " ".join([program(), *words])
 
 
-def _flag_hint(error: click.NoSuchOption, path: str) -> str:
+def _flag_hint(error: click.NoSuchOption, path: str, arguments: list[str]) -> str:
     if path == program() and error.option_name not in {"--help", "-h"}:
-        return f"Flags follow the command, as in '{path} list {error.option_name} ...'."
+        at = next((at for at, word in enumerate(arguments) if word in COMMANDS or word in ALIASES), None)
+        words = ["list", error.option_name, "..."] if at is None else [arguments.pop(at), *arguments]
+        return f"Flags follow the command, as in '{redact_text(' '.join([path, *words]))}'."
+    from kubectl_ddp.cli.internal.command_suggestions import suggest_flag_of  # noqa: PLC0415 - only for errors
+
+    command = error.ctx.command.name if error.ctx is not None else None
+    if hint := suggest_flag_of(command or "", error.option_name, program()):
+        return hint
     if error.possibilities:
         return f"Did you mean '{error.possibilities[0]}'?"
     return f"Run '{path} --help' for its flags."

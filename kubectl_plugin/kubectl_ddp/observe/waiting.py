@@ -37,6 +37,8 @@ _NAMED: Final = {
     "failed": State.FAILED,
     "suspended": State.SUSPENDED,
 }
+_KUBECTL_WORDS: Final = {f"condition={name}": name for name in _NAMED} | {"delete": "deleted"}
+"""Condition of ``kubectl wait``, in lower case → ours."""
 _COUNTED: Final[dict[str, Callable[[JobState], int | None]]] = {
     "step": lambda state: state.step,
     "world-size": lambda state: state.world_size,
@@ -83,7 +85,11 @@ DELETED: Final = WaitCondition("deleted")
 
 
 def parse_wait_condition(text: str) -> WaitCondition:
-    """Parse a condition such as ``complete`` or ``step=100``. Raises UsageError."""
+    """Parse a condition such as ``complete`` or ``step=100``. Raises UsageError.
+
+    kubectl's ``condition=Complete`` and ``delete`` are accepted.
+    """
+    text = _KUBECTL_WORDS.get(text.lower(), text)
     name, _, number = text.partition("=")
     if not number and name in _NAMED:
         return WaitCondition(text, _NAMED[name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -11,12 +11,15 @@ from kubectl_ddp.plan.ranking import Estimate, Plan
 from kubectl_ddp.plan.reasons import reason
 from kubectl_ddp.plan.work import Work
 from kubectl_ddp.status.json_output import API_VERSION
-from kubectl_ddp.util.text_table import NOTHING, Cell, Table
+from kubectl_ddp.util.text_table import NOTHING, Table
 
 SHOWN: Final = 8
 """Number of rows per kind of layout in tables that are not complete."""
 
 _MEMORY: Final = ("weights", "gradients", "optimizer", "activations")
+_SENT: Final = "SENT PER STEP"
+_WIDE: Final = frozenset({*(name.upper() for name in _MEMORY), _SENT, "MFU", "BUBBLE"})
+"""Columns that only a wide table has."""
 
 
 def plan_summary(found: Plan) -> str:
@@ -31,19 +34,25 @@ def plan_summary(found: Plan) -> str:
     )
 
 
-def tables(found: Plan, most: int | None = SHOWN) -> Iterator[Table]:
-    """Yield tables of the layouts that fit and that do not, with ``most`` rows per kind (None for all)."""
+def tables(found: Plan, most: int | None = SHOWN, *, wide: bool = False) -> Iterator[Table]:
+    """Yield tables of the layouts that fit and that do not.
+
+    Args:
+        found: The plan.
+        most: Maximum number of rows for each kind of layout (None for all).
+        wide: True for all columns: also the parts of the memory, the traffic, MFU and bubble.
+    """
     if found.fitting:
-        header = ("LAYOUT", "MICRO-BATCH", "RECOMPUTES", "MEMORY", *(name.upper() for name in _MEMORY))
-        rows: list[Sequence[Cell]] = [_row(way, found) for way in found.fitting[:most]]
-        yield Table((*header, "SENT PER STEP", "STEP", "MFU", "BUBBLE", "WHY"), rows)
-    misses: list[Sequence[Cell]] = [
-        *(_format_row(str(each.way.choice.layout), each.violation.message) for each in found.refused[:most]),
-        *(_format_row(str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
-        *(_format_row(str(each.layout), each.reason) for each in found.impossible[:most]),
+        columns = [_columns(way, found) for way in found.fitting[:most]]
+        header = [name for name in columns[0] if wide or name not in _WIDE]
+        yield Table.of_texts(header, ([row[name] for name in header] for row in columns))
+    misses = [
+        *((str(each.way.choice.layout), each.violation.message) for each in found.refused[:most]),
+        *((str(way.choice.layout), reason(way, found.machine)) for way in found.too_large[:most]),
+        *((str(each.layout), each.reason) for each in found.impossible[:most]),
     ]
     if misses:
-        yield Table(("LAYOUT", "DOES NOT FIT BECAUSE"), misses)
+        yield Table.of_texts(("LAYOUT", "DOES NOT FIT BECAUSE"), misses)
 
 
 def left_out(found: Plan, most: int = SHOWN) -> int:
@@ -51,24 +60,21 @@ def left_out(found: Plan, most: int = SHOWN) -> int:
     return sum(max(0, len(part) - most) for part in (found.fitting, found.refused, found.too_large, found.impossible))
 
 
-def _format_row(*words: str) -> list[Cell]:
-    return [Cell(word) for word in words]
-
-
-def _row(way: Estimate, found: Plan) -> list[Cell]:
+def _columns(way: Estimate, found: Plan) -> dict[str, str]:
+    """Return the row of a layout: title of a column → text."""
     choice, timing = way.choice, way.timing
-    return _format_row(
-        str(choice.layout),
-        f"{choice.micro_batch} x {choice.passes}",
-        choice.recomputation.flag_value or "no",
-        format_bytes(way.memory.total),
-        *(format_bytes(getattr(way.memory, name)) for name in _MEMORY),
-        _sent(way) or NOTHING,
-        seconds(timing.step_seconds),
-        percent(timing.mfu),
-        percent(timing.bubble),
-        reason(way, found.machine),
-    )
+    return {
+        "LAYOUT": str(choice.layout),
+        "MICRO-BATCH": f"{choice.micro_batch} x {choice.passes}",
+        "RECOMPUTES": choice.recomputation.flag_value or "no",
+        "MEMORY": format_bytes(way.memory.total),
+        **{name.upper(): format_bytes(getattr(way.memory, name)) for name in _MEMORY},
+        _SENT: _sent(way) or NOTHING,
+        "STEP": seconds(timing.step_seconds),
+        "MFU": percent(timing.mfu),
+        "BUBBLE": percent(timing.bubble),
+        "WHY": reason(way, found.machine),
+    }
 
 
 def _sent(way: Estimate) -> str:

@@ -35,7 +35,7 @@ def header(state: JobState, now: float, style: Style) -> str:
 def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str]]:
     cell = state_cell(state.state)
     yield "Name", state.name
-    yield "State", style.apply_color(cell.text, cell.color)
+    yield "Status", style.apply_color(cell.text, cell.color)
     yield "Reason", state.reason
     if state.stall is not None:
         yield "Stalled", style.apply_color(no_progress_text(state), "red")

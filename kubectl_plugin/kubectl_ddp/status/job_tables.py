@@ -60,8 +60,8 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
     has_results = any(result_text(state) != NOTHING for state in states)
     header = [
         *(("NAMESPACE",) if namespaced else ()),
-        *("NAME", "STATE", *(("QUEUE",) if has_queues else ())),
-        *("NODES", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "DURATION", "AGE", "WHERE"),
+        *("NAME", "STATUS", *(("QUEUE",) if has_queues else ())),
+        *("READY", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "DURATION", "AGE", "WHERE"),
         *(("RESULT",) if has_results else ()),
         *(("NAMESPACE",) if wide and not namespaced else ()),
         *(("WORLD", "GENERATION", "GOODPUT", "LOSS", "REASON") if wide else ()),

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from kubectl_ddp.kube.timestamps import timestamp
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.rank_status import RankState
 
@@ -17,10 +18,20 @@ API_VERSION: Final = "cli.ddp/v1"
 
 def job_to_dict(state: JobState) -> dict[str, Any]:
     """Return the JSON of one job."""
-    fields = asdict(replace(state, ranks=()), dict_factory=_plain)
+    fields = {"metadata": _metadata(state)} | asdict(replace(state, ranks=()), dict_factory=_plain)
     fields["ranks"] = [_rank(each) for each in state.ranks]
     fields["progress"] = state.progress
     return {"apiVersion": API_VERSION, "kind": "JobState", **fields}
+
+
+def _metadata(state: JobState) -> dict[str, Any]:
+    """Return name, namespace, uid and creation time where tools for Kubernetes objects expect them."""
+    return {
+        "name": state.name,
+        "namespace": state.namespace,
+        "uid": state.uid,
+        "creationTimestamp": timestamp(state.created),
+    }
 
 
 def _rank(rank: RankState) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,13 +71,18 @@ class Table:
     header: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
 
-    def render(self, style: Style) -> str:
+    @classmethod
+    def of_texts(cls, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+        """Return a table of texts without colors."""
+        return cls(header, [[Cell(text) for text in row] for row in rows])
+
+    def render(self, style: Style, *, has_header: bool = True) -> str:
         """Return the lines of the table. If it exceeds the width of the terminal, the widest columns are truncated."""
         columns = range(len(self.header))
         widths = [max([len(self.header[at]), *(len(row[at].text) for row in self.rows)]) for at in columns]
         if style.width is not None:
             widths = _fit_widths(widths, self.header, style.width)
-        lines = [_line([Cell(word, "bold") for word in self.header], widths, style)]
+        lines = [_line([Cell(word, "bold") for word in self.header], widths, style)] if has_header else []
         lines += [_line(row, widths, style) for row in self.rows]
         return "\n".join(lines)
 

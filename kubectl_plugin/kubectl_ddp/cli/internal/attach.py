@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.cli.internal.job_lookup import print_output
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for

@@ -17,8 +17,10 @@ from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
+from kubectl_ddp.cli.internal.command_help import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
-from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
+from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.spec.fields import FILE_KEYS
@@ -49,16 +51,11 @@ class CommandArgs:
 
     @property
     def positional_args(self) -> list[str]:
-        """Words that are neither flags nor values of flags."""
-        found, wants_value = [], False
-        for word in self.words:
-            if wants_value:
-                wants_value = False
-            elif word.startswith("-"):
-                wants_value = "=" not in word and self._takes_value(word)
-            else:
-                found.append(word)
-        return found
+        """Words that are neither flags nor values of flags, without a kind of object in front, as in ``job digits``."""
+        words = [self.words[index] for index in positional_indexes(self.command, self.words)]
+        arguments = [each.name for each in self.command.params if isinstance(each, click.Argument)]
+        has_type = arguments in (["job"], ["jobs"]) and words and words[0].lower() in JOB_TYPES
+        return words[1:] if has_type else words
 
     def where(self) -> Where:
         """Return the place that the flags among these words select."""
@@ -74,10 +71,6 @@ class CommandArgs:
             all_namespaces="-A" in self.words or "--all-namespaces" in self.words,
         )
 
-    def _takes_value(self, word: str) -> bool:
-        options = (each for each in self.command.params if isinstance(each, click.Option) and word in each.opts)
-        return any(not option.is_flag and not option.count for option in options)
-
     def _value(self, *names: str) -> str | None:
         return next(self._values(*names), None)
 
@@ -88,9 +81,10 @@ class CommandArgs:
                 yield value if equals else following
 
 
-def command_names() -> list[Candidate]:
-    """Return the commands."""
-    return [Candidate(name, entry.help) for name, entry in COMMANDS.items()]
+def command_names(unfinished: str) -> list[Candidate]:
+    """Return the commands, and their alternative names once a letter of the word is there."""
+    names = [Candidate(name, entry.help) for name, entry in COMMANDS.items()]
+    return [*names, *(Candidate(alias, f"Same as {name}.") for alias, name in ALIASES.items())] if unfinished else names
 
 
 def flags(command: click.Command, context: click.Context) -> list[Candidate]:

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import click
@@ -50,6 +51,22 @@ class HelpfulCommand(click.Command):
                 )
             )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, with kubectl's ``-n=NAME`` and ``TYPE NAME`` as ``-n NAME`` and ``NAME``."""
+        return super().parse_args(ctx, self._without_type(_split_short_flags(args), ctx.command_path))
+
+    def _without_type(self, args: list[str], path: str) -> list[str]:
+        """Return the words without the kind of object in front of a job's name. Raises UsageError."""
+        names = [parameter.name for parameter in self.params if isinstance(parameter, click.Argument)]
+        if names not in (["job"], ["jobs"]):
+            return args
+        from kubectl_ddp.cli.internal.resource_types import names_after_type  # noqa: PLC0415 - not needed for the help
+
+        at = list(positional_indexes(self, args))
+        words = [args[index] for index in at]
+        kept = names_after_type(words, lists=self.name == "list", path=path)
+        return args if len(kept) == len(words) else [*args[: at[0]], *args[at[0] + 1 :]]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags under the headings of their groups, own flags first."""
         groups: dict[str, list[tuple[str, str]]] = {OWN: []}
@@ -68,6 +85,33 @@ class HelpfulCommand(click.Command):
         with formatter.section("Examples"):
             for words in EXAMPLES[self.name or ""]:
                 formatter.write(f"{'':>{formatter.current_indent}}{ctx.command_path} {words}".rstrip() + "\n")
+
+
+def positional_indexes(command: click.Command, words: Sequence[str]) -> Iterator[int]:
+    """Yield the indexes of the words that are neither flags nor values of flags, up to ``--``."""
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    with_value = {name for each in options if not (each.is_flag or each.count) for name in each.opts}
+    wants_value = False
+    for index, word in enumerate(words):
+        if word == "--":
+            return
+        if wants_value:
+            wants_value = False
+        elif word.startswith("-") and len(word) > 1:
+            is_cluster = not word.startswith("--") and f"-{word[1]}" not in with_value  # as in -fn NAME
+            wants_value = (f"-{word[-1]}" if is_cluster else word) in with_value
+        else:
+            yield index
+
+
+def _split_short_flags(args: Sequence[str]) -> list[str]:
+    """Write a short flag with its value as click does: ``-n=team`` becomes ``-nteam``.
+
+    >>> _split_short_flags(["-n=team", "--name=a", "--", "-x=1"])
+    ['-nteam', '--name=a', '--', '-x=1']
+    """
+    end = args.index("--") if "--" in args else len(args)
+    return [re.sub(r"^-([A-Za-z])=", r"-\1", word) for word in args[:end]] + list(args[end:])
 
 
 def _is_common(parameter: click.Parameter) -> bool:

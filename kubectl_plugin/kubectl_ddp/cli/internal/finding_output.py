@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kubectl_ddp.cli.internal.job_lookup import print_output, style
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.finding import Finding, finding_to_dict, findings_text, summarize_failures

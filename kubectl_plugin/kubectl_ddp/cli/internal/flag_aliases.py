@@ -91,5 +91,6 @@ def suggest_flag(flag: str) -> str:
     """
     flag = normalize_flag(flag) if flag.startswith("--") else flag
     if flag in RENDEZVOUS:
-        return "Leave it out: every job has a rendezvous store."
+        place = ", or write --local to run on this machine" if flag == "--standalone" else ""
+        return f"Leave it out: every job has a rendezvous store{place}."
     return f"Did you mean '{MEANT[flag]}'?" if flag in MEANT else ""

@@ -1,31 +1,24 @@
-"""Selection of the job and the backend for a command, and output of its result."""
+"""Selection of the job and the backend for a command, and the sentence about its change."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, backend_to_change, has_cluster, has_kubeconfig
 from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.cli.internal.output import print_output
+from kubectl_ddp.cli.internal.resource_types import JOB_TYPES, check_type
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.nearest import suggest_close_match
-from kubectl_ddp.util.text_table import Style
-
-_KINDS: Final = frozenset(
-    word for engine in ENGINES.values() for word in (engine.name, engine.plural, engine.resource, engine.collection)
-)
 
 
 def target_backends(options: Options) -> list[Backend]:
@@ -112,7 +105,8 @@ def place_of(backend: Backend, *, is_everywhere: bool = False) -> str:
 def parse_job_name(job: str) -> str:
     """Return the name in ``NAME`` or ``pytorchjob/NAME``. Raises UsageError for another kind."""
     kind, slash, name = job.rpartition("/")
-    if slash and kind.lower() not in _KINDS:
+    if slash and kind.lower() not in JOB_TYPES:
+        check_type(kind)
         raise UsageError(f"'{kind}' is not a kind of job.", hint=f"Write '{name}' or 'pytorchjob/{name}'.")
     return name
 
@@ -120,38 +114,6 @@ def parse_job_name(job: str) -> str:
 def resource(job: Object) -> str:
     """Return a job in kubectl's notation, as in ``pytorchjob.kubeflow.org/digits``."""
     return f"{job_kinds.engine_of(job).resource}/{job['metadata']['name']}"
-
-
-def style(options: Options) -> Style:
-    """Return the display capabilities of stdout."""
-    width = _width() if sys.stdout.isatty() else None
-    return Style(color=options.use_color(), width=width, unicode=_supports_utf8(os.environ))
-
-
-def _width() -> int:
-    import shutil  # noqa: PLC0415 - 2 ms, and not in a pipe
-
-    return shutil.get_terminal_size().columns
-
-
-def _supports_utf8(environ: Mapping[str, str]) -> bool:
-    """Return whether the locale supports characters beyond ASCII. The first variable that is set decides.
-
-    >>> _supports_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _supports_utf8({"LANG": "C.utf8"}), _supports_utf8({})
-    (False, True, True)
-    """
-    said = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
-    return "utf8" in said.lower().replace("-", "")
-
-
-def print_output(document: dict[str, Any], output: str) -> None:
-    """Print a document as ``json`` or ``yaml``."""
-    if output == "json":
-        click.echo(json.dumps(document, indent=2))
-        return
-    from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - imports YAML
-
-    click.echo(to_yaml([document]), nl=False)
 
 
 def changed(options: Options, backend: Backend, name: str, action: str, what: str = "", **facts: Any) -> None:

@@ -17,7 +17,9 @@ class Options(Where):
     """Values of the shared flags."""
 
     output: str | None = None
-    """Value of ``-o``, such as ``json`` or ``yaml``; ``None`` for text output."""
+    """Value of ``-o``, such as ``json`` or ``jsonpath={.name}``; ``None`` for text output."""
+    no_headers: bool = False
+    """True to print tables without their header line."""
     quiet: bool = False
     """True to print only data and errors."""
     no_color: bool = False

@@ -11,6 +11,7 @@ import click
 from kubectl_ddp.backends.access import parse_timeout
 from kubectl_ddp.cli.internal.command_help import CONNECTION, OUTPUT, grouped_option
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import OutputForm
 from kubectl_ddp.errors import NoSuchJob, NotFound
 from kubectl_ddp.util.invocation import location_context
 
@@ -36,15 +37,18 @@ def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
 
 
 def shared_options(
-    *outputs: str, all_namespaces: bool = False
+    *outputs: str, all_namespaces: bool = False, has_header_flag: bool = False
 ) -> Callable[[Callable[Concatenate[Options, P], R]], Callable[P, R]]:
     """Add the shared flags to a command, and pass it an :class:`Options` as its first argument.
 
     Args:
         outputs: Values of ``-o``; without any, the flag is not added.
         all_namespaces: True to add ``-A``.
+        has_header_flag: True to add ``--no-headers``.
     """
-    shape = [_output("-o", "--output", type=click.Choice(outputs), help="Print data in this form.")] if outputs else []
+    shape = [_output("-o", "--output", type=OutputForm(outputs), help="Print data in this form.")] if outputs else []
+    if has_header_flag:
+        shape.append(_output("--no-headers", is_flag=True, help="Print tables without their header line."))
     talk = [
         _output("-q", "--quiet", is_flag=True, help="Print data and errors only."),
         _output("--no-color", is_flag=True, is_common=False, help="Print no color; NO_COLOR does the same."),

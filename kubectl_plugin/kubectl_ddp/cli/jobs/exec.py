@@ -20,7 +20,21 @@ SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; 
 """Command that starts bash, or sh if the image has no bash."""
 
 
-@click.command("exec", cls=PassthroughCommand)
+class _ExecCommand(PassthroughCommand):
+    allow_extra_args = True
+    """Accept words after the job here, because the error for them names ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        left = super().parse_args(ctx, args)
+        if left:
+            raise UsageError(
+                f"'{left[0]}' follows the job, and is not a flag.",
+                hint=f"Write '{ctx.command_path} {ctx.params['job']} -- {' '.join(left)}'.",
+            )
+        return left
+
+
+@click.command("exec", cls=_ExecCommand)
 @click.argument("job", required=False)
 @click.option("--rank", type=click.IntRange(min=0), metavar="R", help="In the pod of this rank (default 0).")
 @click.option("--pod", metavar="POD", help="In this pod instead, as in 'worker-1' or the store's.")

@@ -1,30 +1,30 @@
-"""Command ``kubectl ddp list``."""
+"""Command ``kubectl ddp list``, which is ``get`` as well."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import click
 
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import (
-    jobs_of,
-    no_job,
-    parse_job_name,
-    print_output,
-    resource,
-    style,
-    target_backends,
-)
+from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name, resource, target_backends
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import CUSTOM_COLUMNS, JSONPATH, is_document, print_output, style
 from kubectl_ddp.cli.internal.shared_flags import shared_options
-from kubectl_ddp.errors import NotFound
+from kubectl_ddp.errors import DdpError, Interrupted, NotFound
+from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.observe.list_watch import JobKey, JobListChange, key_of, watch_list
 from kubectl_ddp.observe.scrape import ScrapeLimit, observe_all
+from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import job_table
-from kubectl_ddp.status.json_output import job_list_to_dict
+from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
 from kubectl_ddp.util.gc_tuning import at_rest
 from kubectl_ddp.util.nearest import suggest_close_match
+from kubectl_ddp.util.text_table import Table
 
 _PATIENCE_SECONDS: Final = {"local": 0.12}
 """Seconds to wait for pods, by place. On this machine, pods answer immediately unless they are overloaded."""
@@ -35,46 +35,183 @@ _CLUSTER_PATIENCE_SECONDS: Final = 1.0
 _MOST: Final = ScrapeLimit(of_each=2, in_all=48)
 """Maximum number of pods to scrape: of many jobs, those of the newest. ``status`` scrapes all pods of a job."""
 
+Found = tuple[Backend, Snapshot]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """Selection and order of the jobs to list."""
+
+    names: Sequence[str]
+    selector: Object | None
+    sort_by: str | None
+
 
 @click.command("list", cls=HelpfulCommand)
 @click.argument("jobs", nargs=-1)
-@shared_options("wide", "json", "yaml", "name", all_namespaces=True)
-def list_jobs(options: Options, jobs: tuple[str, ...]) -> None:
-    """List jobs of this machine and of the cluster: all of them, or those that are named."""
-    with at_rest():  # short-lived; collecting cycles among ten thousand pods takes a fifth of the time
-        _list(options, [parse_job_name(job) for job in jobs])
+@click.option("-w", "--watch", "watches", is_flag=True, help="After the list, print jobs whose state changes.")
+@click.option("-l", "--selector", metavar="LABELS", help="Only jobs with these labels, as in 'team=a,stage!=test'.")
+@click.option("--sort-by", metavar="JSONPATH", help="Sort by a field of -o json, as in '.created' (default: by age).")
+@shared_options("wide", "json", "yaml", "name", JSONPATH, CUSTOM_COLUMNS, all_namespaces=True, has_header_flag=True)
+def list_jobs(
+    options: Options, jobs: tuple[str, ...], *, watches: bool, selector: str | None, sort_by: str | None
+) -> None:
+    """List jobs of this machine and of the cluster: all of them, or those that are named.
 
-
-def _list(options: Options, names: list[str]) -> None:
+    With -w, a job is printed again when its state, its ready nodes, its restarts or its result change. With a form of
+    data, each change is one document.
+    """
+    listing = _Listing(names=[parse_job_name(job) for job in jobs], selector=_parsed(selector), sort_by=sort_by)
     backends = target_backends(options)
-    found = jobs_of(backends, options)
-    if names:
-        there = {str(snapshot.job["metadata"]["name"]) for _, snapshot in found}
-        found = [each for each in found if each[1].job["metadata"]["name"] in names]
-        for name in dict.fromkeys(names):
-            if name not in there:
-                meant = suggest_close_match(name, there)
-                missing = NotFound(f"There is no job '{name}'.", hint=meant or "'list' without a name shows all jobs.")
-                if not found:
-                    raise missing
-                options.print_message(f"warning: {missing}")
-    if options.output == "name":
-        for _, snapshot in found:
-            click.echo(resource(snapshot.job))
-        return
+    with at_rest():  # short-lived; collecting cycles among ten thousand pods takes a fifth of the time
+        found = _select(backends, listing, options)
+        if not watches:
+            _show(options, backends, found, listing)
+    if watches:
+        _watch(options, backends, listing)
+
+
+def _parsed(selector: str | None) -> Object | None:
+    if selector is None:
+        return None
+    from kubectl_ddp.kube.label_selector import parse_label_selector  # noqa: PLC0415 - rarely needed
+
+    return parse_label_selector(selector)
+
+
+def _select(backends: Sequence[Backend], listing: _Listing, options: Options) -> list[Found]:
+    """Return the jobs to list. Raises NotFound if none of the names exists, and warns of the others."""
+    found = _matching(jobs_of(backends, options), listing.selector)
+    if not listing.names:
+        return found
+    there = {str(snapshot.job["metadata"]["name"]) for _, snapshot in found}
+    chosen = [each for each in found if each[1].job["metadata"]["name"] in listing.names]
+    for name in dict.fromkeys(listing.names):
+        if name not in there:
+            meant = suggest_close_match(name, there)
+            missing = NotFound(f"There is no job '{name}'.", hint=meant or "'list' without a name shows all jobs.")
+            if not chosen:
+                raise missing
+            options.print_message(f"warning: {missing}")
+    return chosen
+
+
+def _matching(found: list[Found], selector: Object | None) -> list[Found]:
+    if selector is None:
+        return found
+    from kubectl_ddp.lint.network_policy import selects  # noqa: PLC0415 - rarely needed
+
+    return [each for each in found if selects(selector, each[1].job["metadata"].get("labels") or {})]
+
+
+def _observe(found: Sequence[Found]) -> list[JobState]:
+    """Return the states of jobs, which are in the order of their backends."""
     states = []
     for backend in dict.fromkeys(backend for backend, _ in found):
         snapshots = [snapshot for where, snapshot in found if where is backend]
-        states += observe_all(
-            backend,
-            snapshots,
-            patience=_PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS),
-            most=_MOST,
-        )
-    if options.output in {"json", "yaml"}:
-        print_output(job_list_to_dict(states), options.output)
+        patience = _PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS)
+        states += observe_all(backend, snapshots, patience=patience, most=_MOST)
+    return states
+
+
+def _order(states: Sequence[JobState], sort_by: str | None) -> Sequence[int]:
+    """Return the indexes of the states in the order of ``--sort-by``."""
+    if sort_by is None:
+        return range(len(states))
+    from kubectl_ddp.util.jsonpath import parse_path, sort_by_path  # noqa: PLC0415 - rarely needed
+
+    return sort_by_path([job_to_dict(state) for state in states], parse_path(sort_by))
+
+
+def _show(options: Options, backends: Sequence[Backend], found: Sequence[Found], listing: _Listing) -> None:
+    if options.output == "name" and listing.sort_by is None:
+        ordered, states = found, list[JobState]()
+    else:
+        observed = _observe(found)
+        order = _order(observed, listing.sort_by)
+        ordered, states = [found[at] for at in order], [observed[at] for at in order]
+    if options.output == "name":
+        for _, snapshot in ordered:
+            click.echo(resource(snapshot.job))
+    elif is_document(options.output):
+        is_one = len(listing.names) == len(states) == 1
+        document = job_to_dict(states[0]) if is_one else job_list_to_dict(states)
+        print_output(document, str(options.output), has_header=not options.no_headers)
     elif states:
-        table = job_table(states, time.time(), wide=options.output == "wide", namespaced=options.all_namespaces)
-        click.echo(table.render(style(options)))
+        click.echo(_table(states, options).render(style(options), has_header=not options.no_headers))
     else:
         options.print_message(str(no_job(backends, options)))
+
+
+def _table(states: Sequence[JobState], options: Options) -> Table:
+    return job_table(states, time.time(), wide=options.output == "wide", namespaced=options.all_namespaces)
+
+
+class _Reader:
+    """Reads the jobs of a place. While the place does not answer, its jobs are the last ones that it had."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._last: dict[Backend, list[Snapshot]] = {}
+        self._warned: set[str] = set()
+
+    def jobs(self, backend: Backend) -> list[Found]:
+        """Return the jobs of a backend. Each error is printed once, as a warning."""
+        try:
+            self._last[backend] = backend.jobs(all_namespaces=self._options.all_namespaces)
+        except DdpError as error:
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                self._options.print_message(f"warning: {error}")
+        return [(backend, snapshot) for snapshot in self._last.get(backend, [])]
+
+
+def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> None:
+    """Print the jobs, and those that change, until Ctrl-C."""
+    resources: dict[JobKey, str] = {}
+    reader = _Reader(options)
+
+    def read() -> list[JobState]:
+        found = _matching([each for backend in backends for each in reader.jobs(backend)], listing.selector)
+        found = [each for each in found if not listing.names or each[1].job["metadata"]["name"] in listing.names]
+        states = _observe(found)
+        resources.update(zip(map(key_of, states), (resource(snapshot.job) for _, snapshot in found), strict=True))
+        return [states[at] for at in _order(states, listing.sort_by)]
+
+    header: Sequence[str] = ()
+    try:
+        for change in watch_list(read):
+            if not change.states:
+                options.print_message(str(no_job(backends, options)))
+            elif options.output == "name":
+                click.echo("\n".join(resources[key_of(state)] for state in change.changed))
+            elif is_document(options.output):
+                _print_documents(change.changed, options, is_first=not header)
+                header = [str(options.output)]
+            else:
+                header = _print_rows(change, options, header)
+    except KeyboardInterrupt:
+        raise Interrupted("Stopped watching.") from None
+
+
+def _print_documents(states: Sequence[JobState], options: Options, *, is_first: bool) -> None:
+    output = str(options.output)
+    if output.startswith(CUSTOM_COLUMNS):
+        print_output(job_list_to_dict(states), output, has_header=is_first and not options.no_headers)
+        return
+    for state in states:
+        if output == "yaml":
+            click.echo("---")
+        print_output(job_to_dict(state), output)
+
+
+def _print_rows(change: JobListChange, options: Options, header: Sequence[str]) -> Sequence[str]:
+    """Print the rows of the changed jobs, under the header unless it is the last one. Returns the header."""
+    table = _table(change.states, options)
+    first, *rows = table.render(style(options)).splitlines()  # of all jobs, so that widths stay
+    if table.header != header and not options.no_headers:
+        click.echo(first)
+    for state, row in zip(change.states, rows, strict=True):
+        if state in change.changed:
+            click.echo(row)
+    return table.header

@@ -11,7 +11,9 @@ import click
 from ddp_trainer.common.constants import Env
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, warn
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.cli.internal.job_builder import Prepared
@@ -56,7 +58,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
             "fields": fields,
             "notes": spec_notes(prepared.spec),
         }
-        click.echo(json.dumps(document, indent=2))
+        print_output(document, options.output)
     else:
         click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in spec_notes(prepared.spec))]))
 
@@ -101,10 +103,8 @@ def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:
 
 
 def _table(resolved: Resolved) -> str:
-    rows = [("FIELD", "VALUE", "FROM")]
-    rows += [(key, _short(value), str(origin)) for key, value, origin in value_origins(resolved)]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows)
+    rows = [(key, _short(value), str(origin)) for key, value, origin in value_origins(resolved)]
+    return Table.of_texts(("FIELD", "VALUE", "FROM"), rows).render(Style())
 
 
 def _short(value: Any) -> str:

@@ -13,9 +13,10 @@ from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
 from kubectl_ddp.cli.internal.attach import attach_to_job
 from kubectl_ddp.cli.internal.job_builder import Prepared, check_devices, check_local, prepare
-from kubectl_ddp.cli.internal.job_lookup import print_output, resource, seconds_of
+from kubectl_ddp.cli.internal.job_lookup import resource, seconds_of
 from kubectl_ddp.cli.internal.job_options import JobRequest, warn
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.setup.preflight_run import check_before_submit, level_of
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.kube.objects import Object

@@ -16,8 +16,8 @@ from kubectl_ddp.capacity.model import GPU, Gang, Inventory, Queue, type_of
 from kubectl_ddp.capacity.node_capacity import node_capacities
 from kubectl_ddp.capacity.queues import queues_of
 from kubectl_ddp.capacity.report import Capacity, capacity_to_dict, largest_job_message, tables
-from kubectl_ddp.cli.internal.job_lookup import print_output, style
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.preflight.nodes import Machine, parse_nodes, scheduled_pods

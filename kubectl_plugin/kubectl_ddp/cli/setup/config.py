@@ -12,8 +12,8 @@ from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig, is_local
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import print_output, style
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.status.json_output import API_VERSION
@@ -39,8 +39,20 @@ path             print the path of the file with the defaults
 """
 
 
+class _Action(click.Choice[str]):
+    """Type of the action. kubectl's own actions on a kubeconfig are refused with the command for them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if str(value) not in self.choices and "context" in str(value):
+            raise UsageError(
+                f"'config {value}' is about the kubeconfig, which kubectl changes.",
+                hint=f"Write 'kubectl config {value}'; --context chooses a context for one command.",
+            )
+        return super().convert(value, param, ctx)
+
+
 @click.command(cls=HelpfulCommand, help=HELP)
-@click.argument("action", type=click.Choice([*WORDS]), default=VIEW)
+@click.argument("action", type=_Action([*WORDS]), default=VIEW)
 @click.argument("words", nargs=-1, metavar="[KEY [VALUE]]")
 @shared_options("json", "yaml")
 def config(options: Options, action: str, words: tuple[str, ...]) -> None:

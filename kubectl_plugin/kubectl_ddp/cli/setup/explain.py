@@ -9,8 +9,10 @@ import click
 
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.job_key import Field
@@ -28,25 +30,33 @@ def explain(options: Options, key: str | None) -> None:
     from kubectl_ddp.spec.job_schema import job_schema, schema_text  # noqa: PLC0415
     from kubectl_ddp.util.nearest import suggest_close_match  # noqa: PLC0415
 
+    key = _without_kind(key)
     if key is not None and key not in FILE_KEYS:
         hint = suggest_close_match(key, FILE_KEYS) or "'kubectl ddp explain' lists the keys."
         raise UsageError(f"A job has no key '{key}'.", hint=hint)
     if options.output == "json" and key is not None:
-        import json  # noqa: PLC0415
-
-        click.echo(json.dumps(job_schema()["properties"][key], indent=2))
+        print_output(job_schema()["properties"][key], options.output)
     elif options.output == "json":
         click.echo(schema_text(), nl=False)
     else:
-        click.echo("\n".join(_all_keys(FILE_KEYS.values()) if key is None else _one_key(FILE_KEYS[key])))
+        click.echo(_all_keys(FILE_KEYS.values()) if key is None else "\n".join(_one_key(FILE_KEYS[key])))
 
 
-def _all_keys(fields: Iterable[Field]) -> Iterator[str]:
+def _without_kind(key: str | None) -> str | None:
+    """Return the key in ``job.nnodes`` or ``env.NAME``; None for the kind alone."""
+    from kubectl_ddp.spec.fields import FILE_KEYS  # noqa: PLC0415 - not needed for help
+
+    head, _, rest = (key or "").partition(".")
+    if head.lower() in {"job", "jobs"}:
+        return _without_kind(rest) if rest else None
+    return head if head in FILE_KEYS and FILE_KEYS[head].is_map else key
+
+
+def _all_keys(fields: Iterable[Field]) -> str:
     from kubectl_ddp.spec.job_schema import type_of  # noqa: PLC0415 - as above
 
     rows = [(field.name, type_of(field), field.help) for field in fields]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    yield from (f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {about}" for name, kind, about in rows)
+    return Table.of_texts(("KEY", "TYPE", "DESCRIPTION"), rows).render(Style(), has_header=False)
 
 
 def _one_key(field: Field) -> Iterator[str]:

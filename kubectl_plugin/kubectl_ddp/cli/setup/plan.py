@@ -49,13 +49,13 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
     help="Share of the peak FLOPS that a GPU reaches while it computes (default 0.6).",
 )
 @click.option("--all", "is_complete", is_flag=True, help="Show every layout, not the first of each kind.")
-@shared_options("json", "yaml")
+@shared_options("wide", "json", "yaml")
 def plan(options: Options, /, *, is_complete: bool, **given: Any) -> None:
     """Compare the layouts of a model that fit a number of GPUs, the fastest first, without contacting a cluster.
 
     A layout is a value of --parallel: replicas of the model, shards, tensor parallelism, pipeline stages. For each, the
-    table shows memory per GPU, step time, MFU and pipeline bubble, from published formulas and the vendor's figures.
-    Exit code 4 means that none fits.
+    table shows memory per GPU and step time, from published formulas and the vendor's figures; with -o wide also the
+    parts of the memory, the traffic, MFU and pipeline bubble. Exit code 4 means that none fits.
     """
     from kubectl_ddp.cli.setup.plan_run import PlanOptions, print_plan  # noqa: PLC0415 - not needed for help and completion
 

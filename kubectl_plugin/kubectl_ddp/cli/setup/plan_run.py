@@ -8,9 +8,9 @@ from typing import Final
 import click
 
 from ddp_trainer.common.enums import OptimizerName
-from kubectl_ddp.cli.internal.job_lookup import print_output, style
 from kubectl_ddp.cli.internal.job_options import JobRequest, read_job
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.constraints import make_constraint
 from kubectl_ddp.plan.formatting import count
@@ -22,7 +22,7 @@ from kubectl_ddp.plan.ranking import ChoiceCheck, Plan, takes_all
 from kubectl_ddp.plan.ranking import plan as planned
 from kubectl_ddp.plan.recomputation import ALL, NOTHING, Recomputation
 from kubectl_ddp.plan.reference_model import runs_the_trainer
-from kubectl_ddp.plan.report import left_out, plan_summary, plan_to_dict, tables
+from kubectl_ddp.plan.report import SHOWN, left_out, plan_summary, plan_to_dict, tables
 from kubectl_ddp.plan.shape import MOST, Shape
 from kubectl_ddp.plan.work import Precision, Work
 from kubectl_ddp.spec.model import JobSpec
@@ -68,8 +68,8 @@ class PlanOptions:
 def print_plan(options: Options, wanted: PlanOptions, *, is_complete: bool) -> None:
     """Print the plan. Raises UsageError for invalid or rejected values, PreflightFailed if no layout fits."""
     found = compute_plan(options, wanted)
-    if options.output is not None:
-        print_output(plan_to_dict(found), options.output)
+    if is_document(options.output):
+        print_output(plan_to_dict(found), str(options.output))
     else:
         _show(options, found, is_complete=is_complete)
     require_feasible_plan(found)
@@ -77,7 +77,7 @@ def print_plan(options: Options, wanted: PlanOptions, *, is_complete: bool) -> N
 
 def _show(options: Options, found: Plan, *, is_complete: bool) -> None:
     look_of = style(options)
-    shown = tables(found, None) if is_complete else tables(found)
+    shown = tables(found, None if is_complete else SHOWN, wide=options.output == "wide")
     click.echo("\n\n".join([plan_summary(found), *(table.render(look_of) for table in shown)]))
     if not is_complete and (more := left_out(found)):
         options.print_message(f"{more} more layouts are shown with --all.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +10,11 @@ import click
 
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.util.nearest import suggest_known
+from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.presets import Preset
@@ -44,12 +45,11 @@ def presets(options: Options, preset: str | None) -> None:
     else:
         every = [*_all(), *_shared(options)]
         document = {"items": [{key: each[key] for key in ("name", "type", "summary", "source")} for each in every]}
-        shown = _table(
-            [("NAME", "TYPE", "SUMMARY"), *((i["name"], i["type"], i["summary"]) for i in document["items"])]
-        )
+        rows = [(each["name"], each["type"], each["summary"]) for each in document["items"]]
+        shown = [Table.of_texts(("NAME", "TYPE", "SUMMARY"), rows).render(Style())]
     if options.output == "json":
         kind = "Preset" if preset is not None else "PresetList"
-        click.echo(json.dumps({"apiVersion": API_VERSION, "kind": kind, **document}, indent=2))
+        print_output({"apiVersion": API_VERSION, "kind": kind, **document}, options.output)
     else:
         click.echo("\n".join(shown))
 
@@ -174,8 +174,3 @@ def _section_lines(title: str, told: Sequence[tuple[str, str]]) -> Iterator[str]
     for sentence, source in told:
         yield from textwrap.wrap(sentence, 110, initial_indent="  ", subsequent_indent=INDENT)
         yield f"{INDENT}{source}"
-
-
-def _table(rows: Sequence[tuple[str, str, str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return [f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {summary}" for name, kind, summary in rows]

@@ -35,7 +35,7 @@ EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
         (
             ["-n", "x", "list"],
             2,
-            "kubectl-ddp has no flag '-n'. Flags follow the command, as in 'kubectl-ddp list -n ...'.",
+            "kubectl-ddp has no flag '-n'. Flags follow the command, as in 'kubectl-ddp list -n x'.",
         ),
         (["version", "-o", "xml"], 2, "error: Invalid value for '-o' / '--output': 'xml' is not"),
         (["version", "extra"], 2, "error: Got unexpected extra argument (extra). Run 'kubectl-ddp version --help'"),

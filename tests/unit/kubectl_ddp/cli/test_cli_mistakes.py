@@ -149,14 +149,14 @@ def test_a_flag_of_another_launcher_is_answered_with_ours(
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("run", "submit"), ("get", "list"), ("cancel", "suspend"), ("stop", "suspend"), ("kill", "suspend")],
+    [("train", "submit"), ("apply", "submit"), ("queue", "list"), ("stop", "suspend"), ("kill", "suspend")],
 )
 def test_words_of_other_programs_lead_to_the_command(capsys: pytest.CaptureFixture[str], word: str, hint: str) -> None:
     assert hint in refused(capsys, word)
 
 
 @pytest.mark.parametrize(
-    "word", ["run", "prun", "prunes", "delte", "deleted", "remove", "rm", "destroy", "cancel", "stop", "purge", "drop"]
+    "word", ["prun", "prunes", "delte", "deleted", "remove", "rm", "destroy", "down", "stop", "purge", "drop"]
 )
 def test_no_error_suggests_a_command_that_destroys_something(capsys: pytest.CaptureFixture[str], word: str) -> None:
     told = refused(capsys, word).partition(f"'{word}'")[2]

@@ -40,6 +40,16 @@ def test_the_best_layout_comes_first_with_its_memory_and_reason(capsys: pytest.C
     assert "replicate=8   Takes" in told
 
 
+def test_a_plan_has_six_columns_and_a_wide_one_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--model", "llama-7b"]) == 0
+    header = capsys.readouterr().out.splitlines()[2]
+    assert header.split() == ["LAYOUT", "MICRO-BATCH", "RECOMPUTES", "MEMORY", "STEP", "WHY"]
+    assert run(["plan", "--model", "llama-7b", "-o", "wide"]) == 0
+    _, _, header, row, *_ = capsys.readouterr().out.splitlines()
+    assert {"LAYOUT", "WEIGHTS", "ACTIVATIONS", "SENT", "MFU", "BUBBLE"} < set(header.split())
+    assert row[header.index("SENT PER STEP") :].startswith("shard ")
+
+
 def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     document = documented(capsys, "--params", "1.3B", "--nnodes", "2")
     assert (document["apiVersion"], document["kind"], document["best"]) == ("cli.ddp/v1", "Plan", "replicate=16")

@@ -55,6 +55,8 @@ def test_commands_come_with_what_they_do() -> None:
     ("line", "expected"),
     [
         (["su"], ["submit", "suspend"]),
+        (["ge"], ["get"]),
+        (["c"], ["capacity", "clone", "config", "completion", "cancel"]),
         (["submit", "--nn"], ["--nnodes"]),
         (["port-forward", "digits", "m"], ["metrics"]),
         (["config", "set", "que"], ["queue", "queuePriority"]),
@@ -86,6 +88,7 @@ def test_words_are_completed_where_they_stand(line: list[str], expected: list[st
         (["status", "digits", "--local", ""], []),
         (["list", "--context", ""], ["lab", "prod"]),
         (["list", "--context=l"], ["--context=lab"]),
+        (["get", "jobs", "--context", "p"], ["prod"]),
         (["status", "--cluster", ""], ["east"]),
         (["delete", "--user", ""], ["me", "eve"]),
         (["list", "--as-"], ["--as-group"]),

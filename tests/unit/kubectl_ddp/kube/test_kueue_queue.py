@@ -99,7 +99,7 @@ def test_a_list_has_a_column_for_queues_only_where_one_is_used() -> None:
     waits = job_state(type(kube_objects.snapshot(job))(job, (), queued=queued(job, {"u1": 3})), {})
     assert "QUEUE" not in job_table([plain], 0).render(Style())
     head, first, second = job_table([plain, waits], 0).render(Style()).splitlines()
-    assert head.split()[:4] == ["NAME", "STATE", "QUEUE", "NODES"]
+    assert head.split()[:4] == ["NAME", "STATUS", "QUEUE", "READY"]
     assert (first.split()[2], second.split()[2:4]) == ("-", ["lab", "#3"])
 
 

@@ -55,8 +55,8 @@ def test_a_job_is_one_row() -> None:
     lines = job_table([a_state()], NOW).render(Style()).splitlines()
     assert lines[0].split() == [
         "NAME",
-        "STATE",
-        "NODES",
+        "STATUS",
+        "READY",
         "STEP",
         "PROGRESS",
         "ETA",

@@ -32,6 +32,7 @@ class Jobs:
         self._api = api
         self._namespace = namespace
         self._notice = notice
+        self._noticed: set[str] = set()
 
     def all(self, namespace: str | None) -> list[Object]:
         """Return the jobs of a namespace, or of all. Kinds that may not be listed result in a warning.
@@ -44,7 +45,9 @@ class Jobs:
         if refusals and not found:
             raise refusals[0]
         for refused in refusals:  # otherwise a running job would seem to be missing
-            self._notice(f"warning: {refused.message}")
+            if refused.message not in self._noticed:
+                self._noticed.add(refused.message)
+                self._notice(f"warning: {refused.message}")
         return found
 
     def _list_kind(self, kind: EngineKind, namespace: str | None) -> list[Object] | Forbidden:

@@ -1,0 +1,103 @@
+"""Output of documents in the forms of ``-o``, and the display capabilities of stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.util.text_table import Style
+
+JSONPATH: Final = "jsonpath="
+CUSTOM_COLUMNS: Final = "custom-columns="
+EXPRESSIONS: Final[Mapping[str, str]] = {
+    JSONPATH: "'{.items[*].name}'",
+    CUSTOM_COLUMNS: "NAME:.name,STEP:.step",
+}
+"""Form of output that an expression follows → an example of one."""
+
+
+class OutputForm(click.Choice[str]):
+    """Type of ``-o``: one of several words, or a form with an expression, which is parsed before any request."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the value. Raises UsageError for an invalid expression."""
+        text = str(value)
+        form, equals, expression = text.partition("=")
+        if f"{form}=" not in EXPRESSIONS or f"{form}=" not in self.choices:
+            return super().convert(value, param, ctx)
+        if not expression:
+            raise UsageError(f"-o {text} lacks its expression.", hint=f"Write '-o {form}={EXPRESSIONS[f'{form}=']}'.")
+        _parse_expression(form + equals, expression)
+        return text
+
+
+def _parse_expression(form: str, expression: str) -> None:
+    if form == JSONPATH:
+        from kubectl_ddp.util.jsonpath import parse_template  # noqa: PLC0415 - rarely needed
+
+        parse_template(expression)
+    else:
+        from kubectl_ddp.cli.internal.custom_columns import parse_columns  # noqa: PLC0415 - rarely needed
+
+        parse_columns(expression)
+
+
+def is_document(output: str | None) -> bool:
+    """Return whether a value of ``-o`` selects the document, or an expression on it, and neither text nor names.
+
+    >>> [is_document(each) for each in (None, "wide", "name", "json", "jsonpath={.name}")]
+    [False, False, False, True, True]
+    """
+    return output not in {None, "wide", "name"}
+
+
+def print_output(document: dict[str, Any], output: str, *, has_header: bool = True) -> None:
+    """Print a document in a form of ``-o``: ``json``, ``yaml``, ``jsonpath=`` or ``custom-columns=``.
+
+    ``has_header`` is false to print custom columns without their header.
+    """
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+    elif output.startswith(JSONPATH):
+        from kubectl_ddp.util.jsonpath import parse_template  # noqa: PLC0415 - rarely needed
+
+        click.echo(parse_template(output.removeprefix(JSONPATH)).render(document), nl=False)
+    elif output.startswith(CUSTOM_COLUMNS):
+        from kubectl_ddp.cli.internal.custom_columns import columns_table  # noqa: PLC0415 - rarely needed
+
+        table = columns_table(document, output.removeprefix(CUSTOM_COLUMNS))
+        if text := table.render(Style(), has_header=has_header):
+            click.echo(text)
+    else:
+        from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - imports YAML
+
+        click.echo(to_yaml([document]), nl=False)
+
+
+def style(options: Options) -> Style:
+    """Return the display capabilities of stdout."""
+    width = _width() if sys.stdout.isatty() else None
+    return Style(color=options.use_color(), width=width, unicode=_supports_utf8(os.environ))
+
+
+def _width() -> int:
+    import shutil  # noqa: PLC0415 - 2 ms, and not in a pipe
+
+    return shutil.get_terminal_size().columns
+
+
+def _supports_utf8(environ: Mapping[str, str]) -> bool:
+    """Return whether the locale supports characters beyond ASCII. The first variable that is set decides.
+
+    >>> _supports_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _supports_utf8({"LANG": "C.utf8"}), _supports_utf8({})
+    (False, True, True)
+    """
+    said = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
+    return "utf8" in said.lower().replace("-", "")

@@ -1,0 +1,40 @@
+"""Label selectors as text, as ``-l`` takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kubectl_ddp.errors import UsageError
+
+_SET: Final = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
+_EQUALITY: Final = re.compile(r"([^\s=!]+)\s*(==|=|!=)\s*([^\s=!]*)")
+_EXISTENCE: Final = re.compile(r"(!?)\s*([^\s=!()]+)")
+_OPERATORS: Final[Mapping[str, str]] = {"in": "In", "notin": "NotIn", "=": "In", "==": "In", "!=": "NotIn"}
+
+
+def parse_label_selector(text: str) -> dict[str, Any]:
+    """Return a LabelSelector for the text of one. Raises UsageError.
+
+    >>> parse_label_selector("a=b,c notin (d, e),!f")["matchExpressions"][1:]
+    [{'key': 'c', 'operator': 'NotIn', 'values': ['d', 'e']}, {'key': 'f', 'operator': 'DoesNotExist'}]
+    """
+    return {"matchExpressions": [*_expressions(text)]}
+
+
+def _expressions(text: str) -> Iterator[dict[str, Any]]:
+    for part in re.split(r",(?![^()]*\))", text):
+        term = part.strip()
+        if match := _SET.fullmatch(term):
+            values = [value.strip() for value in match[3].split(",")]
+            yield {"key": match[1], "operator": _OPERATORS[match[2]], "values": values}
+        elif match := _EQUALITY.fullmatch(term):
+            yield {"key": match[1], "operator": _OPERATORS[match[2]], "values": [match[3]]}
+        elif match := _EXISTENCE.fullmatch(term):
+            yield {"key": match[2], "operator": "DoesNotExist" if match[1] else "Exists"}
+        else:
+            raise UsageError(
+                f"--selector: '{term}' is not a requirement on labels.",
+                hint="Write 'KEY=VALUE', 'KEY!=VALUE', 'KEY in (A,B)', 'KEY' or '!KEY', separated by commas.",
+            )

@@ -1,0 +1,156 @@
+"""``kubectl ddp list``: order, selection, forms of output and changes."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.cli.complete import complete
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.observe.list_watch import watch_list
+from kubectl_ddp.render import render
+from tests.support.jobs import a_job
+
+
+@pytest.fixture(autouse=True)
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a cluster, with two jobs whose engines have never started."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    add_job("images", labels={"team": "b"}, created="2026-01-02T00:00:00Z")
+    add_job("digits", labels={"team": "a"}, created="2026-01-03T00:00:00Z")
+
+
+def add_job(name: str, *, labels: dict[str, str], created: str) -> None:
+    directory = local_jobs_directory() / name
+    directory.mkdir(parents=True)
+    objects = render(a_job(name=name), "run1")
+    root = objects[0]["metadata"]
+    root |= {"creationTimestamp": created, "labels": root["labels"] | labels}
+    (directory / "objects.json").write_text(json.dumps(objects))
+
+
+def names(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """The first words of the lines that a command prints."""
+    assert run([*words]) == 0
+    return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("list --no-headers", ["images", "digits"]),
+        ("list", ["NAME", "images", "digits"]),
+        ("list --no-headers --sort-by .name", ["digits", "images"]),
+        ("list --sort-by {.metadata.creationTimestamp} -o custom-columns=JOB:.name", ["JOB", "images", "digits"]),
+        ("list --sort-by name -o name", ["pytorchjob.kubeflow.org/digits", "pytorchjob.kubeflow.org/images"]),
+        ("list --no-headers -l team=a", ["digits"]),
+        ("list -l team -o name -l team!=a", ["pytorchjob.kubeflow.org/images"]),
+        ("list --no-headers -o custom-columns=X:.loss,JOB:.name digits", ["<none>"]),
+        ("status digits --no-headers -o custom-columns=JOB:.name", ["digits"]),
+    ],
+)
+def test_order_selection_and_form_are_as_asked(
+    words: str, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert names(capsys, *words.split()) == expected
+
+
+def test_one_name_gives_one_document_and_more_give_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, kind in ((["digits"], "JobState"), (["digits", "images"], "JobStateList"), ([], "JobStateList")):
+        assert run(["list", *words, "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["kind"] == kind
+
+
+def test_a_document_has_the_metadata_of_a_kubernetes_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "digits", "-o", "json"]) == 0
+    metadata = json.loads(capsys.readouterr().out)["metadata"]
+    assert (metadata["name"], metadata["creationTimestamp"]) == ("digits", "2026-01-03T00:00:00Z")
+
+
+def test_a_selection_without_a_job_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "-l", "team=c", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def moments(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What happens between two readings of a watch. After the last one, the user presses Ctrl-C."""
+    actions: list[Callable[[], None]] = []
+
+    def pause(_seconds: float) -> None:
+        if not actions:
+            raise KeyboardInterrupt
+        actions.pop(0)()
+
+    monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
+    return actions
+
+
+def remove_digits() -> None:
+    (local_jobs_directory() / "digits" / "objects.json").unlink()
+    (local_jobs_directory() / "digits").rmdir()
+
+
+def add_text() -> None:
+    add_job("text", labels={"team": "a"}, created="2026-01-04T00:00:00Z")
+
+
+def test_a_watch_prints_the_list_and_then_the_jobs_that_change(
+    moments: list[Callable[[], None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments += [lambda: None, add_text, remove_digits]
+    assert run(["get", "jobs", "-w"]) == 130
+    told = capsys.readouterr()
+    assert [line.split()[:2] for line in told.out.splitlines()] == [
+        ["NAME", "STATUS"],
+        ["images", "Lost"],
+        ["digits", "Lost"],
+        ["text", "Lost"],
+        ["digits", "Deleting"],
+    ]
+    assert told.err == "error: Stopped watching.\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"),
+    [
+        ("name", "pytorchjob.kubeflow.org/digits\npytorchjob.kubeflow.org/text\npytorchjob.kubeflow.org/digits\n"),
+        ("jsonpath={.name} {.state};", "digits Lost;text Lost;digits Deleting;"),
+        ("custom-columns=JOB:.name", "JOB\ndigits\ntext\ndigits\n"),
+    ],
+)
+def test_a_watch_prints_a_document_for_each_change(
+    form: str, printed: str, moments: list[Callable[[], None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments += [add_text, remove_digits]
+    assert run(["list", "-l", "team=a", "--watch", "-o", form]) == 130
+    assert capsys.readouterr().out == printed
+
+
+def test_a_watch_of_a_name_that_no_job_has_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["get", "job", "digist", "-w"]) == 3
+    assert "Did you mean 'digits'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["get", ""], ["digits", "images"]),
+        (["get", "jobs", ""], ["digits", "images"]),
+        (["describe", "job", "d"], ["digits"]),
+        (["cancel", ""], ["digits", "images"]),
+        (["get", "-o", "j"], ["json", "jsonpath="]),
+        (["get", "--sel"], ["--selector"]),
+        (["run", "--nn"], ["--nnodes"]),
+    ],
+    ids=" ".join,
+)
+def test_alternative_names_and_types_are_completed(line: list[str], expected: list[str]) -> None:
+    assert sorted(each.value for each in complete(line).candidates) == expected

@@ -1,0 +1,254 @@
+"""Lines that users of kubectl, torchrun and SkyPilot type: each works, or is refused with the command that does."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.list_watch import watch_list
+from kubectl_ddp.render import render
+from tests.support import kube_objects
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.jobs import a_job
+
+COLLECTIONS: Final = (
+    "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs",
+    "/apis/batch/v1/namespaces/team/jobs",
+)
+JOB_FILE: Final = "apiVersion: ddp.dev/v1\nkind: Job\nname: mine\nmodule: ddp_trainer\nargs: [train, --task, digits]\n"
+
+WORKS: Final = {
+    # kubectl get
+    "get jobs": "digits   Pending",
+    "get job digits": "digits   Pending",
+    "get job/digits": "digits   Pending",
+    "get digits": "digits   Pending",
+    "get pytorchjobs": "images   Succeeded",
+    "get pytorchjob/images": "images   Succeeded",
+    "get pytorchjobs.kubeflow.org": "images",
+    "get jobs digits images": "images   Succeeded",
+    "get": "READY",
+    "get all": "READY",
+    "get jobs -n team": "digits",
+    "get jobs -n=team": "digits",
+    "get jobs -A": "NAMESPACE",
+    "get jobs --all-namespaces": "team        digits",
+    "get jobs -o wide": "GOODPUT",
+    "get jobs -o=wide --no-headers": "images   Succeeded",
+    "get jobs -o name": "pytorchjob.kubeflow.org/digits",
+    "get job/digits -o yaml": "kind: JobState\n",
+    "get jobs -ojson": '"kind": "JobStateList"',
+    "get jobs -o jsonpath='{.items[*].metadata.name}'": "digits images",
+    "get job digits -o jsonpath={.state}": "Pending",
+    "get jobs -o jsonpath='{range .items[*]}{.name}{\"\\n\"}{end}'": "digits\nimages\n",
+    "get jobs -o custom-columns=NAME:.metadata.name,STATE:.state": "images   Succeeded",
+    "get jobs --sort-by=.metadata.creationTimestamp": "digits",
+    "get jobs --sort-by='{.state}'": "images",
+    "get jobs -l ddp.dev/job=digits --no-headers": "digits   Pending",
+    "list jobs": "digits",
+    "ls": "digits",
+    # kubectl describe, logs, delete and others
+    "describe job digits": "Status:",
+    "describe job/digits": "Status:",
+    "describe digits -o name": "pytorchjob.kubeflow.org/digits",
+    "status job/digits": "Status:",
+    "logs job/images --tail=5": "",
+    "logs job images": "",
+    "logs -n team images -f": "",
+    "delete job images --yes": "job images deleted in namespace 'team' of context 'test'",
+    "delete job/digits pytorchjob/images -y": "job digits deleted",
+    "events job/digits": "",
+    "wait --for=condition=Complete job/images --timeout=60s": "",
+    "wait --for condition=complete jobs/images": "",
+    "top job images": "images",
+    "scale job/digits --nnodes=2 --no-wait": "job digits scaled to 2 nodes",
+    "explain job": "nnodes",
+    "explain job.nnodes": "MIN:MAX",
+    "explain env.HF_HOME": "--env",
+    "version": "kubectl-ddp 0.",
+    "help get": "Usage: kubectl-ddp get",
+    # torchrun and SkyPilot
+    "run --nproc_per_node=2 train.py --dry-run": "pytorchjob",
+    "run train.py --nnodes=1:4 --nproc-per-node 8 --max_restarts=3 --dry-run=client -- --lr 0.1": "pytorchjob",
+    "run -f digits.ddp.yaml --dry-run": "pytorchjob.kubeflow.org/mine",
+    "submit digits.ddp.yaml --dry-run": "pytorchjob.kubeflow.org/mine",
+    "cancel digits": "job digits suspended",
+    "cancel job/digits": "job digits suspended",
+}
+"""Line → text that it prints."""
+
+REFUSED: Final = {
+    # other kinds of objects, and flags in other places
+    "get pods": "kubectl-ddp status JOB --ranks",
+    "get pods -w": "kubectl-ddp status JOB --ranks",
+    "get po -l app=digits": "kubectl-ddp status JOB --ranks",
+    "get nodes": "kubectl-ddp capacity",
+    "get events": "kubectl-ddp events JOB",
+    "get localqueues": "kubectl-ddp capacity",
+    "get ns": "kubectl-ddp list -A",
+    "get digist": "Did you mean 'digits'?",
+    "get jobs -o jsonpath={.items[*].nam}": "Did you mean 'name'?",
+    "get jobs -o jsonpath": "-o jsonpath='{.items[*].name}'",
+    "get jobs -o custom-columns=NAME": "NAME:.name",
+    "get jobs -o go-template={{.items}}": "jsonpath=",
+    "get jobs --sort-by=.status.phase": "Did you mean 'state'?",
+    "get jobs -l a=b=c": "KEY=VALUE",
+    "-n team get jobs": "kubectl-ddp get -n team jobs",
+    "--context lab logs digits -f": "kubectl-ddp logs --context lab digits -f",
+    "describe jobs": "kubectl-ddp describe NAME",
+    "describe pod digits-worker-0": "kubectl-ddp status JOB --ranks",
+    "logs pod/digits-worker-0": "kubectl-ddp logs JOB --rank N",
+    "logs pods digits-worker-0": "kubectl-ddp logs JOB --rank N",
+    "logs digits -c trainer": "--rank 0-7",
+    "logs -p digits": "--rank 0-7",
+    "logs -f deployment/digits": "pytorchjob/digits",
+    "exec -it digits bash": "kubectl-ddp exec digits -- bash",
+    "exec pod digits-worker-0 -- bash": "kubectl-ddp exec JOB --rank N",
+    "status digits -w": "kubectl-ddp get JOB -w",
+    "events --for job/digits": "kubectl-ddp events JOB",
+    "status queue": "job/queue",
+    "top pods": "kubectl-ddp status JOB --ranks",
+    "top node": "kubectl-ddp capacity",
+    "delete -f digits.ddp.yaml": "kubectl-ddp delete JOB",
+    "scale --replicas=3 job/digits": "--nnodes",
+    "scale digits 3": "--nnodes",
+    "wait --for=jsonpath={.state}=Running digits": "running",
+    "config use-context lab": "kubectl config use-context",
+    "explain job.node": "Did you mean 'nnodes'?",
+    # other commands of kubectl
+    "apply -f digits.ddp.yaml": "kubectl-ddp submit -f FILE",
+    "create -f digits.ddp.yaml": "kubectl-ddp submit -f FILE",
+    "edit job digits": "kubectl-ddp scale JOB --nnodes N",
+    "rollout restart job/digits": "kubectl-ddp restart job/digits",
+    "rollout status job/digits": "kubectl-ddp status job/digits",
+    "attach digits": "kubectl-ddp logs JOB -f",
+    "cp digits:/tmp/x .": "kubectl-ddp exec JOB -- cat FILE",
+    "auth can-i create jobs": "kubectl-ddp doctor",
+    "cluster-info": "kubectl-ddp doctor",
+    "diff -f digits.ddp.yaml": "--dry-run=server",
+    "version --client": "kubectl-ddp version",
+    # torchrun
+    "torchrun --standalone --nproc_per_node=2 train.py": "kubectl-ddp submit SCRIPT",
+    "run --standalone --nproc_per_node=2 train.py": "--local",
+    "run --nnodes=2 --rdzv_backend=c10d train.py": "rendezvous store",
+    "run torchrun train.py": "kubectl-ddp run train.py",
+    "run python train.py": "kubectl-ddp run train.py",
+    "run train.py --epochs 3": "kubectl-ddp run train.py -- --epochs",
+    "run digits --image=busybox -- sleep 10": "--command",
+    "python train.py": "kubectl-ddp submit SCRIPT",
+    # SkyPilot, Ray, Slurm
+    "launch --cluster mine task.yaml": "kubectl-ddp submit SCRIPT",
+    "sky launch task.yaml": "kubectl-ddp submit SCRIPT",
+    "queue": "kubectl-ddp list",
+    "jobs queue": "kubectl-ddp list",
+    "jobs cancel digits": "kubectl-ddp cancel digits",
+    "jobs": "kubectl-ddp list",
+    "stop digits": "kubectl-ddp suspend JOB",
+    "start digits": "kubectl-ddp resume JOB",
+    "down": "kubectl-ddp suspend JOB",
+    "down digits": "kubectl-ddp suspend JOB",
+    "cancel -a": "kubectl-ddp suspend JOB",
+    "ssh digits": "kubectl-ddp exec JOB",
+    "show-gpus": "kubectl-ddp capacity",
+    "check": "kubectl-ddp doctor",
+    "squeue": "kubectl-ddp list",
+    "sbatch train.py": "kubectl-ddp submit SCRIPT",
+    "scancel digits": "kubectl-ddp suspend JOB",
+    # slips of the finger
+    "gte jobs": "Did you mean 'get'?",
+    "decribe digits": "Did you mean 'describe'?",
+    "statsu digits": "Did you mean 'status'?",
+    "sumbit train.py": "Did you mean 'submit'?",
+    "log digits": "kubectl-ddp logs JOB -f",
+}
+"""Line → part of its error: the right command, flag or value."""
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[ApiServer]:
+    with serving(ApiServer()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def jobs() -> list[Object]:
+    """A job that waits for its pods, and one that has succeeded."""
+    roots = [job_kinds.root_of(render(a_job(name=name), "run1")) for name in ("digits", "images")]
+    for root, conditions in zip(roots, ([], [kube_objects.condition("Succeeded")]), strict=True):
+        root["metadata"] |= {"creationTimestamp": kube_objects.CREATED, "uid": root["metadata"]["name"]}
+        root["status"] = {"conditions": conditions}
+    return roots
+
+
+@pytest.fixture(autouse=True)
+def machine(api: ApiServer, jobs: list[Object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a script, a job file, and a cluster that has two jobs."""
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    (tmp_path / "digits.ddp.yaml").write_text(JOB_FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, api.url)))
+    api.objects.clear()
+    for job in jobs:
+        path = f"/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/{job['metadata']['name']}"
+        api.put(path, copy.deepcopy(job))
+
+
+def test_the_table_has_at_least_sixty_lines() -> None:
+    assert len(WORKS) + len(REFUSED) >= 60
+
+
+@pytest.mark.parametrize("line", WORKS)
+def test_a_line_works(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(shlex.split(line))
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    assert WORKS[line] in told.out
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_a_line_is_refused_with_what_to_type_instead(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(shlex.split(line)) in {2, 3}
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert REFUSED[line] in told.err.partition(": ")[2]
+
+
+def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
+    api: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = Answer(403, status(403, "Forbidden", "no"))
+    pauses = [lambda: [api.next(f"GET {path}", refusal) for path in COLLECTIONS], lambda: None]
+
+    def pause(_seconds: float) -> None:
+        if not pauses:
+            raise KeyboardInterrupt
+        pauses.pop(0)()
+
+    monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
+    assert run(["get", "jobs", "-w", "-n", "team", "--no-headers"]) == 130
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()] == ["digits", "images"]
+    assert told.err.count("warning: ") == 1
+
+
+@pytest.mark.parametrize("line", ["get jobs", "cancel digits", "describe job/digits", "run train.py --dry-run"])
+def test_an_alternative_name_does_what_the_command_does(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = {"get": "list", "cancel": "suspend", "describe": "status", "run": "submit --name mine"}
+    word, _, rest = line.partition(" ")
+    printed = []
+    for command in (f"{word} --name mine" if word == "run" else word, ours[word]):
+        assert run([*shlex.split(command), *rest.split()]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != ""
