@@ -38,9 +38,9 @@ from kubectl_ddp.util.future import Future
 if TYPE_CHECKING:
     from kubectl_ddp.backends.cluster.write.submission import Submission
     from kubectl_ddp.capacity.model import Inventory
-    from kubectl_ddp.doctor.cluster import ClusterFacts
     from kubectl_ddp.kube.grafana import GrafanaService
     from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+    from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
     from kubectl_ddp.render.choose import Facts, Kind
