@@ -21,7 +21,7 @@ from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import location_flags, program
-from kubectl_ddp.util.terminal import PREFIX, write_log_line
+from kubectl_ddp.util.terminal import write_log_line
 
 
 @click.command(cls=HelpfulCommand)
@@ -88,8 +88,7 @@ def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
 def _as_json(line: Folded) -> str:
     """Format a line as JSON. The text has no prefix, because the ranks are in a field."""
     about = {"time": line.first.time, "pods": sorted({one.pod for one in line.lines}), "ranks": line.ranks}
-    text = PREFIX.sub("", line.first.text)
-    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": text})
+    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": line.first.message})
 
 
 def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> None:
