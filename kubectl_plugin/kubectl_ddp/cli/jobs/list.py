@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 import click
 
+from kubectl_ddp.backends.select import target_backends
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import (
     jobs_of,
@@ -15,25 +15,15 @@ from kubectl_ddp.cli.internal.job_lookup import (
     print_output,
     resource,
     style,
-    target_backends,
 )
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.observe.scrape import ScrapeLimit, observe_all
+from kubectl_ddp.observe.job_list import observe_jobs
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.status.json_output import job_list_to_dict
 from kubectl_ddp.util.gc_tuning import at_rest
 from kubectl_ddp.util.nearest import suggest_close_match
-
-_PATIENCE_SECONDS: Final = {"local": 0.12}
-"""Seconds to wait for pods, by place. On this machine, pods answer immediately unless they are overloaded."""
-
-_CLUSTER_PATIENCE_SECONDS: Final = 1.0
-"""Seconds to wait for pods in a cluster, where a network policy may block requests without an error."""
-
-_MOST: Final = ScrapeLimit(of_each=2, in_all=48)
-"""Maximum number of pods to scrape: of many jobs, those of the newest. ``status`` scrapes all pods of a job."""
 
 
 @click.command("list", cls=HelpfulCommand)
@@ -62,15 +52,7 @@ def _list(options: Options, names: list[str]) -> None:
         for _, snapshot in found:
             click.echo(resource(snapshot.job))
         return
-    states = []
-    for backend in dict.fromkeys(backend for backend, _ in found):
-        snapshots = [snapshot for where, snapshot in found if where is backend]
-        states += observe_all(
-            backend,
-            snapshots,
-            patience=_PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS),
-            most=_MOST,
-        )
+    states = observe_jobs(found)
     if options.output in {"json", "yaml"}:
         print_output(job_list_to_dict(states), options.output)
     elif states:
