@@ -88,6 +88,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m tools.examples manifests/examples
 	@$(BIN)/python -m tools.dashboards charts/ddp-platform/files/dashboards
 	@$(BIN)/python -m tools.engine_files
+	@$(BIN)/python -m tools.client_keys
 	@$(BIN)/python -m tools.values_table $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed

@@ -12,6 +12,7 @@ import heapq
 import queue
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -85,6 +86,11 @@ class RankFilter:
             return True
         self._in_trace.discard(source)
         return False
+
+
+def seconds_ago(seconds: float) -> str:
+    """Return the time ``seconds`` ago, as RFC 3339."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
 
 
 def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
