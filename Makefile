@@ -59,6 +59,7 @@ lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests/scripts/client_job.py
 	@$(BIN)/lint-imports
 
 check: lint ## Before a push: lint, and the unit tests of the folders and importers of what changed since BASE (main)

@@ -26,6 +26,9 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render import Code
 from kubectl_ddp.values.program import Script, default_job_name
 
+LARGEST_ARGUMENTS: Final = 120 * 1024
+"""Maximum size of all arguments as JSON, in bytes. Linux accepts 128 KiB in one argument of a program."""
+
 _TEMPLATE: Final = '''"""Function {name} of {module}, as a job: every rank calls it with the arguments of the job."""
 
 from __future__ import annotations
@@ -90,7 +93,14 @@ def arguments_as_json(function: Callable[..., object], arguments: Mapping[str, A
             f"{function.__name__} cannot be called with these arguments: {error}.",
             hint="Give each parameter without a default in arguments={...}, by its name.",
         ) from None
-    return json.dumps(arguments)
+    text = json.dumps(arguments)
+    if len(text) > LARGEST_ARGUMENTS:
+        raise UsageError(
+            f"The arguments of {function.__name__} have {len(text)} bytes as JSON, and a program takes at most "
+            f"{LARGEST_ARGUMENTS}.",
+            hint="Put data into a file on a volume, and pass its path.",
+        )
+    return text
 
 
 def _checked(function: Callable[..., object]) -> FunctionType:
