@@ -59,6 +59,7 @@ lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests/scripts/client_job.py
 	@$(BIN)/lint-imports
 
 check: lint ## Before a push: lint, and the unit tests of the folders and importers of what changed since BASE (main)
@@ -88,6 +89,7 @@ docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, ma
 	@$(BIN)/python -m tools.examples manifests/examples
 	@$(BIN)/python -m tools.dashboards charts/ddp-platform/files/dashboards
 	@$(BIN)/python -m tools.engine_files
+	@$(BIN)/python -m tools.client_keys
 	@$(BIN)/python -m tools.values_table $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed

@@ -13,6 +13,7 @@ from kubectl_ddp.capacity.model import Inventory
 from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.util.stop import Stop
 
 
 class ScriptedBackend:
@@ -52,12 +53,14 @@ class ScriptedBackend:
             raise NotFound(f"There is no job '{name}'.")
         return self._moments[0]
 
-    def watch(self, name: str) -> Iterator[Snapshot]:
+    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
         """All moments."""
         self.job(name)
         yield from self._moments
         if not self._ends:
-            threading.Event().wait()
+            ended = threading.Event()
+            with (stop or Stop()).waking(ended.set):
+                ended.wait()
 
     def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
         """The pod's part of the present metrics, all of it; asking for the first pod again turns the page."""
@@ -84,9 +87,10 @@ class ScriptedBackend:
         tail: int | None = None,
         timestamps: bool = False,
         since: str | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[str]:
         """Lines of the container; ``since`` is to the second, as an API server's."""
-        del follow, tail
+        del follow, tail, stop
         for line in self._logs.get(f"{pod['metadata']['uid']}/{_restarts(pod)}", ()):
             if since is None or line[:19] >= since[:19]:
                 yield line if timestamps else line.partition(" ")[2]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
     from kubectl_ddp.capacity.model import Inventory
@@ -76,8 +77,11 @@ class Backend(Protocol):
     def job(self, name: str, *, events: bool = True) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""
 
-    def watch(self, name: str) -> Iterator[Snapshot]:
-        """Yield the job now, and again after each change of the job or its pods. Ends when the job is deleted."""
+    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
+        """Yield the job now, and again after each change of the job or its pods.
+
+        Ends when the job is deleted, or when another thread requests the ``stop``.
+        """
 
     def events(self, name: str) -> list[Object]:
         """Return the events about a job and all objects created for it, oldest first. Raises NotFound.
@@ -114,6 +118,7 @@ class Backend(Protocol):
         tail: int | None = None,
         timestamps: bool = False,
         since: str | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[str]:
         """Yield lines of the pod's container without line ends; with ``follow``, until the container ends.
 
@@ -125,6 +130,7 @@ class Backend(Protocol):
             tail: Number of last lines to start with (default: all).
             timestamps: Prefix each line with its RFC 3339 time and a space, as ``kubectl logs --timestamps`` does.
             since: RFC 3339 time. Earlier lines are left out; lines of that very second may be repeated.
+            stop: Request of another thread to end.
         """
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:

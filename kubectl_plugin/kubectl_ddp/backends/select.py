@@ -21,10 +21,10 @@ client.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kubectl_ddp.backends.access import FLAGS, NOT_WHERE, Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.backends.base import Backend
@@ -33,6 +33,9 @@ from kubectl_ddp.errors import DdpError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.cluster import ClusterBackend
+
+Notice: TypeAlias = Callable[[str], None]
+"""Called with messages of a cluster's API server for the user (default: printed to stderr)."""
 
 IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -64,13 +67,20 @@ class Where(Access):
 _FOREIGN: Final = frozenset(FLAGS) - NOT_WHERE - {"namespace"}
 
 
-def backend_for(where: Where, name: str | None = None) -> Backend:
+def backend_for(where: Where, name: str | None = None, *, notice: Notice | None = None) -> Backend:
     """Return the backend for the job ``name``, by the table above. Raises UsageError."""
     if is_local(where, name):
         from kubectl_ddp.backends.local.backend import LocalBackend  # noqa: PLC0415 - only for local jobs
 
         return LocalBackend()
-    return cluster_of(where)
+    return cluster_of(where, notice)
+
+
+def target_backends(where: Where, *, notice: Notice | None = None) -> list[Backend]:
+    """Return the backends that the flags select; without flags, this machine and the cluster, if configured."""
+    if where.local or where.names_a_cluster or not has_cluster():
+        return [backend_for(where, notice=notice)]
+    return [backend_for(Where(local=True)), backend_for(where, notice=notice)]
 
 
 def check_place_of_new_job(where: Where) -> None:
@@ -107,11 +117,11 @@ def _check_only_here(where: Where, name: str) -> None:
     raise UsageError(f"Both this machine and context '{cluster.where}' have a job '{name}'.", hint=choice)
 
 
-def cluster_of(where: Where) -> ClusterBackend:
+def cluster_of(where: Where, notice: Notice | None = None) -> ClusterBackend:
     """Return the backend of the selected cluster. Raises UsageError, and Unreachable if no cluster is configured."""
     from kubectl_ddp.backends.cluster import ClusterBackend  # noqa: PLC0415 - imports an HTTP client and YAML
 
-    return ClusterBackend(where)
+    return ClusterBackend(where) if notice is None else ClusterBackend(where, notice=notice)
 
 
 def is_local(where: Where, name: str | None = None, environ: Mapping[str, str] = os.environ) -> bool:

@@ -7,13 +7,14 @@ timestamp, so no line is repeated.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import queue
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +23,7 @@ from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
+from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.util.terminal import PREFIX
 
 _ERROR: Final = re.compile(
@@ -45,6 +47,11 @@ class Line:
     """Rank that wrote the line; None for the launcher."""
     text: str
     """Text as written, with its prefix."""
+
+    @property
+    def message(self) -> str:
+        """Text without the prefix."""
+        return PREFIX.sub("", self.text)
 
     def __str__(self) -> str:
         """Return the line as printed."""
@@ -71,7 +78,7 @@ class RankFilter:
 
     def _is_error(self, line: Line) -> bool:
         source = (line.pod, line.rank)
-        text = PREFIX.sub("", line.text)
+        text = line.message
         if _ERROR.search(text):
             self._in_trace.add(source)
             return True
@@ -79,6 +86,11 @@ class RankFilter:
             return True
         self._in_trace.discard(source)
         return False
+
+
+def seconds_ago(seconds: float) -> str:
+    """Return the time ``seconds`` ago, as RFC 3339."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
 
 
 def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
@@ -122,8 +134,11 @@ def read(
 
 def follow_logs(
     backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
-) -> Iterator[Line]:
-    """Yield the existing lines, then new lines until the job ends or is deleted. Raises NotFound."""
+) -> Generator[Line]:
+    """Yield the existing lines, then new lines until the job ends or is deleted. Raises NotFound.
+
+    Closing the generator ends its threads.
+    """
     seen: dict[str, str] = {}
 
     def record_time(line: Line) -> bool:
@@ -132,7 +147,8 @@ def follow_logs(
 
     past = filter(record_time, _merged(backend, workers(backend.job(name).pods), since))
     yield from past if tail is None else deque(past, maxlen=tail)
-    yield from filter(ranks.matches, _Streams(backend, name, seen).lines())
+    with contextlib.closing(_Streams(backend, name, seen).lines()) as lines:
+        yield from filter(ranks.matches, lines)
 
 
 def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iterator[Line]:
@@ -151,10 +167,10 @@ def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iter
         raise gone[0]
 
 
-def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool) -> Iterator[Line]:
+def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool, stop: Stop | None = None) -> Iterator[Line]:
     """Yield the lines of one pod; only those after ``since``, if given."""
     name = str(pod["metadata"]["name"])
-    for entry in backend.logs(pod, follow=live, timestamps=True, since=since):
+    for entry in backend.logs(pod, follow=live, timestamps=True, since=since, stop=stop):
         moment, _, text = entry.partition(" ")
         if since is None or moment > since:
             prefix = PREFIX.match(text)
@@ -168,15 +184,25 @@ class _Streams:
         self._backend = backend
         self._job = job
         self._seen = dict(seen)
+        self._stop = Stop()
         # Bounded, so that a pod that writes faster than this process prints is slowed down and not buffered.
         self._arrivals: queue.Queue[Line | Snapshot | _Ended] = queue.Queue(maxsize=10_000)
         self._reading: set[str] = set()
         self._read: dict[str, str] = {}
         """Pod → id of the container that was read last."""
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Generator[Line]:
         """Yield lines as they arrive. The order within each pod is kept."""
         threading.Thread(target=self._watch, daemon=True).start()
+        try:
+            yield from self._arriving()
+        finally:
+            self._stop.request()
+            with contextlib.suppress(queue.Empty):  # makes room for threads that wait for it
+                while True:
+                    self._arrivals.get_nowait()
+
+    def _arriving(self) -> Iterator[Line]:
         pods: list[Object] = []
         is_over = False
         while not (is_over and not self._reading):
@@ -210,12 +236,15 @@ class _Streams:
         since = self._seen.get(name)
         while True:
             try:
-                for line in _lines(self._backend, pod, since=since, live=True):
+                for line in _lines(self._backend, pod, since=since, live=True, stop=self._stop):
                     since = line.time
                     self._arrivals.put(line)
+                    if self._stop.is_requested:
+                        break
             except Unreachable:  # the pod may still run
-                time.sleep(_RETRY_SECONDS)
-                continue
+                self._stop.wait(_RETRY_SECONDS)
+                if not self._stop.is_requested:
+                    continue
             except DdpError:
                 pass
             self._arrivals.put(_Ended(name))
@@ -224,7 +253,7 @@ class _Streams:
     def _watch(self) -> None:
         error: BaseException | None = None
         try:
-            for snapshot in self._backend.watch(self._job):
+            for snapshot in self._backend.watch(self._job, stop=self._stop):
                 self._arrivals.put(snapshot)
         except BaseException as raised:  # noqa: BLE001 - raised again where lines are read
             error = raised

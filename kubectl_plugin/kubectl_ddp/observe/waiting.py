@@ -6,10 +6,11 @@ second.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
 from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.stop import Stop
 
 GOALS: Final = ("complete", "running", "failed", "suspended", "deleted", "step=N", "world-size=N")
 """Conditions that can be waited for."""
@@ -130,15 +132,18 @@ def wait_for(
     last: JobState | None = None
     heard = time.monotonic()
     try:
-        for snapshot in _changes(backend, name, timeout, asks=goal.needs_metrics):
-            last = observe(backend, snapshot) if goal.needs_metrics else job_state(snapshot, {}, where=backend.where)
-            seen(last)
-            persist_result(backend, snapshot.job, last)
-            heard = heard if last.is_unresponsive else time.monotonic()
-            is_believed = goal.state is last.state is State.RUNNING and time.monotonic() - heard > _MUTE_SECONDS
-            if goal.is_met(last) or is_believed:
-                return last
-            _raise_if_impossible(last, goal)
+        with contextlib.closing(_changes(backend, name, timeout, asks=goal.needs_metrics)) as changes:
+            for snapshot in changes:
+                last = (
+                    observe(backend, snapshot) if goal.needs_metrics else job_state(snapshot, {}, where=backend.where)
+                )
+                seen(last)
+                persist_result(backend, snapshot.job, last)
+                heard = heard if last.is_unresponsive else time.monotonic()
+                is_believed = goal.state is last.state is State.RUNNING and time.monotonic() - heard > _MUTE_SECONDS
+                if goal.is_met(last) or is_believed:
+                    return last
+                _raise_if_impossible(last, goal)
     except _TimeIsUpError as end:
         raise _timed_out(name, goal, timeout, last) from end
     raise Cancelled(f"Job '{name}' was deleted before it was {goal.text}.")
@@ -187,11 +192,21 @@ def _where_it_is(state: JobState) -> str:
     return f" at step {state.step}" + (f" of {state.steps_planned}" if state.steps_planned else "")
 
 
-def _changes(backend: Backend, name: str, timeout: float | None, *, asks: bool) -> Iterator[Snapshot]:
+def _changes(backend: Backend, name: str, timeout: float | None, *, asks: bool) -> Generator[Snapshot]:
     """Yield the job after each change, and periodically if ``asks`` is true. Ends when the job is deleted."""
     limit = time.monotonic() + timeout if timeout is not None else None
     arrivals: queue.SimpleQueue[Snapshot | BaseException | None] = queue.SimpleQueue()
-    threading.Thread(target=_watch, args=(backend, name, arrivals), daemon=True).start()
+    stop = Stop()
+    threading.Thread(target=_watch, args=(backend, name, arrivals, stop), daemon=True).start()
+    try:
+        yield from _arriving(arrivals, limit, asks=asks)
+    finally:
+        stop.request()
+
+
+def _arriving(
+    arrivals: queue.SimpleQueue[Snapshot | BaseException | None], limit: float | None, *, asks: bool
+) -> Iterator[Snapshot]:
     latest: Snapshot | None = None
     while True:
         left = limit - time.monotonic() if limit is not None else None
@@ -212,9 +227,11 @@ def _changes(backend: Backend, name: str, timeout: float | None, *, asks: bool) 
         yield latest
 
 
-def _watch(backend: Backend, name: str, arrivals: queue.SimpleQueue[Snapshot | BaseException | None]) -> None:
+def _watch(
+    backend: Backend, name: str, arrivals: queue.SimpleQueue[Snapshot | BaseException | None], stop: Stop
+) -> None:
     try:
-        for snapshot in backend.watch(name):
+        for snapshot in backend.watch(name, stop=stop):
             arrivals.put(snapshot)
         arrivals.put(None)
     except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread

@@ -35,6 +35,8 @@ FILE_KEYS: Final[Mapping[str, Field]] = {
 }
 """All keys of a job file."""
 PROGRAM_KEYS: Final = tuple(key for key, field in FIELDS.items() if field.attribute == "program")
+JOB_FILES: Final = (".yaml", ".yml")
+"""Suffixes of a job file; any other file is a script."""
 IDENTITY_KEYS: Final = frozenset(key for key, field in FIELDS.items() if field.group in {Group.JOB, Group.PROGRAM})
 """Keys that identify a job, so they have no default and are not part of presets."""
 DEFAULTS: Final[Mapping[str, Raw]] = {

@@ -5,8 +5,9 @@ Importing ``prometheus_client`` takes 80 ms.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
@@ -101,6 +102,17 @@ def parse(text: str) -> Samples:
             read = known[labels] = _labels(labels)
         families.setdefault(name, []).append((read, number))
     return Samples(families)
+
+
+def iter_samples(text: str) -> Iterator[tuple[str, Labels, float]]:
+    r"""Yield name, labels and value of each ``ddp_`` sample of an exposition in Prometheus' text format.
+
+    >>> list(iter_samples('ddp_step{rank="0"} 7\nprocess_open_fds 3'))
+    [('ddp_step', {'rank': '0'}, 7.0)]
+    """
+    for name, labels, value in _SAMPLE.findall(text):
+        with contextlib.suppress(ValueError):
+            yield name, _labels(labels), float(value)
 
 
 def metrics_path(families: Collection[str] = ()) -> str:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import PurePath
 from typing import Final
 
@@ -19,6 +20,8 @@ _said: list[str] = [""]
 """Stack of location flags; the last entry is current. Shared by all threads, because background threads print
 suggestions too.
 """
+_said_here: ContextVar[str | None] = ContextVar("location_flags", default=None)
+"""Location flags of this thread, which take precedence."""
 
 
 def program() -> str:
@@ -38,6 +41,16 @@ def location_context(flags: str) -> Iterator[None]:
         _said.pop()
 
 
+@contextmanager
+def thread_location(flags: str) -> Iterator[None]:
+    """Use these location flags inside the block, in this thread only."""
+    before = _said_here.set(flags)
+    try:
+        yield
+    finally:
+        _said_here.reset(before)
+
+
 def location_flags() -> str:
     """Return the flags that make a suggested command use the same place.
 
@@ -45,4 +58,5 @@ def location_flags() -> str:
     ...     f"{program()} resume digits{location_flags()}"
     'kubectl-ddp resume digits -n team'
     """
-    return _said[-1]
+    here = _said_here.get()
+    return _said[-1] if here is None else here

@@ -34,13 +34,14 @@ from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.concurrency import run_concurrently
 from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.cluster.write.submission import Submission
     from kubectl_ddp.capacity.model import Inventory
-    from kubectl_ddp.doctor.cluster import ClusterFacts
     from kubectl_ddp.kube.grafana import GrafanaService
     from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+    from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
     from kubectl_ddp.render.choose import Facts, Kind
@@ -118,11 +119,14 @@ class ClusterBackend:
             found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
-    def watch(self, name: str) -> Iterator[Snapshot]:
-        """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
+    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
+        """Yield the job now, and after each change of it, its pods or its events.
+
+        Ends when it is deleted or ``stop`` is requested.
+        """
         from kubectl_ddp.backends.cluster.read.job_watch import watch  # noqa: PLC0415 - only for a watch
 
-        yield from watch(self._api, self._jobs.named(name), self.namespace)
+        yield from watch(self._api, self._jobs.named(name), self.namespace, stop or Stop())
 
     def events(self, name: str) -> list[Object]:
         """Return the events about a job and all objects created for it, including deleted pods, oldest first."""
@@ -175,20 +179,27 @@ class ClusterBackend:
         tail: int | None = None,
         timestamps: bool = False,
         since: str | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[str]:
         """Yield the lines of the pod's container; with ``follow``, until the container ends."""
         from kubectl_ddp.status.history_log import without  # noqa: PLC0415 - only for logs
 
-        for entry in without(self._entries(pod, follow=follow, tail=tail, since=since)):
+        for entry in without(self._entries(pod, follow=follow, tail=tail, since=since, stop=stop)):
             yield entry if timestamps else entry.partition(" ")[2]
 
     def _entries(
-        self, pod: Object, *, follow: bool = False, tail: int | None = None, since: str | None = None
+        self,
+        pod: Object,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since: str | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[str]:
         """Yield all lines, each prefixed with its time."""
         from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs  # noqa: PLC0415 - imports urllib3
 
-        source = PodLogs(self._api, pod_path(pod), pod)
+        source = PodLogs(self._api, pod_path(pod), pod, stop=stop or Stop())
         return source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:

@@ -27,6 +27,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.node_bounds import validate_node_count
 
 if TYPE_CHECKING:
@@ -107,9 +108,9 @@ class LocalBackend:
         del events
         return snapshot(self._directory(name))
 
-    def watch(self, name: str) -> Iterator[Snapshot]:
-        """Yield the job now and after every change, until it is deleted."""
-        from kubectl_ddp.backends.local.inotify import Watch  # noqa: PLC0415 - loads libc, which a list does not need
+    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
+        """Yield the job now and after every change, until it is deleted or ``stop`` is requested."""
+        from kubectl_ddp.backends.local.inotify import Watch, descriptors  # noqa: PLC0415 - loads libc, which a list does not need
 
         directory = self._directory(name)
         before = snapshot(directory)
@@ -117,8 +118,8 @@ class LocalBackend:
         engine = engine_of(directory)
         pidfd = engine.identity.open() if engine is not None else None
         try:
-            with Watch([directory.path], [pidfd] if pidfd is not None else []) as watch:
-                while True:
+            with descriptors(pidfd, stop) as ends, Watch([directory.path], ends) as watch:
+                while stop is None or not stop.is_requested:
                     now = snapshot(directory)
                     if now != before:
                         yield now
@@ -126,9 +127,6 @@ class LocalBackend:
                     watch.wait()
         except (NotFound, FileNotFoundError):
             return
-        finally:
-            if pidfd is not None:
-                os.close(pidfd)
 
     def logs(
         self,
@@ -138,12 +136,13 @@ class LocalBackend:
         tail: int | None = None,
         timestamps: bool = False,
         since: str | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[str]:
         """Yield the lines of all containers of the pod; with ``follow``, until its current container has ended."""
         from kubectl_ddp.backends.local.tail import entries  # noqa: PLC0415 - loads libc, which a list does not need
 
         directory = self._directory(str(pod["metadata"]["labels"][Label.JOB]))
-        for moment, text in entries(directory, pod, follow=follow, tail=tail, since=since):
+        for moment, text in entries(directory, pod, follow=follow, tail=tail, since=since, stop=stop):
             yield f"{moment} {text}" if timestamps else text
 
     def events(self, name: str) -> list[Object]:

@@ -10,10 +10,12 @@ import contextlib
 import ctypes
 import os
 import select
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+from kubectl_ddp.util.stop import Stop
 
 _MODIFY, _MOVED_TO, _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x2, 0x80, 0x100, 0x200, 0x400, 0x800
 _MASK: Final = _MODIFY | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
@@ -21,6 +23,25 @@ _MASK: Final = _MODIFY | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SE
 _FALLBACK_SECONDS: Final = 0.1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def descriptors(pidfd: int | None, stop: Stop | None) -> Iterator[list[int]]:
+    """Return descriptors for a :class:`Watch` that become readable when a process ends and when a stop is requested.
+
+    The pidfd is closed with the block.
+    """
+    with contextlib.ExitStack() as stack:
+        found = []
+        if pidfd is not None:
+            stack.callback(os.close, pidfd)
+            found.append(pidfd)
+        if stop is not None:
+            event = os.eventfd(0, os.EFD_CLOEXEC)
+            stack.callback(os.close, event)
+            stack.enter_context(stop.waking(lambda: os.eventfd_write(event, 1)))
+            found.append(event)
+        yield found
 
 
 class Watch:

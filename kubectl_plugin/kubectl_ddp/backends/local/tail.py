@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from kubectl_ddp.backends.local.directory import JobDirectory
-from kubectl_ddp.backends.local.inotify import Watch
+from kubectl_ddp.backends.local.inotify import Watch, descriptors
 from kubectl_ddp.backends.local.liveness import engine_of, snapshot
 from kubectl_ddp.backends.local.log_file import LogReader
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.status.history_log import is_part
+from kubectl_ddp.util.stop import Stop
 
 
 def entries(
-    directory: JobDirectory, pod: Object, *, follow: bool, tail: int | None, since: str | None
+    directory: JobDirectory, pod: Object, *, follow: bool, tail: int | None, since: str | None, stop: Stop | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield time and text of a pod's lines; with ``follow``, until the pod's current container has ended."""
+    """Yield time and text of a pod's lines; with ``follow``, until its container has ended or ``stop`` is requested."""
     reader = _FilteredLogReader(directory.log(pod["metadata"]["name"]), since=since)
     if not follow:
         lines = list(reader.lines())
@@ -25,15 +25,11 @@ def entries(
         return
     engine = engine_of(directory)
     pidfd = engine.identity.open() if engine is not None else None
-    try:
-        with Watch([], [pidfd] if pidfd is not None else []) as watch:
-            for path in (directory.path, directory.pod(pod["metadata"]["name"])):
-                if path.exists():
-                    watch.add(path)
-            yield from _follow(reader, directory, pod, tail, watch)
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
+    with descriptors(pidfd, stop) as ends, Watch([], ends) as watch:
+        for path in (directory.path, directory.pod(pod["metadata"]["name"])):
+            if path.exists():
+                watch.add(path)
+        yield from _follow(reader, directory, pod, tail, watch, stop)
 
 
 def raw_lines(directory: JobDirectory, pod: Object) -> Iterator[str]:
@@ -50,12 +46,12 @@ class _FilteredLogReader(LogReader):
 
 
 def _follow(
-    reader: LogReader, directory: JobDirectory, pod: Object, tail: int | None, watch: Watch
+    reader: LogReader, directory: JobDirectory, pod: Object, tail: int | None, watch: Watch, stop: Stop | None
 ) -> Iterator[tuple[str, str]]:
     lines = list(reader.lines())
     yield from lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
     written = None
-    while True:
+    while stop is None or not stop.is_requested:
         stamp = _status_mtime(directory)
         # Check for the end before the last read, so that the last line is read.
         is_gone = stamp != written and _is_gone(directory, pod)

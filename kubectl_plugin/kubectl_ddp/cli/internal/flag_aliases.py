@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Final
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.fields import JOB_FILES
 
 SPELLINGS: Final[Mapping[str, str]] = {"--nproc-per-node": "--nproc"}
 """Flag of torchrun → our flag with the same meaning. ``_`` and ``-`` are equivalent, as in torchrun."""
@@ -37,7 +38,6 @@ RENDEZVOUS: Final = frozenset(
 
 LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "deepspeed", "accelerate", "mpirun", "horovodrun"})
 INTERPRETERS: Final = frozenset({"python", "python3"})
-JOB_FILES: Final = (".yaml", ".yml")
 
 
 def is_job_file(path: str) -> bool:

@@ -9,23 +9,17 @@ from typing import Any
 import click
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.backends.select import Where, backend_for, backend_to_change, has_cluster, has_kubeconfig
+from kubectl_ddp.backends.select import backend_for, backend_to_change, has_kubeconfig, target_backends
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES, check_type
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.observe.job_list import read_jobs
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.nearest import suggest_close_match
-
-
-def target_backends(options: Options) -> list[Backend]:
-    """Return the backends that the flags select; without flags, this machine and the cluster, if configured."""
-    if options.local or options.names_a_cluster or not has_cluster():
-        return [backend_for(options)]
-    return [backend_for(Where(local=True)), backend_for(options)]
 
 
 def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend, Snapshot]]:
@@ -33,20 +27,11 @@ def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend
 
     Raises the first error if no job is found.
     """
-    found: list[tuple[Backend, Snapshot]] = []
-    errors: list[DdpError] = []
-    for backend in backends:
-        try:
-            snapshots = backend.jobs(all_namespaces=options.all_namespaces)
-        except DdpError as error:
-            errors.append(error)
-            continue
-        found += [(backend, snapshot) for snapshot in snapshots]
-    if errors and not found:
-        raise errors[0]
-    for failed in errors:
-        options.print_message(f"warning: {failed}")
-    return found
+    return read_jobs(
+        backends,
+        all_namespaces=options.all_namespaces,
+        warn=lambda text: options.print_message(f"warning: {text}"),
+    )
 
 
 def target(options: Options, job: str | None, *, changes: bool = False) -> tuple[Backend, str]:

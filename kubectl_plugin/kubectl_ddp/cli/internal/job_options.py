@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
@@ -26,17 +25,16 @@ from kubectl_ddp.spec.fields import FILE_KEYS, flag_of
 from kubectl_ddp.spec.job_key import Field, Group
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_close_match
-from kubectl_ddp.version import default_image
 
 if TYPE_CHECKING:
-    from kubectl_ddp.spec.defaults import DefaultingContext
+    from kubectl_ddp.client.submission.prepared_job import Prepared
+    from kubectl_ddp.code.archive import Code
     from kubectl_ddp.spec.job_file import JobFile
     from kubectl_ddp.spec.resolve import Resolved
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
 SHARED: Final = frozenset({"namespace"})
 """Keys whose flag is shared by all commands."""
 COMMON: Final = frozenset(
@@ -206,17 +204,41 @@ def read_job(
         under: Values of another job, to use instead of the user's defaults.
         plans: True to replace ``parallel: auto`` by a layout.
     """
-    from kubectl_ddp.spec.resolve import resolve, set_values  # noqa: PLC0415
-    from kubectl_ddp.spec.user_config import defaults_of  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.client.submission.resolved_job import resolve_job  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.spec.resolve import set_values  # noqa: PLC0415
 
-    layers: list[Layer] = [under if under is not None else defaults_of(os.environ)]
+    layers: list[Layer] = []
     if request.file is not None:
         from kubectl_ddp.spec.job_file import read  # noqa: PLC0415 - imports yaml
 
         layers.append(read(request.file))
-    flags = flag_layer(request, options)
-    around = replace(_defaulting_context(name_suffix, options), plans=plans)
-    return resolve([*layers, set_values(request.assignments), flags], around)
+    layers += [set_values(request.assignments), flag_layer(request, options)]
+    return resolve_job(layers, options, name_suffix=name_suffix, under=under, plans=plans)
+
+
+def prepare(
+    options: Options,
+    request: JobRequest,
+    *,
+    name_suffix: str = "",
+    shown: bool = False,
+    under: Layer | None = None,
+    kept: Code | None = None,
+) -> Prepared:
+    """Return the job of this command line, with its script checked. Raises UsageError or NotFound.
+
+    Args:
+        options: Shared flags.
+        request: Job flags.
+        name_suffix: Suffix of a name that is generated from the program.
+        shown: True if the objects are only printed; then a cluster is assumed unless ``--local`` is given.
+        under: Values of another job, which this command line overrides.
+        kept: Code of that job, which is not read from this machine.
+    """
+    from kubectl_ddp.client.submission.prepared_job import prepare_job  # noqa: PLC0415 - not needed for help and completion
+
+    resolved = read_job(request, options, name_suffix=name_suffix, under=under)
+    return prepare_job(resolved, options, shown=shown, kept=kept)
 
 
 def flag_layer(request: JobRequest, options: Options) -> Layer:
@@ -264,21 +286,6 @@ def _parse_job_size(word: str | None, layer: Layer) -> dict[str, Given]:
             raise UsageError(f"-j and {flag_of(key)} say the same thing.", hint="Leave one of them out.")
     origin = Origin(Kind.FLAG, "-j")
     return {"nnodes": Given(match[1], origin), "nproc": Given(match[2], origin)}
-
-
-def _defaulting_context(
-    name_suffix: str, options: Options, environ: Mapping[str, str] = os.environ
-) -> DefaultingContext:
-    from kubectl_ddp.cli.internal.namespace_presets import shared_by  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.spec.defaults import DEFAULT, DefaultingContext  # noqa: PLC0415
-
-    said = environ.get(IMAGE_VARIABLE)
-    return DefaultingContext(
-        image=said or default_image(),
-        image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
-        name_suffix=name_suffix,
-        shared=lambda namespace: shared_by(options, namespace),
-    )
 
 
 def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:

@@ -8,7 +8,14 @@ import click
 
 from kubectl_ddp.cli.internal.command_help import grouped_option
 from kubectl_ddp.cli.internal.job_lookup import target
-from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, change_options
+from kubectl_ddp.cli.internal.job_options import (
+    DRY_RUN,
+    DRY_RUNS,
+    JobRequest,
+    ProgramCommand,
+    change_options,
+    prepare,
+)
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
@@ -40,7 +47,6 @@ def clone(
     defaults for cores and memory. Words after '--' replace the arguments of its program.
     """
     from kubectl_ddp.backends.job_recovery import code_of, recover_spec  # noqa: PLC0415
-    from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.cli.jobs.submit_run import SubmitOptions, submit_prepared  # noqa: PLC0415
     from kubectl_ddp.spec.minimal_spec import minimal_layer, origin_from_job  # noqa: PLC0415
 

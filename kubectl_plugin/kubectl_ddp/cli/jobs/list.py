@@ -5,35 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import click
 
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.backends.select import target_backends
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name, resource, target_backends
+from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name, resource
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import CUSTOM_COLUMNS, JSONPATH, is_document, print_output, style
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.observe.job_list import observe_jobs
 from kubectl_ddp.observe.list_watch import JobKey, JobListChange, key_of, watch_list
-from kubectl_ddp.observe.scrape import ScrapeLimit, observe_all
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
 from kubectl_ddp.util.gc_tuning import at_rest
 from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.util.text_table import Table
-
-_PATIENCE_SECONDS: Final = {"local": 0.12}
-"""Seconds to wait for pods, by place. On this machine, pods answer immediately unless they are overloaded."""
-
-_CLUSTER_PATIENCE_SECONDS: Final = 1.0
-"""Seconds to wait for pods in a cluster, where a network policy may block requests without an error."""
-
-_MOST: Final = ScrapeLimit(of_each=2, in_all=48)
-"""Maximum number of pods to scrape: of many jobs, those of the newest. ``status`` scrapes all pods of a job."""
 
 Found = tuple[Backend, Snapshot]
 
@@ -104,16 +95,6 @@ def _matching(found: list[Found], selector: Object | None) -> list[Found]:
     return [each for each in found if selects(selector, each[1].job["metadata"].get("labels") or {})]
 
 
-def _observe(found: Sequence[Found]) -> list[JobState]:
-    """Return the states of jobs, which are in the order of their backends."""
-    states = []
-    for backend in dict.fromkeys(backend for backend, _ in found):
-        snapshots = [snapshot for where, snapshot in found if where is backend]
-        patience = _PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS)
-        states += observe_all(backend, snapshots, patience=patience, most=_MOST)
-    return states
-
-
 def _order(states: Sequence[JobState], sort_by: str | None) -> Sequence[int]:
     """Return the indexes of the states in the order of ``--sort-by``."""
     if sort_by is None:
@@ -127,7 +108,7 @@ def _show(options: Options, backends: Sequence[Backend], found: Sequence[Found],
     if options.output == "name" and listing.sort_by is None:
         ordered, states = found, list[JobState]()
     else:
-        observed = _observe(found)
+        observed = observe_jobs(found)
         order = _order(observed, listing.sort_by)
         ordered, states = [found[at] for at in order], [observed[at] for at in order]
     if options.output == "name":
@@ -174,7 +155,7 @@ def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> 
     def read() -> list[JobState]:
         found = _matching([each for backend in backends for each in reader.jobs(backend)], listing.selector)
         found = [each for each in found if not listing.names or each[1].job["metadata"]["name"] in listing.names]
-        states = _observe(found)
+        states = observe_jobs(found)
         resources.update(zip(map(key_of, states), (resource(snapshot.job) for _, snapshot in found), strict=True))
         return [states[at] for at in _order(states, listing.sort_by)]
 

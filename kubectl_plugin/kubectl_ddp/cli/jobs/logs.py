@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
@@ -17,12 +16,12 @@ from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.observe.log_folding import Folded, fold, iter_with_timeout
-from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read
+from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read, seconds_ago
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import location_flags, program
-from kubectl_ddp.util.terminal import PREFIX, write_log_line
+from kubectl_ddp.util.terminal import write_log_line
 
 
 @click.command(cls=HelpfulCommand)
@@ -63,7 +62,8 @@ def logs(
         _print_first_error(state, options)
         return
     ranks = rank_filter(rank, state)
-    begin = _begin(seconds_of("--since", since))
+    seconds = seconds_of("--since", since)
+    begin = None if seconds is None else seconds_ago(seconds)
     lines = (follow_logs if follows else read)(backend, name, ranks, tail=tail, since=begin)
     shown = fold(iter_with_timeout(lines) if follows else lines) if dedup else (Folded(line, [line]) for line in lines)
     try:
@@ -71,13 +71,6 @@ def logs(
     except KeyboardInterrupt:
         hint = f"Return with '{program()} logs {name} -f{location_flags()}'."
         raise Interrupted(f"Stopped reading; job {name} continues.", hint=hint) from None
-
-
-def _begin(seconds: float | None) -> str | None:
-    """Return the time ``seconds`` ago, as RFC 3339."""
-    if seconds is None:
-        return None
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
 
 
 def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
@@ -89,8 +82,7 @@ def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
 def _as_json(line: Folded) -> str:
     """Format a line as JSON. The text has no prefix, because the ranks are in a field."""
     about = {"time": line.first.time, "pods": sorted({one.pod for one in line.lines}), "ranks": line.ranks}
-    text = PREFIX.sub("", line.first.text)
-    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": text})
+    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": line.first.message})
 
 
 def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> None:

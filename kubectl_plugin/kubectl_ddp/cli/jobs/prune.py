@@ -11,9 +11,9 @@ from typing import Final
 import click
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.backends.select import backend_for
+from kubectl_ddp.backends.select import backend_for, target_backends
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import jobs_of, place_of, seconds_of, target_backends
+from kubectl_ddp.cli.internal.job_lookup import jobs_of, place_of, seconds_of
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options

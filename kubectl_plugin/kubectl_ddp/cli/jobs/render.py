@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ddp_trainer.common.constants import Env
-from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, warn
+from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, warn
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
-    from kubectl_ddp.cli.internal.job_builder import Prepared
+    from kubectl_ddp.client.submission.prepared_job import Prepared
     from kubectl_ddp.spec.resolve import Resolved
     from kubectl_ddp.spec.value_source import Origin
 
@@ -36,7 +36,6 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
     With -o helm-values it prints values of the chart ddp-job, for 'helm install NAME charts/ddp-job --values -'.
     """
-    from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
     from kubectl_ddp.spec.notes import spec_notes  # noqa: PLC0415
     from kubectl_ddp.status.json_output import API_VERSION  # noqa: PLC0415

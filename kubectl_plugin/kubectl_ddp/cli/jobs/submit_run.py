@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -12,12 +12,14 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
 from kubectl_ddp.cli.internal.attach import attach_to_job
-from kubectl_ddp.cli.internal.job_builder import Prepared, check_devices, check_local, prepare
 from kubectl_ddp.cli.internal.job_lookup import resource, seconds_of
-from kubectl_ddp.cli.internal.job_options import JobRequest, warn
+from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, warn
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.setup.preflight_run import check_before_submit, level_of
+from kubectl_ddp.client.submission.creation import create_job
+from kubectl_ddp.client.submission.preflight import level_of
+from kubectl_ddp.client.submission.prepared_job import Prepared, check_local
+from kubectl_ddp.client.submission.resolved_job import random_suffix
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site
@@ -25,9 +27,6 @@ from kubectl_ddp.spec.serialization import digest
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
-
-LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""Kubernetes' alphabet for random suffixes. It has no vowels, so that no words result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class SubmitOptions:
 
 def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
     """Submit the job of a command line. Raises errors of the specification, the backend and the job's end."""
-    prepared = prepare(options, request, name_suffix=_random_suffix(), shown=manner.dry_run == "client")
+    prepared = prepare(options, request, name_suffix=random_suffix(), shown=manner.dry_run == "client")
     submit_prepared(prepared, options, manner)
 
 
@@ -63,15 +62,11 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
-    if prepared.site is Site.LOCAL:
-        check_devices(prepared.spec)
-    backend = backend_for(prepared.where)
-    prepared = prepared.resolve_engine(backend)
-    run_id = secrets.token_hex(6)
-    objects = prepared.objects(run_id)
-    check_before_submit(backend, prepared, objects, options, level)
+    backend, run_id = backend_for(prepared.where), secrets.token_hex(6)
     try:
-        backend.submit(objects)
+        prepared = create_job(
+            prepared, backend, run_id, level=level, warn=lambda text: options.print_message(f"warning: {text}")
+        )
         submission = _submission(prepared, backend, run_id)
         _print_submission(submission, options, prepared.where, is_last=not stays)
     except KeyboardInterrupt:
@@ -98,10 +93,6 @@ def _parse_timeout(timeout: str | None, *, stays: bool) -> float | None:
     if timeout is not None and not stays:
         raise UsageError(f"--timeout {timeout} limits nothing.", hint="Add --wait or --follow.")
     return seconds_of("--timeout", timeout)
-
-
-def _random_suffix() -> str:
-    return "".join(secrets.choice(LETTERS) for _ in range(5))
 
 
 def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:

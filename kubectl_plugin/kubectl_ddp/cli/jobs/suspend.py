@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import click
 
-from ddp_trainer.common.constants import CheckpointScope, Env
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
-from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.job_kinds import keeps_checkpoints_in_pods
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.util.invocation import location_flags, program
 
@@ -57,16 +55,6 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
         options.print_message(f"It runs when Kueue admits it to the queue '{queue}'.")
     if waits:
         wait_after(backend, name, "running", seconds)
-
-
-def keeps_checkpoints_in_pods(job: Object) -> bool:
-    """Return whether the progress of a job is lost if all its pods are deleted together."""
-    template = job_kinds.at(job, job_kinds.engine_of(job).template)
-    if not template:  # it is in the runtime
-        return "checkpointClaim" not in job_kinds.submitted_spec(job)
-    containers = template["spec"]["containers"]
-    variables = [variable for container in containers for variable in container.get("env") or ()]
-    return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables
 
 
 def wait_after(backend: Backend, name: str, goal: str, timeout: float | None) -> None:

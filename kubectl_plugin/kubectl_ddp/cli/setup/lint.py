@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
-from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options
+from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
 
 if TYPE_CHECKING:
-    from kubectl_ddp.cli.internal.job_builder import Prepared
+    from kubectl_ddp.client.submission.prepared_job import Prepared
     from kubectl_ddp.spec.job_file import JobFile
     from kubectl_ddp.util.finding import Finding
 
@@ -134,7 +134,6 @@ def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, o
 
 def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     from ddp_trainer.common.constants import Env  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.cli.internal.job_builder import prepare  # noqa: PLC0415
     from kubectl_ddp.lint.registry import check_environment  # noqa: PLC0415
     from kubectl_ddp.render import Site  # noqa: PLC0415
 

@@ -14,6 +14,7 @@ from kubectl_ddp.cli.jobs.restart import restart_job
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
+from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.engine import Engine
 from tests.support.jobs import a_job
 from tests.support.kube_objects import CREATED, condition, snapshot
@@ -34,7 +35,7 @@ class Failing(ScriptedBackend):
         del name, suspended
         self._moments = [seen("Failed")]
 
-    def watch(self, name: str) -> Iterator[Snapshot]:
+    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
         """As it is."""
         yield self.job(name)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.cli.jobs.suspend import keeps_checkpoints_in_pods
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.job_kinds import keeps_checkpoints_in_pods
 from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine
 from tests.support.jobs import a_job

@@ -13,6 +13,7 @@ from kubectl_ddp.observe.log_stream import Line, follow_logs, rank_filter, read
 from kubectl_ddp.status.job_state import job_state
 from tests.support.kube_objects import job, pod, running, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
+from tests.support.threads import no_thread_left
 
 TRACE = [
     "[rank3] Traceback (most recent call last):",
@@ -143,6 +144,15 @@ def test_following_ends_when_the_job_is_deleted() -> None:
         is_deleted_at_the_end=True,
     )
     assert [line.text for line in follow_logs(backend, "digits", ranks=rank_filter("all", None))] == ["one"]
+
+
+def test_following_that_is_abandoned_leaves_no_thread_behind() -> None:
+    written = {"pod-worker-0/0": stamped(*map(str, range(30_000)))}  # more than a reader may be ahead
+    moments = [snapshot(job("Created", "Running")), snapshot(job("Created", "Running"), pod(0, running()))]
+    with no_thread_left():
+        lines = follow_logs(ScriptedBackend(moments, logs=written), "digits", rank_filter("all", None))
+        assert [next(lines).text, next(lines).text] == ["0", "1"]
+        lines.close()
 
 
 def test_following_a_job_that_is_not_there_says_so() -> None:

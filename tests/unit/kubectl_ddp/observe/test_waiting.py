@@ -20,6 +20,7 @@ from tests.support.kube_objects import (
     waiting,
 )
 from tests.support.scripted_backend import ScriptedBackend
+from tests.support.threads import no_thread_left
 
 PENDING = snapshot(job("Created"), pod(0, waiting()))
 RUNNING = snapshot(job("Created", "Running"), pod(0))
@@ -104,7 +105,7 @@ def test_steps_and_world_sizes_are_asked_from_the_pods() -> None:
 
 
 def test_a_wait_ends_with_its_time_and_says_how_far_the_job_was() -> None:
-    with pytest.raises(TimedOut, match=r"was not complete within 0\.3 s\. It is Running") as raised:
+    with no_thread_left(), pytest.raises(TimedOut, match=r"was not complete within 0\.3 s\. It is Running") as raised:
         wait_for(ScriptedBackend([RUNNING]), "digits", parse_wait_condition("complete"), timeout=0.3)
     assert raised.value.exit_code == 124
 

@@ -22,13 +22,14 @@ from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import queued
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
+from kubectl_ddp.util.stop import Stop
 
 JOIN_SECONDS: Final = 2.0
 """Seconds to wait for a stopped watch to end. A watch that is connecting ends later by itself."""
 
 
-def watch(api: Api, job: Object, namespace: str) -> Iterator[Snapshot]:
-    """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted."""
+def watch(api: Api, job: Object, namespace: str, stop: Stop) -> Iterator[Snapshot]:
+    """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted, or stopped."""
     name, kind = str(job["metadata"]["name"]), job_kinds.engine_of(job)
     jobs = Reflector(api, path(kind, namespace), fieldSelector=f"metadata.name={name}")
     pods = Reflector(api, collection("v1", "pods", namespace), labelSelector=f"{Label.JOB}={name}")
@@ -47,13 +48,14 @@ def watch(api: Api, job: Object, namespace: str) -> Iterator[Snapshot]:
     for thread in threads:
         thread.start()
     try:
-        while True:
-            found = [each for each in jobs.objects() if each["metadata"]["uid"] == job["metadata"]["uid"]]
-            if not found:
-                return
-            now = with_type_meta(kind, found[0])
-            yield replace(of_one(now, pods.objects(), events.objects()), queued=_in_queue(api, now))
-            wait(changes)
+        with stop.waking(lambda: changes.put(None)):
+            while not stop.is_requested:
+                found = [each for each in jobs.objects() if each["metadata"]["uid"] == job["metadata"]["uid"]]
+                if not found:
+                    return
+                now = with_type_meta(kind, found[0])
+                yield replace(of_one(now, pods.objects(), events.objects()), queued=_in_queue(api, now))
+                wait(changes)
     finally:
         for reflector in reflectors:
             reflector.stop()

@@ -14,9 +14,10 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import main_container
-from kubectl_ddp.backends.cluster.read.reflector import lines
+from kubectl_ddp.backends.cluster.read.reflector import cut, lines
 from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.util.stop import Stop
 
 SILENCE_SECONDS: Final = 240.0
 """Seconds without a line after which the connection is replaced, because it may be dead without an error."""
@@ -31,13 +32,22 @@ PAUSE_SECONDS: Final = 0.5
 class PodLogs:
     """Log of one pod, identified by its uid. A new pod of the same name is another pod."""
 
-    def __init__(self, api: Api, path: str, pod: Object, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        pod: Object,
+        *,
+        stop: Stop | None = None,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
         self._api = api
         self._path = path
         self._uid = str(pod["metadata"]["uid"])
         self._name = str(pod["metadata"]["name"])
         self._container = main_container(pod)
-        self._sleep = sleep
+        self._stop = stop or Stop()
+        self._sleep = sleep or self._stop.wait
         self._last = ""
         """Time of the last returned line."""
         self._given_at_last = 0
@@ -52,10 +62,10 @@ class PodLogs:
             yield from self._stream(tail=tail, since=since)
 
     def follow(self, *, tail: int | None, since: str | None) -> Iterator[str]:
-        """Yield the existing lines and further ones, until the container ends."""
+        """Yield the existing lines and further ones, until the container ends or the stop is requested."""
         failing_since: float | None = None
         is_over = False
-        while not is_over:
+        while not is_over and not self._stop.is_requested:
             try:
                 pod = self._started_pod()
                 if pod is None:
@@ -87,27 +97,29 @@ class PodLogs:
         known, again = self._last, self._given_at_last
         response = self._api.stream(f"{self._path}/log", silence_seconds=SILENCE_SECONDS, **query)
         try:
-            for raw in lines(response):
-                line = raw.decode(errors="replace")
-                moment = line.partition(" ")[0]
-                if moment < known:
-                    continue
-                if moment == known and again > 0:
-                    again -= 1
-                    continue
-                self._given_at_last = self._given_at_last + 1 if moment == self._last else 1
-                self._last = moment
-                yield line
+            with self._stop.waking(lambda: cut(response)):
+                for raw in lines(response):
+                    line = raw.decode(errors="replace")
+                    moment = line.partition(" ")[0]
+                    if moment < known:
+                        continue
+                    if moment == known and again > 0:
+                        again -= 1
+                        continue
+                    self._given_at_last = self._given_at_last + 1 if moment == self._last else 1
+                    self._last = moment
+                    yield line
         finally:
             response.close()
 
     def _started_pod(self) -> Object | None:
-        """Return the pod once its container has started; ``None`` if the pod is deleted."""
-        while True:
+        """Return the pod once its container has started; ``None`` if the pod is deleted, or the stop is requested."""
+        while not self._stop.is_requested:
             pod = self._pod()
             if pod is None or _state(pod, self._container) != "waiting":
                 return pod
             self._sleep(PAUSE_SECONDS)
+        return None
 
     def _pod(self) -> Object | None:
         """Return the current pod; ``None`` if it is deleted, or replaced by another of the same name."""

@@ -101,8 +101,7 @@ class Reflector:
         with self._lock:
             response = self._response
         if response is not None:
-            with contextlib.suppress(ValueError, RuntimeError, OSError):  # the connection has just ended
-                response.shutdown()
+            cut(response)
 
     def _events(self) -> Iterator[bool]:
         """Run one watch. Yields once when it is open, and for each event: true if there is a change to report."""
@@ -160,6 +159,12 @@ def _decode_event(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return event if isinstance(event, dict) and isinstance(event.get("object"), dict) else None
+
+
+def cut(response: BaseHTTPResponse) -> None:
+    """End a stream that another thread reads."""
+    with contextlib.suppress(ValueError, RuntimeError, OSError):  # the connection has just ended
+        response.shutdown()
 
 
 def lines(response: BaseHTTPResponse) -> Iterator[bytes]:

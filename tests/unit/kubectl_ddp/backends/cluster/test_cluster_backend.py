@@ -18,6 +18,7 @@ from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.render import render
+from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Topology
 from kubectl_ddp.values.quantity import Nodes
@@ -276,7 +277,8 @@ class Watcher:
 
     def __init__(self, backend: ClusterBackend) -> None:
         self.seen: queue.Queue[Snapshot | BaseException | None] = queue.Queue()
-        self._snapshots = backend.watch("digits")
+        self.stop = Stop()
+        self._snapshots = backend.watch("digits", stop=self.stop)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -408,6 +410,14 @@ def test_a_watch_that_is_no_longer_allowed_ends_with_the_reason(server: ApiServe
     error = watcher.end()
     assert isinstance(error, Forbidden)
     assert "watch pods in namespace 'team': your role was taken away" in str(error)
+
+
+def test_a_watch_ends_when_another_thread_stops_it(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
+    watcher = Watcher(backend)
+    watcher.until(lambda _: True)
+    watcher.stop.request()
+    assert watcher.end() is None
 
 
 def test_a_watch_that_is_left_leaves_no_thread_behind(server: ApiServer, backend: ClusterBackend) -> None:

@@ -1,3 +1,5 @@
+import queue
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import pod_logs
 from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs, main_container
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
+from kubectl_ddp.util.stop import Stop
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 
@@ -106,6 +109,22 @@ def test_following_reads_what_came_between_the_cut_and_the_end_of_the_container(
             put_pod(server, kube_objects.terminated(1))
             server.next(LOG, lines(FIRST, SECOND, THIRD))
     assert found == [FIRST, SECOND, THIRD]
+
+
+def test_following_a_silent_container_ends_when_another_thread_stops_it(server: ApiServer, tmp_path: Path) -> None:
+    api, stop = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))), Stop()
+    server.next(LOG, Answer(200, f"{FIRST}\n", cut=True, silence=60))
+    found: queue.Queue[str | None] = queue.Queue()
+
+    def follow() -> None:
+        for line in PodLogs(api, POD, put_pod(server), stop=stop).follow(tail=None, since=None):
+            found.put(line)
+        found.put(None)
+
+    threading.Thread(target=follow, daemon=True).start()
+    assert found.get(timeout=20) == FIRST
+    stop.request()
+    assert found.get(timeout=20) is None
 
 
 def test_following_waits_until_the_container_starts(server: ApiServer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Presets that a namespace shares, for commands that use a cluster."""
+"""Presets that a namespace shares, for jobs of a cluster."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kubectl_ddp.doctor.permissions import check_permissions as judge_rights
 from kubectl_ddp.engines.engine_kind import Operator
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.doctor.permissions import check_permissions as judge_rights
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.rbac.table import KINDS, Kind
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning

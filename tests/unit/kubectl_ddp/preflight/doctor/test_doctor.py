@@ -10,7 +10,7 @@ import pytest
 
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import client
-from kubectl_ddp.doctor import cluster
+from kubectl_ddp.preflight.doctor import cluster
 from kubectl_ddp.rbac.model import EVERYWHERE, Right
 from kubectl_ddp.util.finding import Finding, Severity
 

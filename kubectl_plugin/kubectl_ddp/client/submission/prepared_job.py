@@ -1,4 +1,4 @@
-"""Preparation of a job for ``submit`` and ``render``: from the command line to a job that can be rendered."""
+"""Preparation of a resolved job for ``submit`` and ``render``: its place, its code, and what does not apply there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, check_place_of_new_job, is_local
-from kubectl_ddp.cli.internal.job_options import IMAGE_VARIABLE, JobRequest, read_job
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.code import pack, script_inside
 from kubectl_ddp.code.script import check_is_python, check_script, read_script
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE
@@ -27,7 +25,8 @@ from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.resolve import Resolved
-from kubectl_ddp.spec.value_source import Kind, Layer, Origin
+from kubectl_ddp.spec.user_config import IMAGE_VARIABLE
+from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine, Gang
@@ -89,27 +88,16 @@ class Prepared:
         return render(self.spec, run_id, site=self.site, code=self.code, api_servers=self.api_servers)
 
 
-def prepare(
-    options: Options,
-    request: JobRequest,
-    *,
-    name_suffix: str = "",
-    shown: bool = False,
-    under: Layer | None = None,
-    kept: Code | None = None,
-) -> Prepared:
-    """Return the job of this command line, with its script checked. Raises UsageError or NotFound.
+def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: Code | None = None) -> Prepared:
+    """Return a job with its place and its code, with its script checked. Raises UsageError or NotFound.
 
     Args:
-        options: Shared flags.
-        request: Job flags.
-        name_suffix: Suffix of a name that is generated from the program.
+        resolved: The job.
+        where: Values of the flags that select the place. The namespace of the job is used on a cluster.
         shown: True if the objects are only printed; then a cluster is assumed unless ``--local`` is given.
-        under: Values of another job, which this command line overrides.
-        kept: Code of that job, which is not read from this machine.
+        kept: Code of the job that does not lie on this machine.
     """
-    resolved = read_job(request, options, name_suffix=name_suffix, under=under)
-    where = _place(options, resolved.spec)
+    where = dataclasses.replace(where.where, namespace=None if where.local else resolved.spec.namespace)
     site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
     if site is Site.LOCAL:
         resolved = _without_fabric(_with_shared_disk(resolved))
@@ -195,11 +183,6 @@ def _without_keys(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
             dropped = {each.partition(".")[2] for each in keys if each.startswith(f"{head}.")}
             kept[attribute] = {name: value for name, value in getattr(spec, attribute).items() if name not in dropped}
     return kept
-
-
-def _place(options: Options, spec: JobSpec) -> Where:
-    """Return the place for the command. The namespace of a job file is used unless the job runs locally."""
-    return dataclasses.replace(options.where, namespace=None if options.local else spec.namespace)
 
 
 def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -1,0 +1,98 @@
+"""Keyword arguments of :meth:`kubectl_ddp.client.client.Client.submit`, written by ``make docs``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Literal, TypedDict
+
+
+class JobKeys(TypedDict, total=False):
+    """Keys of a job file, in snake_case."""
+
+    name: str
+    """Name of the job, and prefix of all derived names."""
+    namespace: str
+    """Namespace of the job."""
+    script: str | PathLike[str]
+    """Local Python file to run; it is sent along with the job."""
+    module: str
+    """Python module of the image to run, as 'python -m' does."""
+    command: str | Sequence[str]
+    """Command of the image to run instead of Python."""
+    code: str | PathLike[str]
+    """Local directory to send with the job, without what .gitignore names."""
+    args: Sequence[str]
+    """Arguments of the program."""
+    nnodes: int | str
+    """Nodes: N, or MIN:MAX for an elastic job."""
+    nproc: int | str
+    """Processes per node, one rank each."""
+    parallel: str
+    """Parallel layout; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan."""
+    gpus: int | str
+    """GPUs per node."""
+    cpu: float | str
+    """Cores per node."""
+    memory: str
+    """Memory per node, including shared memory."""
+    shm: str
+    """Maximum size of /dev/shm, part of the memory."""
+    image: str
+    """Container image; $KUBECTL_DDP_IMAGE sets the default."""
+    env: Mapping[str, str]
+    """Environment variable."""
+    secret_env: Mapping[str, str]
+    """Environment variable with a value from a Secret."""
+    env_from: Sequence[str]
+    """Secret or ConfigMap whose entries all become variables."""
+    max_restarts: int | str
+    """Maximum restarts after failures, over the whole job."""
+    grace: int | str
+    """Time from SIGTERM to SIGKILL, to finish a step and save."""
+    checkpoint_claim: str
+    """Shared volume for checkpoints (a PersistentVolumeClaim)."""
+    deadline: int | str
+    """Stop the job after this time; it counts as failed."""
+    ttl: int | str
+    """Keep the finished job this long."""
+    priority: str
+    """Priority class of the pods."""
+    node_selector: Mapping[str, str]
+    """Required label of nodes."""
+    tolerations: Sequence[str]
+    """Tolerated taint of nodes."""
+    engine: Literal["auto", "pytorchjob", "trainjob", "jobset", "job"]
+    """Kind of the job object on a cluster."""
+    mounts: Sequence[str]
+    """Volume to mount: a claim, a ConfigMap or an empty directory."""
+    secrets: Sequence[str]
+    """Secret to mount as files."""
+    queue: str
+    """Queue of the job: Kueue's, or the gang scheduler's."""
+    queue_priority: str
+    """Priority class in Kueue's queue; --priority is that of the pods."""
+    gang: Literal["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]
+    """Scheduler that starts either the minimum number of nodes together or none."""
+    scheduler: str
+    """Scheduler of the workers."""
+    topology: Sequence[str]
+    """Placement constraint between nodes, by node label."""
+    gpu_type: str
+    """Product name of the GPUs."""
+    mig: str
+    """MIG profile of the slice that each node gets instead of a GPU."""
+    rdma: str
+    """RDMA devices per node."""
+    networks: Sequence[str]
+    """Additional network (a NetworkAttachmentDefinition); repeat it to attach it several times."""
+    fabric: str
+    """Network between the GPUs; 'kubectl ddp presets' lists them."""
+    metrics_from: Sequence[str]
+    """Additional sources that may scrape metrics."""
+    egress: Literal["open", "closed"]
+    """Allowed egress of the pods."""
+    dns: Sequence[str]
+    """DNS server that pods reach with closed egress (kube-system/k8s-app=kube-dns, 169.254.20.10/32)."""
+    preset: str
+    """Preset of values that belong together."""

@@ -1,0 +1,53 @@
+"""Resolution of a job from layers, with the user's own defaults, the environment, and presets of the namespace."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kubectl_ddp.backends.select import Where
+from kubectl_ddp.client.submission.namespace_presets import shared_by
+from kubectl_ddp.spec.defaults import DEFAULT, DefaultingContext
+from kubectl_ddp.spec.resolve import Resolved, resolve
+from kubectl_ddp.spec.user_config import IMAGE_VARIABLE, defaults_of
+from kubectl_ddp.spec.value_source import Kind, Layer, Origin
+from kubectl_ddp.version import default_image
+
+LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' alphabet for random suffixes. It has no vowels, so that no words result."""
+
+
+def resolve_job(
+    layers: Sequence[Layer], where: Where, *, name_suffix: str = "", under: Layer | None = None, plans: bool = True
+) -> Resolved:
+    """Return the job that layers describe. Raises UsageError or NotFound.
+
+    Args:
+        layers: Values of the job, weakest first.
+        where: Place of the job, whose namespace may share presets.
+        name_suffix: Suffix of a name that is generated from the program.
+        under: Values of another job, to use instead of the user's defaults.
+        plans: True to replace ``parallel: auto`` by a layout.
+    """
+    weakest = under if under is not None else defaults_of(os.environ)
+    return resolve([weakest, *layers], _defaulting_context(name_suffix, where, plans=plans))
+
+
+def random_suffix() -> str:
+    """Return a random suffix for the name of a job."""
+    return "".join(secrets.choice(LETTERS) for _ in range(5))
+
+
+def _defaulting_context(
+    name_suffix: str, where: Where, *, plans: bool, environ: Mapping[str, str] = os.environ
+) -> DefaultingContext:
+    said = environ.get(IMAGE_VARIABLE)
+    return DefaultingContext(
+        image=said or default_image(),
+        image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
+        name_suffix=name_suffix,
+        shared=lambda namespace: shared_by(where, namespace),
+        plans=plans,
+    )

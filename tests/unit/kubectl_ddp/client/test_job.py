@@ -1,0 +1,92 @@
+"""The handle of a job shows what the command line shows, as values and exceptions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.backends.select import Where
+from kubectl_ddp.client.job import Job
+from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, NotFound, UsageError
+from kubectl_ddp.kube.objects import Snapshot
+from kubectl_ddp.observe.pod_samples import Sample
+from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated
+from tests.support.scripted_backend import ScriptedBackend
+
+RUNNING = snapshot(job("Created", "Running"), pod(0), pod(1))
+SUCCEEDED = snapshot(job("Created", "Succeeded"), pod(0, terminated(0)))
+BUG = snapshot(job("Created", "Failed"), pod(0, terminated(1, "ValueError: no")))
+KILLED = snapshot(job("Created", "Failed"), pod(0, terminated(137)))
+PAGE = {"digits-worker-0": pod_metrics() + rank_metrics(0, step=7), "digits-worker-1": pod_metrics() + rank_metrics(1)}
+
+
+def handle(backend: ScriptedBackend) -> Job:
+    return Job(backend, "digits", Where(namespace="team"))
+
+
+def test_a_wait_returns_the_state_or_raises_the_reason() -> None:
+    assert handle(ScriptedBackend([RUNNING, SUCCEEDED])).wait().state == "Succeeded"
+    assert handle(ScriptedBackend([RUNNING], metrics=[PAGE])).wait(condition="step=7").step == 10
+
+
+@pytest.mark.parametrize(
+    ("moments", "reason"),
+    [([RUNNING, BUG], JobFailed), ([RUNNING, KILLED], InfrastructureFailed), ([RUNNING], Cancelled)],
+)
+def test_a_wait_for_a_job_that_cannot_succeed_raises_the_reason(
+    moments: list[Snapshot], reason: type[Exception]
+) -> None:
+    with pytest.raises(reason, match="digits"):
+        handle(ScriptedBackend(moments, is_deleted_at_the_end=True)).wait()
+
+
+def test_a_wait_for_the_deletion_is_a_matter_of_delete() -> None:
+    with pytest.raises(UsageError, match=r"delete\(wait=True\)"):
+        handle(ScriptedBackend([RUNNING])).wait(condition="deleted")
+
+
+@pytest.mark.parametrize(("rank", "messages"), [("all", ["a", "b", "c"]), (1, ["b"]), (None, ["a", "c"])])
+@pytest.mark.parametrize("follow", [False, True])
+def test_lines_have_their_rank_and_no_prefix(rank: int | str | None, messages: list[str], follow: bool) -> None:
+    times = [f"2026-01-02T03:04:0{second}.000000000Z" for second in range(3)]
+    written = {
+        "pod-worker-0/0": [f"{times[0]} [rank0] a", f"{times[2]} c"],
+        "pod-worker-1/0": [f"{times[1]} [rank1] b"],
+    }
+    pods = (pod(0, terminated(0)), pod(1, terminated(0)))
+    backend = ScriptedBackend([snapshot(job("Succeeded"), *pods)], logs=written)
+    lines = list(handle(backend).logs(rank, follow=follow))
+    assert [line.message for line in lines] == messages
+    assert {line.message: line.rank for line in lines}.items() <= {"a": 0, "b": 1, "c": None}.items()
+
+
+def test_a_rank_that_cannot_be_is_refused_before_the_first_line() -> None:
+    with pytest.raises(NotFound, match="rank 99"):
+        handle(ScriptedBackend([RUNNING])).logs(99)
+
+
+def test_metrics_are_the_samples_of_the_pods_that_answer() -> None:
+    found = handle(ScriptedBackend([RUNNING], metrics=[{"digits-worker-0": PAGE["digits-worker-0"]}])).metrics(
+        "ddp_step"
+    )
+    assert found == [Sample("digits-worker-0", "ddp_step", {"ddp_job": "digits", "rank": "0"}, 7.0)]
+    everything = handle(ScriptedBackend([RUNNING], metrics=[PAGE])).metrics()
+    assert {sample.pod for sample in everything} == {"digits-worker-0", "digits-worker-1"}
+    assert len({sample.name for sample in everything}) > 5
+
+
+def test_a_status_has_the_ranks_and_a_handle_names_its_place() -> None:
+    mine = handle(ScriptedBackend([RUNNING], metrics=[PAGE]))
+    assert [rank.step for rank in mine.status().ranks] == [7, 10]
+    assert repr(mine) == "Job('digits', where='scripted', namespace='team')"
+
+
+def test_a_report_is_a_page_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    class Told(ScriptedBackend):
+        def events(self, name: str) -> list[object]:
+            return []
+
+    path = handle(Told([SUCCEEDED])).report(tmp_path / "page.html")
+    assert path.read_text().startswith("<!doctype html>")
+    assert path.stat().st_mode & 0o777 == 0o600
