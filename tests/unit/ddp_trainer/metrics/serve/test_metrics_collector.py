@@ -54,6 +54,7 @@ def pod(directory: Path, *ranks: int) -> None:
     agent = attach.agent_recorder(directory, {})
     agent.state(GroupState.RUNNING)
     agent.rendezvous(1.5, 1)
+    agent.failed(FailureReason.SIGKILL, 3, 1.5)
     agent.world(size=8, nodes=4, nodes_desired=4)
     agent.restarts_remaining(3)
     agent.stalled(31.5, 2)
