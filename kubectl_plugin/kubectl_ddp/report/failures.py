@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,20 +61,21 @@ def _counted(series: Sequence[Series]) -> Iterator[WorkerFailure]:
     times = {each.labels.get(POD, ""): dict(each.known()) for each in chosen(series, Metric.LAST_FAILURE)}
     ranks = {each.labels.get(POD, ""): dict(each.known()) for each in chosen(series, Metric.LAST_FAILED_RANK)}
     for each in chosen(series, Metric.FAILURES, MetricLabel.REASON):
-        pod, before = each.labels.get(POD, ""), 0.0
-        for index, (moment, count) in enumerate(each.known()):
+        pod, before, read = each.labels.get(POD, ""), 0.0, 0.0
+        readings = [(moment, count) for moment, count in each.known() if math.isfinite(count)]
+        for index, (moment, count) in enumerate(readings):
             if count > before and (index or (each.is_whole and moment > each.times[0])):
                 exact = times.get(pod, {}).get(moment, 0.0)
-                rank = ranks.get(pod, {}).get(moment)
-                is_known = 0 < exact <= moment and rank is not None
+                rank = ranks.get(pod, {}).get(moment, math.nan)
+                is_known = read - _TOGETHER_SECONDS < exact <= moment and exact > 0 and math.isfinite(rank)
                 yield WorkerFailure(
                     time=exact if is_known else moment,
                     pod=pod,
                     reason=each.labels[MetricLabel.REASON],
-                    rank=int(rank) if is_known and rank is not None else None,
+                    rank=int(rank) if is_known else None,
                     count=round(count - before),
                 )
-            before = count
+            before, read = count, moment
 
 
 def _with_recovery(
