@@ -27,8 +27,8 @@ demo-text: $(READY) ## Let two processes learn to write Python, byte by byte, fr
 		--data "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
 		--model gpt:layers=2 --window 64 --global-batch 32 --batch-slices 2 --max-steps 700 --learning-rate 0.004 --warmup-steps 30 --log-steps 70
 
-picture: demo ## Take the picture of the README: the top of the demo's page, in Chromium
-	@$(BIN)/python -m tests.support.browser build/demo/report.html docs/report.png 1180 803 0.75
+picture: $(READY) ## Take the pictures of the documentation again, of a real run: needs Chromium and Prometheus, and an idle machine
+	@$(BIN)/python -m tools.pictures docs/assets
 
 test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-unit test-local test-cluster

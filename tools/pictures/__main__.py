@@ -19,7 +19,7 @@ from tests.local.prometheus_server import prometheus
 from tests.support.browser import browser
 from tests.support.rule_files import records, written
 from tools.pictures import local_run
-from tools.pictures.dashboard_panels import Recorded
+from tools.pictures.dashboard_panels import Recorded, shorten_window
 from tools.pictures.dashboard_svg import dashboard_picture
 from tools.pictures.recording import record_output
 from tools.pictures.terminal_svg import terminal_animation, terminal_picture
@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         lines = local_run.record_hang(jobs)
         described = "Cause of a hang: one rank is stopped, and the other waits for it."
         _write(folder / "why.svg", terminal_picture(f"kubectl ddp why {local_run.HANGING}", lines, described=described))
-        plan = record_output(local_run.program(*PLAN), jobs.environment, columns=150)
+        plan = record_output(local_run.program(*PLAN), jobs.environment, columns=168)
         described = "Table of the layouts that fit, the fastest first."
         _write(folder / "plan.svg", terminal_picture(f"kubectl ddp {' '.join(PLAN)}", plan, described=described))
 
@@ -58,7 +58,7 @@ def _take_run(jobs: LocalJobs, folder: Path) -> None:
     """Record the run: the kill in ``top``, the dashboards while it trains, and the report at its end."""
     local_run.submit_job(jobs)
     with tempfile.TemporaryDirectory(prefix="prometheus-") as place:
-        rules = [{"record": name, "expr": expression} for name, expression in records().items()]
+        rules = [{"record": name, "expr": shorten_window(expression)} for name, expression in records().items()]
         file = written(Path(place), "records.json", {"groups": [{"name": "records", "rules": rules}]})
         with prometheus(Path(place), local_run.targets(jobs), file) as server:
             begun = time.time()

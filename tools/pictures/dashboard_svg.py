@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any, Final
+from typing import Final
 
 from kubectl_ddp.report.scale import duration, format_number, scale_of, since, ticks, time_ticks
 from tools.pictures.dashboard_panels import Curve, Panel
@@ -22,9 +22,9 @@ _STYLE: Final = """
 text{font:11px system-ui,'Segoe UI',Roboto,'Helvetica Neue','DejaVu Sans',sans-serif;fill:#24292f}
 .paper{fill:#f4f5f7}.card{fill:#fff;stroke:#d8dee4}.small{font-size:10px;fill:#57606a}.h{font-weight:600}
 .row{font-size:14px;font-weight:600}.title{font-size:18px;font-weight:700}.big{font-size:22px;font-weight:650}
-.grid{stroke:#e6eaee}.bar{fill:#e6eaee}.line{fill:none;stroke-width:1.6;stroke-linejoin:round}
+.area{stroke:#fff;stroke-width:.6}.grid{stroke:#e6eaee}.bar{fill:#e6eaee}.line{fill:none;stroke-width:1.6;stroke-linejoin:round}
 @media (prefers-color-scheme:dark){text{fill:#e6e8ea}.paper{fill:#0f1215}.card{fill:#181c20;stroke:#30363d}
-.small{fill:#a3adb8}.grid{stroke:#2a3037}.bar{fill:#2a3037}}
+.area{stroke:#181c20}.small{fill:#a3adb8}.grid{stroke:#2a3037}.bar{fill:#2a3037}}
 """
 
 
@@ -43,7 +43,7 @@ def dashboard_picture(title: str, panels: Sequence[Panel], *, rows: int) -> str:
             f"<style>{_STYLE}</style>",
             f'<rect class="paper" width="{width}" height="{height}" rx="8"/>',
             f'<text class="title" x="{2 * GAP}" y="30">{escape(title)}</text>',
-            f'<text class="small" x="{2 * GAP}" y="50">{said}. Panels without data stay empty.</text>',
+            f'<text class="small" x="{2 * GAP}" y="50">{said}. Rates are over 15 s, not 5 min.</text>',
             *map(_panel, shown),
             "</svg>\n",
         ]
@@ -88,8 +88,8 @@ def _timeseries(panel: Panel, width: float, height: float) -> str:
     is_stacked = panel.model["fieldConfig"]["defaults"].get("custom", {}).get("stacking", {}).get("mode") == "normal"
     drawn = _stack(curves) if is_stacked else [curve.values for curve in curves]
     scale = scale_of([value for values in drawn for _, value in values], from_zero=True)
-    begin, end = min(v[0][0] for v in drawn), max(v[-1][0] for v in drawn)
-    span = max(1.0, end - begin)
+    begin, end = panel.span
+    span = end - begin
 
     def path(values: Sequence[tuple[float, float]]) -> str:
         points = [
@@ -107,8 +107,13 @@ def _timeseries(panel: Panel, width: float, height: float) -> str:
     for tick in time_ticks(begin, end, most=4):
         x = left + (width - left) * tick.place
         parts.append(f'<text class="small" x="{x:.1f}" y="{bottom + 13:g}" text-anchor="middle">{tick.text}</text>')
-    for index, values in enumerate(drawn):
-        parts.append(f'<path class="line" stroke="{PALETTE[index]}" d="{path(values)}"/>')
+    for index, values in reversed([*enumerate(drawn)]):
+        if is_stacked:
+            x = [left + (width - left) * (moment - begin) / span for moment in (values[-1][0], values[0][0])]
+            area = f"{path(values)}L{x[0]:.1f} {bottom:.1f}L{x[1]:.1f} {bottom:.1f}Z"
+            parts.append(f'<path class="area" fill="{PALETTE[index]}" d="{area}"/>')
+        else:
+            parts.append(f'<path class="line" stroke="{PALETTE[index]}" d="{path(values)}"/>')
     return "".join(parts) + legend_rows
 
 
@@ -163,7 +168,7 @@ def _bargauge(panel: Panel, width: float, height: float) -> str:
 def _table(panel: Panel, width: float, height: float) -> str:
     names, rows = table_rows(panel)
     rows = rows[: min(MOST_ROWS, int((height - 20) // 20))]
-    wide = width / len(names)
+    wide = width / max(1, len(names))
     parts = [f'<line class="grid" x1="0" x2="{width:g}" y1="19" y2="19"/>']
     for at, name in enumerate(names):
         parts.append(f'<text class="small h" x="{at * wide:.1f}" y="13">{escape(_cut(name, wide))}</text>')
@@ -176,24 +181,22 @@ def _table(panel: Panel, width: float, height: float) -> str:
 
 
 def table_rows(panel: Panel) -> tuple[list[str], list[dict[str, float | str]]]:
-    """Return the columns and the rows of a table: the queries joined by their labels, renamed and ordered."""
-    options: Mapping[str, Any] = next(
-        (each["options"] for each in panel.model.get("transformations", ()) if each["id"] == "organize"), {}
-    )
-    rename, hidden = options.get("renameByName", {}), options.get("excludeByName", {})
-    order = options.get("indexByName", {})
-    last = {each["refId"] for each in panel.model["targets"]}
-    found: dict[tuple[tuple[str, str], ...], dict[str, float | str]] = {}
+    """Return the columns and the rows of a table: the queries joined by their labels, filtered, renamed and ordered."""
+    options = {each["id"]: each["options"] for each in panel.model.get("transformations", ())}
+    rename, order = (options.get("organize", {}).get(name, {}) for name in ("renameByName", "indexByName"))
+    included = options.get("filterFieldsByName", {}).get("include", {}).get("names")
+    is_single = len(panel.model["targets"]) == 1
+    found: dict[frozenset[tuple[str, str]], dict[str, float | str]] = {}
     for curve in panel.curves:
         labels = {name: value for name, value in curve.labels.items() if name != "__name__"}
-        key = tuple(sorted(labels.items()))
-        joined = next((row for other, row in found.items() if set(key) <= set(other)), None)
-        row = joined if joined is not None else found.setdefault(key, dict(labels))
-        row["Value" if len(last) == 1 else f"Value #{curve.query}"] = curve.values[-1][1]
-    columns = sorted({name for row in found.values() for name in row}, key=lambda name: (order.get(name, 99), name))
-    kept = [name for name in columns if not hidden.get(name)]
+        key = frozenset(labels.items())
+        row = next((row for other, row in found.items() if key <= other), None)
+        row = row if row is not None else found.setdefault(key, dict(labels))
+        row["Value" if is_single else f"Value #{curve.query}"] = curve.values[-1][1]
+    known = {name for row in found.values() for name in row if included is None or name in included}
+    kept = sorted(known, key=lambda name: (order.get(name, len(order)), name))
     rows = [{rename.get(name, name): row[name] for name in kept if name in row} for row in found.values()]
-    return [rename.get(name, name) for name in kept] or [""], rows
+    return [rename.get(name, name) for name in kept], rows
 
 
 def _lanes(panel: Panel, width: float, height: float) -> str:
@@ -202,8 +205,8 @@ def _lanes(panel: Panel, width: float, height: float) -> str:
     if not curves:
         return _nothing(panel, width, height)
     low, high = (choose(value for curve in curves for _, value in curve.values) for choose in (min, max))
-    begin, end = min(c.values[0][0] for c in curves), max(c.values[-1][0] for c in curves)
-    left, span = 90.0, max(1.0, end - begin)
+    begin, end = panel.span
+    left, span = 90.0, end - begin
     tall = min(22.0, height / len(curves))
     parts = []
     for lane, curve in enumerate(curves):
@@ -256,7 +259,7 @@ def format_value(value: float, unit: str) -> str:
     if unit in {"bytes", "decbytes"}:
         power = min(4, int(math.log2(value) // 10)) if value >= 1 else 0
         return f"{value / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
-    return format_number(round(value, 3))
+    return format_number(value if value.is_integer() else float(f"{value:.3g}"))
 
 
 def _cut(text: str, width: float) -> str:

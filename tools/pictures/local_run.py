@@ -13,7 +13,7 @@ from typing import Final
 from bench.drivers.jobs import LocalJobs, Rank, ranks_have_stepped
 from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import Role
-from tools.pictures.recording import Recording, record_output
+from tools.pictures.recording import Recording, record_output, wrap_lines
 from tools.pictures.terminal_svg import Frame
 
 NAME: Final = "digits"
@@ -112,20 +112,26 @@ def _note(moment: float, kill: Kill) -> str:
 
 def record_hang(jobs: LocalJobs) -> list[str]:
     """Stop a rank of a second job, and return what ``why`` prints about it."""
-    name = HANGING
     jobs.run(*SUBMIT_HANG)
     try:
-        ranks = _wait(jobs, name, _all_beyond(2, 20))
-        os.kill(ranks[1].pid, signal.SIGSTOP)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            lines = record_output(program("why", name), jobs.environment, columns=100)
-            if "rank 1" in "\n".join(lines).lower():
-                return lines
-            time.sleep(1.0)
-        raise CannotMeasure(f"why named no rank of job {name}: {lines}")
+        stopped = _wait(jobs, HANGING, _all_beyond(2, 20))[1].pid
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            return _named_cause(jobs)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
     finally:
-        jobs.run("delete", name, "--yes", check=False)
+        jobs.run("delete", HANGING, "--yes", check=False)
+
+
+def _named_cause(jobs: LocalJobs) -> list[str]:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        lines = record_output(program("why", HANGING), jobs.environment, columns=COLUMNS)
+        if "rank 1" in "\n".join(lines):
+            return wrap_lines(lines, COLUMNS)
+        time.sleep(1.0)
+    raise CannotMeasure(f"why named no rank of job {HANGING}: {lines}")
 
 
 def _all_beyond(count: int, step: int) -> Callable[[dict[int, Rank]], bool]:

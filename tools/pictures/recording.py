@@ -18,6 +18,8 @@ from typing import Final, Self
 _SCREEN: Final = re.compile(r"\x1b\[H(.*?)\x1b\[J", re.DOTALL)
 """One screen of a program that draws in place: from the upper left corner until the rest is cleared."""
 
+_CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
+
 
 class Recording:
     """A program that runs on a terminal, as a context manager; at its end the program is stopped."""
@@ -80,3 +82,24 @@ def record_output(command: Sequence[str], environ: Mapping[str, str], *, columns
     with Recording(command, environ, columns=columns, rows=50) as recording:
         recording.wait()
     return recording.text.replace("\r\n", "\n").rstrip("\n").split("\n")
+
+
+def wrap_lines(lines: Sequence[str], columns: int) -> list[str]:
+    r"""Return the lines with longer ones broken at spaces, with the indent of their first line.
+
+    >>> wrap_lines(["  a long \x1b[31mline\x1b[0m", "short"], 8)
+    ['  a long', '    \x1b[31mline\x1b[0m', 'short']
+    """
+    found = []
+    for line in lines:
+        indent = len(line) - len(line.lstrip()) + 2
+        row, width = "", 0
+        for word in re.findall(r"\s*\S+", line):
+            size = len(_CODE.sub("", word))
+            if width and width + size > columns:
+                found.append(row)
+                word, size = " " * indent + word.lstrip(), size - len(word) + len(word.lstrip()) + indent  # noqa: PLW2901
+                row, width = "", 0
+            row, width = row + word, width + size
+        found.append(row)
+    return found

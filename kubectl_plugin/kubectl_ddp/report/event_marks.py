@@ -19,7 +19,7 @@ SHAPES: Final[Mapping[Kind, tuple[str, str]]] = {
 
 _CLOSE: Final = 0.012
 """Distance on the axis, from 0 to 1, below which events share a mark."""
-_LETTER: Final = 0.0145
+_LETTER: Final = 0.0155
 """Width of a letter of a label, as a share of the narrowest plot that shows labels."""
 
 
@@ -35,6 +35,8 @@ class EventMark:
     """Words beside the mark; empty if they have no room."""
     is_left: bool
     """True if the words stand on the left of the mark."""
+    is_above: bool
+    """True if the words stand on a line above those of other marks."""
     texts: tuple[str, ...]
     time: str
     since: str
@@ -52,35 +54,55 @@ class EventMark:
 
 
 def mark_events(changes: Sequence[Change], timeline: Timeline) -> list[EventMark]:
-    """Return the marks of these changes, which ascend in time."""
+    """Return the marks of these changes, which ascend in time.
+
+    If a failure has no room for its label among the others, all failures have theirs on a line above.
+    """
     groups = list(_group(changes, timeline))
+    mains = [min(group, key=_rank_of) for group in groups]
     places = [timeline.place(group[0].time) for group in groups]
-    marks, taken = [], 0.0
-    for at, (group, place) in enumerate(zip(groups, places, strict=True)):
-        main = min(group, key=_rank_of)
-        label = next((one.label for one in (main, *group) if one.label), "")
-        width = _LETTER * (len(label) + 3)
-        room = (places[at + 1] if at + 1 < len(places) else 1.0) - place
-        is_left = width > room and place - taken > width
-        if width > room and not is_left:
-            label = ""
-        taken = place if is_left or not label else place + width
-        marks.append(
-            EventMark(
-                place=place,
-                kind=main.kind,
-                label=label,
-                is_left=is_left,
-                texts=tuple(dict.fromkeys(one.text for one in sorted(group, key=_rank_of))),
-                time=clock(group[0].time),
-                since=moment(max(0.0, group[0].time - timeline.start)),
-            )
+    labels = [
+        next((one.label for one in (main, *group) if one.label), "") for main, group in zip(mains, groups, strict=True)
+    ]
+    every = [*range(len(groups))]
+    failures = [at for at in every if mains[at].kind is Kind.FAILURE]
+    sides = _sides(every, places, labels)
+    are_above = not sides.keys() >= {*failures}
+    if are_above:
+        sides = _sides(failures, places, labels) | _sides([at for at in every if at not in failures], places, labels)
+    return [
+        EventMark(
+            place=place,
+            kind=main.kind,
+            label=labels[at] if at in sides else "",
+            is_left=sides.get(at, False),
+            is_above=are_above and at in failures,
+            texts=tuple(dict.fromkeys(one.text for one in sorted(group, key=_rank_of))),
+            time=clock(group[0].time),
+            since=moment(max(0.0, group[0].time - timeline.start)),
         )
-    return marks
+        for at, (main, group, place) in enumerate(zip(mains, groups, places, strict=True))
+    ]
 
 
-def _rank_of(change: Change) -> int:
-    return [*SHAPES].index(change.kind)
+def _sides(chosen: Sequence[int], places: Sequence[float], labels: Sequence[str]) -> dict[int, bool]:
+    """Return the marks whose labels have room on one line, each with True if it stands on the left of its mark."""
+    sides, taken = {}, 0.0
+    for number, at in enumerate(chosen):
+        place, width = places[at], _LETTER * (len(labels[at]) + 3)
+        following = places[chosen[number + 1]] if number + 1 < len(chosen) else 1.0
+        if labels[at] and width <= following - place:
+            sides[at], taken = False, place + width
+        elif labels[at] and width <= place - taken:
+            sides[at], taken = True, place
+        else:
+            taken = place
+    return sides
+
+
+def _rank_of(change: Change) -> tuple[int, bool]:
+    """Return the order of a change in its mark: the most important kind first, and those with labels."""
+    return [*SHAPES].index(change.kind), not change.label
 
 
 def _group(changes: Iterable[Change], timeline: Timeline) -> Iterator[list[Change]]:

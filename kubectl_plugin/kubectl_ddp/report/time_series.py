@@ -264,7 +264,7 @@ def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
     for index, (moment, count) in enumerate(series.known()):
         if count > before and (index or (series.is_whole and moment > series.times[0])):
             kind = Kind.SCALE if cause == RestartCause.MEMBERSHIP else Kind.RESTART
-            yield Change(moment, kind, f"restart: {cause}", "restart")
+            yield Change(moment, kind, f"restart: {cause}", "restart" if kind is Kind.RESTART else "")
         before = count
 
 

@@ -126,6 +126,17 @@ def test_a_label_without_room_moves_to_the_left_or_is_left_out() -> None:
     ]
 
 
+def test_a_failure_without_room_stands_on_a_line_above() -> None:
+    changes = [
+        Change(START + 9, Kind.SCALE, "2 to 4 ranks", "4 ranks"),
+        Change(START + 23, Kind.FAILURE, "rank 3 was killed", "rank 3 killed"),
+        Change(START + 36, Kind.SCALE, "2 to 4 ranks", "4 ranks"),
+    ]
+    marks = mark_events(changes, Timeline(START, 1.0, 100))
+    assert [mark.label for mark in marks] == ["4 ranks", "rank 3 killed", "4 ranks"]
+    assert [mark.is_above for mark in marks] == [False, True, False]
+
+
 def test_the_alarm_colour_is_for_failures_alone() -> None:
     css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     rules = re.findall(r"([^{};]+)\{[^{}]*var\(--alarm\)[^{}]*\}", css)
