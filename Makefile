@@ -113,11 +113,11 @@ checkov: $(SCAN)/.ready $(READY) build/tools/.ready ## Have checkov look at ever
 site: $(SITE)/.ready ## Build the documentation as a site in build/site, with every link checked; nothing in it loads from the network
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
 
-site-check: site ## Check every page of the site for accessibility with axe-core in Chromium; needs npm and Chromium
+site-check: site ## Check every page of the site for accessibility with axe-core in Chromium, and take pictures of some; needs npm and Chromium
 	@chromium=$$(command -v chromium chromium-browser google-chrome | head -n 1); \
 	if ! command -v npm >/dev/null || [ -z "$$chromium" ]; then echo "make site-check: npm or Chromium is not installed; the pages are not checked."; exit 0; fi; \
 	mkdir -p build/site-check && cp tools/site/package.json tools/site/package-lock.json tools/site/check.mjs build/site-check && \
-	npm --prefix build/site-check ci --no-audit --no-fund --loglevel error && node build/site-check/check.mjs build/site "$$chromium"
+	npm --prefix build/site-check ci --no-audit --no-fund --loglevel error && node build/site-check/check.mjs build/site "$$chromium" build/site-check/pictures
 
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
