@@ -61,6 +61,8 @@ def _take_run(jobs: LocalJobs, folder: Path) -> None:
         rules = [{"record": name, "expr": shorten_window(expression)} for name, expression in records().items()]
         file = written(Path(place), "records.json", {"groups": [{"name": "records", "rules": rules}]})
         with prometheus(Path(place), local_run.targets(jobs), file) as server:
+            while not server.query("ddp_job:ddp_goodput:ratio1h"):
+                time.sleep(0.2)
             begun = time.time()
             kill, frames = local_run.record_kill(jobs)
             described = f"Rank {kill.rank} is killed, the others train on, and all {local_run.RANKS} ranks train again."

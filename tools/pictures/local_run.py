@@ -34,7 +34,7 @@ LAST_SECONDS: Final = 4.0
 """How long the animation rests on its last screen."""
 MOST_FRAMES: Final = 40
 PATIENCE_SECONDS: Final = 600.0
-COLUMNS: Final = 116
+COLUMNS: Final = 124
 ROWS: Final = 16
 
 

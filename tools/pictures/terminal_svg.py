@@ -25,7 +25,17 @@ _COLORS: Final = {
     "37": "#e6edf3",
     "2": "#8b949e",
 }
-"""Color by SGR code, on the dark background that the picture always has."""
+"""Color of letters by SGR code, on the dark background that the picture always has."""
+_GROUNDS: Final = {
+    "41": "#f85149",
+    "42": "#3fb950",
+    "43": "#d29922",
+    "44": "#1f6feb",
+    "45": "#bc8cff",
+    "46": "#39c5cf",
+    "47": "#b1bac4",
+}
+"""Color behind letters by SGR code."""
 _STYLE: Final = (
     f"text{{font:{FONT_SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
     "fill:#e6edf3;white-space:pre}.note{fill:#ffa07a;font-weight:bold}.title{fill:#8b949e}"
@@ -167,8 +177,7 @@ def _runs(line: str) -> Iterator[_Run]:
                     color, background, bold = "", "", False
                 bold = bold or code == "1"
                 color = _COLORS.get(code, color)
-                if code.startswith("4") and len(code) == 2:
-                    background = _COLORS.get(f"3{code[1]}", "")
+                background = _GROUNDS.get(code, background)
 
 
 def _width(line: str) -> int:

@@ -125,7 +125,9 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("Throughput", format_number(report.throughput), "samples/s" + ("" if state.throughput else ", mean"))
     if report.loss is not None:
         yield Tile(
-            "Loss", format_number(report.loss), "on the test samples" if _is_of_test(report) else "training, last"
+            "Loss",
+            format_number(float(f"{report.loss:.3g}")),
+            "on the test samples" if _is_of_test(report) else "training, last",
         )
     for name, value in report.quality.items():
         shown = _percent(value) if name == "accuracy" and value <= 1 else format_number(value)
