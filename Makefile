@@ -27,8 +27,8 @@ demo-text: $(READY) ## Let two processes learn to write Python, byte by byte, fr
 		--data "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
 		--model gpt:layers=2 --window 64 --global-batch 32 --batch-slices 2 --max-steps 700 --learning-rate 0.004 --warmup-steps 30 --log-steps 70
 
-picture: demo ## Take the picture of the README: the top of the demo's page, in Chromium
-	@$(BIN)/python -m tests.support.browser build/demo/report.html docs/report.png 1180 803 0.75
+picture: $(READY) ## Take the pictures of the documentation again, of a real run: needs Chromium and Prometheus, and an idle machine
+	@$(BIN)/python -m tools.pictures docs/assets
 
 test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-unit test-local test-cluster
@@ -115,11 +115,11 @@ checkov: $(SCAN)/.ready $(READY) build/tools/.ready ## Have checkov look at ever
 site: $(SITE)/.ready ## Build the documentation as a site in build/site, with every link checked; nothing in it loads from the network
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
 
-site-check: site ## Check every page of the site for accessibility with axe-core in Chromium; needs npm and Chromium
+site-check: site ## Check every page of the site for accessibility with axe-core in Chromium, and take pictures of some; needs npm and Chromium
 	@chromium=$$(command -v chromium chromium-browser google-chrome | head -n 1); \
 	if ! command -v npm >/dev/null || [ -z "$$chromium" ]; then echo "make site-check: npm or Chromium is not installed; the pages are not checked."; exit 0; fi; \
 	mkdir -p build/site-check && cp tools/site/package.json tools/site/package-lock.json tools/site/check.mjs build/site-check && \
-	npm --prefix build/site-check ci --no-audit --no-fund --loglevel error && node build/site-check/check.mjs build/site "$$chromium"
+	npm --prefix build/site-check ci --no-audit --no-fund --loglevel error && node build/site-check/check.mjs build/site "$$chromium" build/site-check/pictures
 
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -33,6 +33,8 @@ NEVER: Final = frozenset(
             "ddp_pod_sampled_comm_exposed_seconds_total",
             Metric.RESTARTS,
             Metric.FAILURES,
+            Metric.LAST_FAILURE,
+            Metric.LAST_FAILED_RANK,
             Metric.LOST_STEPS,
             Metric.LOST_PROGRESS,
         ),

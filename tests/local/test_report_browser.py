@@ -195,11 +195,11 @@ def test_a_page_shows_the_whole_job_in_a_browser(made: Made, tab: Tab, which: st
         tab.value(f"{wide}.filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)") == []
     )
     titles = tab.value("[...document.querySelectorAll('figure h3')].map(e => e.textContent)")
-    assert [title for title in titles if title != "Changes"] == [
-        *("Throughput", "Training loss", "Phases of a step", "What the wall clock went into", "World size"),
-        "Own time of a step, by rank",
+    assert titles == [
+        *("Throughput", "Training loss", "World size", "Step time by rank", "Phases of a step", "Time breakdown"),
     ]
-    assert "re-formed: failure" in tab.value("document.querySelector('.events').textContent")
+    assert "restart: failure" in tab.value("document.querySelector('.changes').textContent")
+    assert re.match(r"Rank [0-3] was killed at ", tab.value("document.querySelector('.story').textContent"))
     cells = "[...e.children].slice(0, 2).map(cell => cell.textContent).join(' on ')"
     rows = tab.value(f"[...document.querySelectorAll('.ranks tbody tr')].map(e => {cells})")
     assert {f"{rank} on digits-worker-{rank // 2}" for rank in range(4)} == {*rows}

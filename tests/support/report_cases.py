@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 
+from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.report.compose import Report, report
@@ -53,8 +55,44 @@ def a_job(ranks: int = 4, *, readings: int = 60, of_pod: int = 8, slow: int | No
     return series
 
 
-def a_report(series: Sequence[Series], *, error: str = "", name: str = "digits", happened: str = "") -> Report:
-    """The report of a job that runs, or that has failed with an error."""
+def a_killed_worker() -> list[Series]:
+    """Two pods with two ranks each. Rank 3 is killed at 20.25 s, ranks 0 and 1 train on, and all train again at 31 s.
+
+    The time without training until two ranks go on is 0.5 s.
+    """
+    seconds = 60
+    series = []
+    for rank in range(4):
+        whose = {"rank": str(rank), "local_rank": str(rank % 2), POD: f"digits-worker-{rank // 2}"}
+        stopped = 10 if rank > 1 else 0
+        steps = [10.0 * (at if at <= 20 else max(20, at - stopped)) for at in range(seconds)]
+        series.append(Series(Metric.STEPS, times(seconds), steps, whose))
+    for at, name in enumerate(("digits-worker-0", "digits-worker-1")):
+        away = [2.0] * 10 if at == 0 else [0.0] * 10
+        world = [4.0] * 21 + away + [4.0] * 29
+        rounds = [1.0] * 21 + [2.0 if at == 0 else 1.0] * 10 + [3.0] * 29
+        series.append(Series(Metric.WORLD_SIZE, times(seconds), world, {POD: name}))
+        series.append(Series(Metric.RENDEZVOUS_ROUND, times(seconds), rounds, {POD: name}))
+    whose = {POD: "digits-worker-1"}
+    series.append(Series(Metric.FAILURES, times(seconds), [0.0] * 21 + [1.0] * 39, whose | {"reason": "sigkill"}))
+    series.append(Series(Metric.LAST_FAILURE, times(seconds), [None] * 21 + [START + 20.25] * 39, whose))
+    series.append(Series(Metric.LAST_FAILED_RANK, times(seconds), [None] * 21 + [3.0] * 39, whose))
+    lost = [0.0] * 21 + [0.5] * 39
+    productive = [at - away for at, away in enumerate(lost)]
+    for state, values in ((JobTime.PRODUCTIVE, productive), (JobTime.RESTART, lost)):
+        series.append(Series(Metric.JOB_TIME, times(seconds), values, {"state": state, POD: "digits-worker-0"}))
+    return series
+
+
+def a_report(
+    series: Sequence[Series],
+    *,
+    error: str = "",
+    name: str = "digits",
+    happened: str = "",
+    summary: Mapping[str, object] | None = None,
+) -> Report:
+    """The report of a job that runs, that has failed with an error, or that has ended with a summary."""
     told = {
         "rank": 1,
         "pod": "digits-worker-1",
@@ -63,7 +101,9 @@ def a_report(series: Sequence[Series], *, error: str = "", name: str = "digits",
         "timestamp": START + 9,
     }
     pods = [pod(0), pod(1, terminated(1, told) if error else None)]
-    found = snapshot(job("Failed" if error else "Running", metadata={"name": name}), *pods)
+    word = "Failed" if error else "Running" if summary is None else "Succeeded"
+    about = {"name": name} | ({"annotations": {Annotation.SUMMARY: json.dumps(summary)}} if summary else {})
+    found = snapshot(job(word, metadata=about), *pods)
     state = job_state(found, {}, where="somewhere")
     events = [
         {

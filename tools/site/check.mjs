@@ -1,16 +1,18 @@
 // Check every page of the site with axe-core in Chromium, in light and dark mode, and that none loads from the network.
-// node check.mjs FOLDER CHROMIUM
-import { readdirSync, readFileSync } from "node:fs";
+// Pictures of some pages are left in PICTURES.
+// node check.mjs FOLDER CHROMIUM PICTURES
+import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createServer } from "node:http";
 import { extname, join, resolve } from "node:path";
 import puppeteer from "puppeteer-core";
 
-const [folder, chromium] = process.argv.slice(2);
+const [folder, chromium, pictures] = process.argv.slice(2);
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const root = resolve(folder);
 const pages = readdirSync(root, { recursive: true }).filter((name) => name.endsWith(".html")).sort();
-const types = { ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json", ".svg": "image/svg+xml" };
+const pictured = new Set(["index.html", "readme/index.html", "report/index.html", "dashboards/index.html", "cli/index.html"]);
+const types = { ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json", ".png": "image/png", ".svg": "image/svg+xml" };
 const server = createServer((request, response) => {
   try {
     const path = decodeURIComponent(new URL(request.url, "http://localhost").pathname);
@@ -24,17 +26,23 @@ await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
 const origin = `http://127.0.0.1:${server.address().port}/`;
 const browser = await puppeteer.launch({ executablePath: chromium, args: ["--no-sandbox"], protocolTimeout: 600_000 });
 let errors = 0;
+mkdirSync(pictures, { recursive: true });
 const loads = new Set();
 
 for (const scheme of ["light", "dark"]) {
   const page = await browser.newPage();
   await page.setBypassCSP(true);
+  await page.setViewport({ width: 1280, height: 900 });
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
   page.on("request", (request) => {
     if (/^(https?|wss?):/.test(request.url()) && !request.url().startsWith(origin)) loads.add(request.url());
   });
   for (const name of pages) {
     await page.goto(origin + name, { waitUntil: "load", timeout: 0 });
+    if (pictured.has(name)) {
+      const path = join(pictures, `${name.replace("/index.html", "").replace(".html", "")}-${scheme}.png`);
+      await page.screenshot({ path, clip: { x: 0, y: 0, width: 1280, height: 1800 }, captureBeyondViewport: true });
+    }
     await page.evaluate(axe);
     const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
     for (const { id, help, nodes } of found.violations) {

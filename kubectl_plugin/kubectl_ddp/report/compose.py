@@ -11,12 +11,15 @@ from ddp_trainer.common.safe_text import clean_text, redact_object
 from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.report.failures import WorkerFailure
 from kubectl_ddp.report.series import Series
+from kubectl_ddp.report.story import tell_story, worker_end
 from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, summarize_series
 from kubectl_ddp.status.job_state import FirstError, JobState
 from kubectl_ddp.status.termination_message import load_first_error, workers
 from kubectl_ddp.status.timeline import WARNING, TimelineEvent
 from kubectl_ddp.status.timeline import history as happenings_of
+from kubectl_ddp.util.text_table import pluralize
 
 MOST_HAPPENINGS: Final = 200
 """Maximum number of events; the latest are kept. A job that fails all night has thousands."""
@@ -37,6 +40,8 @@ class Report:
     source: str
     """Source of the numbers, as words."""
     measured: JobTimeSeries | None
+    story: tuple[str, ...]
+    """One to three sentences; empty if nothing is known."""
     facts: tuple[Fact, ...]
     happenings: tuple[TimelineEvent, ...]
     happenings_left_out: int
@@ -76,6 +81,20 @@ class Report:
         return sum(known) / len(known) if known else None
 
     @property
+    def quality(self) -> Mapping[str, float]:
+        """Metrics of the evaluation at the end, such as the accuracy, without the loss."""
+        return {
+            name: value for name, value in _numbers((self.state.summary or {}).get("metrics")).items() if name != "loss"
+        }
+
+    @property
+    def samples(self) -> Mapping[str, int]:
+        """Samples that were lost, and repeated, if the summary of the run contains them."""
+        names = {"samples_lost": "lost", "samples_repeated": "repeated"}
+        counts = _numbers({name: (self.state.summary or {}).get(name) for name in names})
+        return {names[name]: int(count) for name, count in counts.items()}
+
+    @property
     def loss(self) -> float | None:
         """Last reported training loss; for an ended job, the loss of its summary."""
         if self.state.loss is not None:
@@ -96,6 +115,7 @@ def report(
         made=now,
         source=source,
         measured=numbers,
+        story=tell_story(state, numbers, error),
         facts=tuple(_facts(snapshot, state, numbers)),
         happenings=tuple(happened[-MOST_HAPPENINGS:]),
         happenings_left_out=max(0, len(happened) - MOST_HAPPENINGS),
@@ -149,15 +169,25 @@ def _changes(
 ) -> list[Change]:
     """Return the marks on the time axis: changes of the group, container failures, and the first error."""
     found = [*(numbers.changes if numbers is not None else ())]
+    found += [_failure_change(failure) for failure in (numbers.failures if numbers is not None else ())]
     found += [
-        Change(one.timestamp, Kind.FAILURE, f"{one.about}: {one.message or one.reason}")
+        Change(one.timestamp, Kind.FAILURE, f"{one.about}: {one.message or one.reason}", one.reason)
         for one in happened
         if one.type == WARNING and one.timestamp
     ]
     if error is not None and error.timestamp:
         who = f"rank {error.rank}" if error.rank is not None else error.pod
-        found.append(Change(error.timestamp, Kind.FAILURE, f"first error, {who}: {error.message}"))
+        label = f"{who} {worker_end(error.reason).removeprefix('was ')}" if error.rank is not None else "failure"
+        found.append(Change(error.timestamp, Kind.FAILURE, f"first error, {who}: {error.message}", label))
     return sorted(found, key=lambda one: one.time)
+
+
+def _failure_change(failure: WorkerFailure) -> Change:
+    who = f"rank {failure.rank}" if failure.rank is not None else "a worker"
+    did = worker_end(failure.reason)
+    others = f", and {pluralize(failure.count - 1, 'other worker')} with it" if failure.count > 1 else ""
+    text = f"{who} on {failure.pod} {did} ({failure.reason.replace('_', ' ')}){others}"
+    return Change(failure.time, Kind.FAILURE, text, f"{who} {did.removeprefix('was ')}")
 
 
 def _numbers(told: object) -> dict[str, float]:

@@ -17,10 +17,11 @@ import jinja2
 from markupsafe import Markup
 
 from kubectl_ddp.report.compose import Report
+from kubectl_ddp.report.event_marks import SHAPES, mark_events
 from kubectl_ddp.report.heatmap_png import STOPS
 from kubectl_ddp.report.plot_data import GROUPS, STYLE_OF, Heatmap, Plot, build_plots, heatmap
 from kubectl_ddp.report.scale import clock, duration, format_number, since, time_ticks
-from kubectl_ddp.report.time_series import LOST, Kind, RankHistory
+from kubectl_ddp.report.time_series import LOST, RankHistory
 from kubectl_ddp.status.describe import progress_text, restarts_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.timeline import WARNING
@@ -42,13 +43,6 @@ LOOKS: Final[Mapping[State, str]] = {
     State.DELETING: "still",
 }
 """CSS class by state; ``busy`` for all others."""
-
-SHAPES: Final[Mapping[Kind, tuple[str, str]]] = {
-    Kind.RESTART: ("▲", "re-formed"),
-    Kind.SCALE: ("◆", "nodes came or went"),
-    Kind.FAILURE: ("✕", "failure"),
-}
-"""Shape and meaning by kind of change, so that colour is not the only distinction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +100,7 @@ def _view(report: Report) -> dict[str, Any]:
         "times": time_ticks(numbers.timeline.start, numbers.timeline.end) if numbers is not None else [],
         "span": since(numbers.timeline.end - numbers.timeline.start) if numbers is not None else "",
         "part": duration(numbers.timeline.width) if numbers is not None else "",
-        "changes": _marks(report),
-        "lanes": _change_kinds(report),
+        "marks": mark_events(report.changes, numbers.timeline) if numbers is not None else [],
         "shapes": SHAPES,
         "plots": drawn,
         "heat": heat,
@@ -132,16 +125,30 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile("Throughput", format_number(report.throughput), "samples/s" + ("" if state.throughput else ", mean"))
     if report.loss is not None:
         yield Tile(
-            "Loss", format_number(report.loss), "on the test samples" if _is_of_test(report) else "training, last"
+            "Loss",
+            format_number(float(f"{report.loss:.3g}")),
+            "on the test samples" if _is_of_test(report) else "training, last",
         )
+    for name, value in report.quality.items():
+        shown = _percent(value) if name == "accuracy" and value <= 1 else format_number(value)
+        yield Tile(name.replace("_", " ").capitalize(), shown, "on the test samples")
     if state.step is not None:
         planned = f"of {state.steps_planned:,}".replace(",", " ") if state.steps_planned else ""
         yield Tile("Steps", f"{state.step:,}".replace(",", " "), planned)
+    if state.world_size is not None:
+        yield Tile("World size", str(state.world_size), "rank" if state.world_size == 1 else "ranks")
+    yield from _outcome_tiles(report)
+
+
+def _outcome_tiles(report: Report) -> Iterator[Tile]:
+    """Yield what failures cost: restarts, samples, goodput and time."""
+    state = report.state
+    yield Tile("Restarts", str(sum(state.restarts.values())), restarts_text(state).partition(" ")[2].strip("()"))
+    if samples := report.samples:
+        (first, count), *others = samples.items()
+        yield Tile(f"Samples {first}", str(count), ", ".join(f"{number} {name}" for name, number in others))
     if report.goodput is not None:
         yield Tile("Goodput", f"{report.goodput:.1%}", "of its time with pods")
-    if state.world_size is not None:
-        yield Tile("World", str(state.world_size), "rank" if state.world_size == 1 else "ranks")
-    yield Tile("Re-formed", str(sum(state.restarts.values())), restarts_text(state).partition(" ")[2].strip("()"))
     if state.created is not None:
         yield Tile(
             "Age" if state.finished is None else "Duration", since((state.finished or report.made) - state.created)
@@ -151,29 +158,6 @@ def _tiles(report: Report) -> Iterator[Tile]:
 def _is_of_test(report: Report) -> bool:
     """Return True if the summary contains the loss on test samples."""
     return report.state.summary is not None and bool(report.state.summary.get("metrics"))
-
-
-def _change_kinds(report: Report) -> list[Kind]:
-    """Return the kinds of changes that occur. Each has a separate line, so that simultaneous changes do not overlap."""
-    there = {one.kind for one in report.changes}
-    return [kind for kind in SHAPES if kind in there]
-
-
-def _marks(report: Report) -> list[dict[str, Any]]:
-    if report.measured is None:
-        return []
-    timeline = report.measured.timeline
-    return [
-        {
-            "place": timeline.place(one.time),
-            "kind": one.kind,
-            "shape": SHAPES[one.kind][0],
-            "text": one.text,
-            "time": clock(one.time),
-            "since": since(max(0.0, one.time - timeline.start)),
-        }
-        for one in report.changes
-    ]
 
 
 def _time_breakdown(report: Report) -> Iterator[dict[str, Any]]:

@@ -32,16 +32,16 @@ class Plot:
 
     id: str
     title: str
-    question: str
-    """Question that the plot answers."""
+    note: str
+    """Quantity and unit."""
     svg: str
     rows: tuple[Tick, ...]
     """Marks of the vertical axis, from 0 at the bottom."""
     described: str
     """Text alternative for screen readers."""
+    caption: str = ""
+    """Sentence below the plot, for what neither plot nor legend shows."""
     legend: tuple[LegendItem, ...] = ()
-    height: int = 9
-    """Height in lines of text."""
     told: Mapping[str, list[str]] = field(default_factory=dict)
     """Curve name → its value in each interval as text, for tooltips."""
     broken: tuple[float, ...] = ()
@@ -60,19 +60,19 @@ PHASES: Final[Mapping[str, str]] = {
 }
 
 GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "productive": ("steps", (JobTime.PRODUCTIVE,)),
+    "productive": ("training steps", (JobTime.PRODUCTIVE,)),
     "aside": ("data, checkpoints, evaluation", (JobTime.DATA_WAIT, JobTime.CHECKPOINT_SAVE, JobTime.EVAL)),
     "ready": (
-        "getting ready",
-        (JobTime.STARTUP, JobTime.INIT, JobTime.RENDEZVOUS, JobTime.CHECKPOINT_LOAD),
+        "start-up, rendezvous, resizes",
+        (JobTime.STARTUP, JobTime.INIT, JobTime.RENDEZVOUS, JobTime.CHECKPOINT_LOAD, JobTime.ELASTIC_RESIZE),
     ),
     "absent": ("without pods", (JobTime.SCHEDULING, JobTime.SUSPENDED)),
-    "trouble": ("failures, hangs, resizes", (JobTime.HANG, JobTime.RESTART, JobTime.ELASTIC_RESIZE)),
+    "failed": ("failures, hangs", (JobTime.HANG, JobTime.RESTART)),
     "rest": ("other", (JobTime.OTHER,)),
 }
 """CSS class → name and states of time; fourteen separate colours could not be distinguished."""
 
-STYLE_OF: Final = {state: style for style, (_, states) in GROUPS.items() for state in states} | {LOST: "trouble"}
+STYLE_OF: Final = {state: style for style, (_, states) in GROUPS.items() for state in states} | {LOST: "failed"}
 
 
 def build_plots(numbers: JobTimeSeries) -> list[Plot]:
@@ -89,14 +89,16 @@ def _throughput(numbers: JobTimeSeries) -> Plot | None:
     if not any(known):
         return None
     scale = scale_of(known, from_zero=True)
+    low, high, mean = (format_number(each) for each in (min(known), max(known), sum(known) / len(known)))
+    described = f"Mean {mean} samples/s, from {low} to {high}."
     return Plot(
         id="throughput",
         title="Throughput",
-        question="Samples per second, all ranks together. Is it slower than it was?",
+        note="samples per second, all ranks",
         svg=draw.line(numbers.throughput, scale, filled=True),
         rows=tuple(ticks(scale)),
-        described=f"Between {format_number(min(known))} and "
-        f"{format_number(max(known))} samples per second, {_mean(known)}.",
+        described=described,
+        caption=described,
         told={"samples/s": [_format_value(value) for value in numbers.throughput]},
     )
 
@@ -109,17 +111,18 @@ def _loss(numbers: JobTimeSeries) -> Plot | None:
     count = numbers.timeline.count
     wrong = f" In {len(numbers.broken)} of {count} intervals it was not finite." if numbers.broken else ""
     went = (
-        f"From {format_number(known[0])} to {format_number(known[-1])}, at its lowest {format_number(min(known))}."
+        f"From {format_number(known[0])} to {format_number(known[-1])}; lowest {format_number(min(known))}."
         if known
         else ""
     )
     return Plot(
         id="loss",
         title="Training loss",
-        question="Mean over all ranks. Does it learn?" + (" Logarithmic." if scale.is_logarithmic else ""),
+        note="mean over all ranks" + (", logarithmic" if scale.is_logarithmic else ""),
         svg=draw.line(numbers.loss, scale),
         rows=tuple(ticks(scale)),
         described=f"{went}{wrong}".strip(),
+        caption=f"{went}{wrong}".strip(),
         told={"loss": [_format_value(value) for value in numbers.loss]},
         broken=tuple((part + 0.5) / count for part in numbers.broken),
     )
@@ -134,7 +137,7 @@ def _phase_plot(numbers: JobTimeSeries) -> Plot | None:
         PHASES,
         id="phases",
         title="Phases of a step",
-        question="Share of the ranks' time in steps. Is it data, computation or communication?",
+        note="share of the ranks' time in steps",
     )
 
 
@@ -150,12 +153,12 @@ def _states(numbers: JobTimeSeries) -> Plot | None:
         bands,
         {style: name for style, (name, _) in GROUPS.items()},
         id="states",
-        title="What the wall clock went into",
-        question="Share of the job's time. When did it train, and when not?",
+        title="Time breakdown",
+        note="share of the job's time",
     )
 
 
-def _stack(bands: Mapping[str, Values], names: Mapping[str, str], *, id: str, title: str, question: str) -> Plot:  # noqa: A002 - HTML's word
+def _stack(bands: Mapping[str, Values], names: Mapping[str, str], *, id: str, title: str, note: str) -> Plot:  # noqa: A002 - HTML's word
     paths = draw.stacked(bands)
     sums = {style: sum(value for value in band if value is not None) for style, band in bands.items()}
     whole = sum(sums.values()) or 1.0
@@ -163,7 +166,7 @@ def _stack(bands: Mapping[str, Values], names: Mapping[str, str], *, id: str, ti
     return Plot(
         id=id,
         title=title,
-        question=question,
+        note=note,
         svg="".join(f'<path class="band {style}" d="{path}"/>' for style, path in zip(bands, paths, strict=True)),
         rows=tuple(Tick(share / 4, f"{25 * share} %") for share in (0, 2, 4)),
         described="; ".join(f"{band.name} {band.share:.0%}" for band in legend) + ".",
@@ -187,11 +190,10 @@ def _world(numbers: JobTimeSeries) -> Plot | None:
     return Plot(
         id="world",
         title="World size",
-        question="Ranks of the worker group. Is the job as large as it should be?",
+        note="ranks of the worker group",
         svg=draw.steps(numbers.world, scale),
         rows=whole,
         described=f"{sizes} rank{'' if sizes == '1' else 's'}.",
-        height=5,
         told={"ranks": [_format_value(value) for value in numbers.world]},
     )
 
@@ -206,6 +208,8 @@ class Heatmap:
     low: str
     high: str
     described: str
+    slowest: str
+    """Sentence about the slowest rank; empty with a single rank."""
     count: int
     told: Mapping[str, list[str]]
     """Tooltip texts: time of the fastest and the slowest rank per interval."""
@@ -220,13 +224,14 @@ def heatmap(ranks: Sequence[RankHistory]) -> Heatmap | None:
     low, high = heatmap_png.bounds(rows)
     every = max(1, math.ceil(len(rows) / 8))
     names = list(by_rank)
+    slowest = _slowest_rank_text(by_rank)
     return Heatmap(
         image=heatmap_png.grid(rows, low, high),
         rows=tuple(Tick((at + 0.5) / len(rows), str(names[at])) for at in range(0, len(rows), every)),
         low=duration(low),
         high=duration(high),
-        described=f"{pluralize(len(rows), 'rank')}, {duration(low)} to {duration(high)} a step. "
-        f"{_slowest_rank_text(by_rank)}",
+        described=f"{pluralize(len(rows), 'rank')}, {duration(low)} to {duration(high)} a step. {slowest}",
+        slowest=slowest,
         count=len(rows),
         told=_min_max_ranks(by_rank),
     )
@@ -249,7 +254,8 @@ def _slowest_rank_text(by_rank: Mapping[int, Values]) -> str:
     slowest = max(known, key=lambda rank: known[rank])
     middle = sorted(known.values())[len(known) // 2]
     return (
-        f"On the whole rank {slowest} took longest, {duration(known[slowest])}; half took {duration(middle)} or less."
+        f"Rank {slowest} was slowest, with {duration(known[slowest])} a step on average. "
+        f"The median rank took {duration(middle)}."
     )
 
 
@@ -269,10 +275,6 @@ def _ranked(one: tuple[float, int]) -> str:
 def _average(values: Values) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _mean(known: Sequence[float]) -> str:
-    return f"{format_number(sum(known) / len(known))} on average"
 
 
 def _format_value(value: float | None) -> str:

@@ -63,6 +63,9 @@ QUERIES: Final = (
     Query(Metric.WORLD_SIZE, ()),
     Query(Metric.RENDEZVOUS_ROUND, ()),
     Query(Metric.RESTARTS, (MetricLabel.CAUSE,)),
+    Query(Metric.FAILURES, (MetricLabel.REASON,)),
+    Query(Metric.LAST_FAILURE, ()),
+    Query(Metric.LAST_FAILED_RANK, ()),
     Query(Metric.JOB_TIME, (MetricLabel.STATE,), of_job=True),
     Query(Metric.LOST_PROGRESS, (), of_job=True),
 )

@@ -10,6 +10,7 @@ from enum import StrEnum
 from ddp_trainer.common.constants import RestartCause
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import Phase
+from kubectl_ddp.report.failures import WorkerFailure, find_failures
 from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, build_timeline, elementwise_ratio, growth, merge_growth
 from kubectl_ddp.util.text_table import pluralize
@@ -22,9 +23,9 @@ class Kind(StrEnum):
     """Kind of a change."""
 
     RESTART = "restart"
-    """The worker group re-formed, after a failure or on request."""
+    """The worker group restarted, after a failure or on request."""
     SCALE = "scale"
-    """Nodes joined or left."""
+    """Ranks joined or left."""
     FAILURE = "failure"
     """A container failed, or the first error occurred."""
 
@@ -36,6 +37,8 @@ class Change:
     time: float
     kind: Kind
     text: str
+    label: str = ""
+    """Two or three words for the plots; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class JobTimeSeries:
     worlds: tuple[int, ...]
     """World sizes in order, without consecutive repetitions."""
     ranks: tuple[RankHistory, ...] = ()
+    failures: tuple[WorkerFailure, ...] = ()
     changes: tuple[Change, ...] = field(default=())
 
 
@@ -99,6 +103,7 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
         world=_forward_fill(sizes, timeline),
         worlds=_each_once(int(size) for _, size in sizes),
         ranks=_ranks(series, timeline),
+        failures=find_failures(series, sizes, account),
         changes=tuple(sorted([*_restarts(series), *_scale_changes(sizes)], key=lambda one: one.time)),
     )
 
@@ -239,7 +244,8 @@ def _scale_changes(sizes: Iterable[tuple[float, float]]) -> Iterator[Change]:
     before = None
     for moment, size in sizes:
         if before is not None and size != before:
-            yield Change(moment, Kind.SCALE, f"{before:.0f} to {pluralize(round(size), 'rank')}")
+            ranks = pluralize(round(size), "rank")
+            yield Change(moment, Kind.SCALE, f"{before:.0f} to {ranks}", ranks)
         before = size
 
 
@@ -258,7 +264,7 @@ def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
     for index, (moment, count) in enumerate(series.known()):
         if count > before and (index or (series.is_whole and moment > series.times[0])):
             kind = Kind.SCALE if cause == RestartCause.MEMBERSHIP else Kind.RESTART
-            yield Change(moment, kind, f"re-formed: {cause}")
+            yield Change(moment, kind, f"restart: {cause}", "restart" if kind is Kind.RESTART else "")
         before = count
 
 

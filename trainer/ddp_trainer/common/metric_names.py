@@ -80,6 +80,8 @@ class Metric(StrEnum):
     JOB_INFO = "ddp_job_info"
     RESTARTS = "ddp_worker_restarts_total"
     FAILURES = "ddp_worker_failures_total"
+    LAST_FAILURE = "ddp_last_failure_timestamp_seconds"
+    LAST_FAILED_RANK = "ddp_last_failed_rank"
     GROUP_STATE = "ddp_worker_group_state"
     RENDEZVOUS_ROUND = "ddp_rendezvous_round"
     WORLD_SIZE = "ddp_world_size"

@@ -163,8 +163,8 @@ class AgentRecorder:
     def count_restart(self, cause: RestartCause) -> None:
         """Report that the worker group re-forms."""
 
-    def failed(self, reason: FailureReason) -> None:
-        """Report an unexpected exit of a worker process of this pod."""
+    def failed(self, reason: FailureReason, rank: int, timestamp: float) -> None:
+        """Report an unexpected exit of a worker process of this pod: its rank, and the Unix time."""
 
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
         """Report why a rank of this pod ended or left its group; only failures of collectives are counted."""

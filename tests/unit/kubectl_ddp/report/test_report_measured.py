@@ -74,10 +74,10 @@ def test_changes_are_told_once_however_many_pods_count_them() -> None:
     series += [Series(Metric.WORLD_SIZE, times(30), world, {POD: name}) for name in ("a", "b")]
     found = of(series)
     assert found.changes == (
-        Change(START + 10, Kind.RESTART, "re-formed: failure"),
-        Change(START + 20, Kind.RESTART, "re-formed: failure"),
-        Change(START + 20, Kind.SCALE, "re-formed: membership"),
-        Change(START + 20, Kind.SCALE, "4 to 6 ranks"),
+        Change(START + 10, Kind.RESTART, "restart: failure", "restart"),
+        Change(START + 20, Kind.RESTART, "restart: failure", "restart"),
+        Change(START + 20, Kind.SCALE, "restart: membership"),
+        Change(START + 20, Kind.SCALE, "4 to 6 ranks", "6 ranks"),
     )
     assert found.worlds == (4, 6)
 

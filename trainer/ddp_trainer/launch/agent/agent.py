@@ -267,7 +267,7 @@ class Agent:
     def _failure(self, local_rank: int, exit_code: int) -> Failure:
         failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))
         if self._core.state is State.RUNNING:
-            self._setup.recorder.failed(FailureReason(failure.reason))
+            self._setup.recorder.failed(FailureReason(failure.reason), failure.rank, failure.timestamp)
         self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
         return failure
 

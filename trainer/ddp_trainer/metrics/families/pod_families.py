@@ -55,6 +55,8 @@ PODS: Final = (
         labels=(MetricLabel.REASON,),
         values=tuple(FailureReason),
     ),
+    _agent(Metric.LAST_FAILURE, "Unix time at which the last of them ended; absent before the first."),
+    _agent(Metric.LAST_FAILED_RANK, "Rank of the last of them."),
     _agent("ddp_rendezvous_duration_seconds", "Time from joining until a group was formed.", is_summary=True),
     _agent("ddp_rendezvous_last_duration_seconds", "What the last rendezvous took."),
     _agent(

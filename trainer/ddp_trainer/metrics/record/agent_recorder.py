@@ -45,9 +45,11 @@ class BoardAgentRecorder(AgentRecorder):
         self._board.add({cell(Metric.RESTARTS, cause): 1.0})
 
     @suppress_errors
-    def failed(self, reason: FailureReason) -> None:
-        """Count a worker process of this pod that ended unexpectedly."""
-        self._board.add({cell(Metric.FAILURES, reason): 1.0})
+    def failed(self, reason: FailureReason, rank: int, timestamp: float) -> None:
+        """Count a worker process of this pod that ended unexpectedly, and record its rank and the Unix time."""
+        with self._board.atomic_update():
+            self._board.add({cell(Metric.FAILURES, reason): 1.0})
+            self._board.put({Metric.LAST_FAILURE: timestamp, Metric.LAST_FAILED_RANK: rank})
 
     @suppress_errors
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:

@@ -37,7 +37,10 @@ FILE: Final = "history.json"
 
 _OF_JOB: Final = frozenset({Metric.LOSS, Metric.LEARNING_RATE, "ddp_eval_loss", Metric.JOB_TIME, Metric.LOST_PROGRESS})
 _OF_AGENT: Final = frozenset(
-    {Metric.WORLD_SIZE, Metric.NODES, Metric.RENDEZVOUS_ROUND, Metric.RESTARTS, Metric.FAILURES}
+    {
+        *(Metric.WORLD_SIZE, Metric.NODES, Metric.RENDEZVOUS_ROUND, Metric.RESTARTS, Metric.FAILURES),
+        *(Metric.LAST_FAILURE, Metric.LAST_FAILED_RANK),
+    }
 )
 _JOB_FAMILIES: Final = tuple(family for family in FAMILIES if family.name in _OF_JOB)
 _AGENT_FAMILIES: Final = tuple(family for family in FAMILIES if family.name in _OF_AGENT)

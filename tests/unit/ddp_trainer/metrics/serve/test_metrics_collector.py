@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from ddp_trainer.common.constants import Env, GroupState
+from ddp_trainer.common.constants import Env, FailureReason, GroupState
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Phase, Wait
@@ -54,6 +54,7 @@ def pod(directory: Path, *ranks: int) -> None:
     agent = attach.agent_recorder(directory, {})
     agent.state(GroupState.RUNNING)
     agent.rendezvous(1.5, 1)
+    agent.failed(FailureReason.SIGKILL, 3, 1.5)
     agent.world(size=8, nodes=4, nodes_desired=4)
     agent.restarts_remaining(3)
     agent.stalled(31.5, 2)

@@ -208,10 +208,11 @@ def test_exactly_one_state_is_on(agent: Agent) -> None:
 
 def test_restarts_and_failures_are_counted_by_cause(agent: Agent) -> None:
     agent.recorder.count_restart(RestartCause.MEMBERSHIP)
-    agent.recorder.failed(FailureReason.SIGKILL)
-    agent.recorder.failed(FailureReason.SIGKILL)
+    agent.recorder.failed(FailureReason.SIGKILL, 3, 1700000000.25)
+    agent.recorder.failed(FailureReason.SIGKILL, 2, 1700000001.5)
     assert [agent[cell(Metric.RESTARTS, cause)] for cause in RestartCause] == [0, 1, 0, 0, 0]
     assert agent[cell(Metric.FAILURES, "sigkill")] == 2
+    assert (agent[Metric.LAST_FAILED_RANK], agent[Metric.LAST_FAILURE]) == (2, 1700000001.5)
 
 
 def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank, agent: Agent, tmp_path: Path) -> None:

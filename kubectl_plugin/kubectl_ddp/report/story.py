@@ -1,0 +1,112 @@
+"""Story of a job: one to three sentences about its failures, its recovery, its resizes and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ddp_trainer.common.constants import FailureReason
+from kubectl_ddp.report.failures import WorkerFailure
+from kubectl_ddp.report.scale import duration, moment
+from kubectl_ddp.report.time_series import JobTimeSeries, Kind
+from kubectl_ddp.status.job_state import FirstError, JobState, State
+from kubectl_ddp.util.text_table import pluralize
+
+MOST_SENTENCES: Final = 3
+
+_ENDS: Final = {
+    FailureReason.SIGKILL: "was killed",
+    FailureReason.SIGTERM: "was terminated",
+    FailureReason.HOST_OOM: "ran out of memory",
+    FailureReason.GPU_OOM: "ran out of GPU memory",
+    FailureReason.HANG: "hung",
+    FailureReason.EARLY_EXIT: "exited before the others",
+}
+"""What a worker did, by reason; ``failed`` for all others."""
+
+
+def tell_story(state: JobState, numbers: JobTimeSeries | None, error: FirstError | None) -> tuple[str, ...]:
+    """Return one to three sentences, or none if nothing is known of the job's training."""
+    return tuple(_sentences(state, numbers, error))[:MOST_SENTENCES]
+
+
+def worker_end(reason: str) -> str:
+    """Return what a worker did that ended for this reason, such as ``was killed``."""
+    return _ENDS.get(FailureReason(reason), "failed") if reason in {*FailureReason} else "failed"
+
+
+def _sentences(state: JobState, numbers: JobTimeSeries | None, error: FirstError | None) -> Iterator[str]:
+    failures = numbers.failures if numbers is not None else ()
+    start = numbers.timeline.start if numbers is not None else state.created
+    if numbers is not None and failures:
+        yield from _failure_sentences(failures, numbers.timeline.start)
+    elif numbers is not None:
+        yield from _resize_sentences(numbers)
+    if state.state is State.FAILED:
+        yield _end_sentence(error, start)
+    elif numbers is not None and not failures and not numbers.changes and numbers.worlds:
+        ranks = "The rank" if numbers.worlds[-1] == 1 else f"All {numbers.worlds[-1]} ranks"
+        yield (
+            f"{ranks} trained from start to end without a restart."
+            if state.state is State.SUCCEEDED
+            else f"{ranks} have trained without a restart so far."
+            if numbers.worlds[-1] > 1
+            else f"{ranks} has trained without a restart so far."
+        )
+
+
+def _failure_sentences(failures: Sequence[WorkerFailure], start: float) -> Iterator[str]:
+    last = failures[-1]
+    who = f"rank {last.rank}" if last.rank is not None else f"a worker of {last.pod}"
+    did = f"{who} {worker_end(last.reason)} at {moment(last.time - start)}."
+    if len(failures) == 1:
+        yield did[0].upper() + did[1:]
+        yield from _recovery_sentence(last)
+        return
+    yield f"Workers failed {len(failures)} times. Most recently {did}"
+    yield from _recovery_sentence(last)
+    stops = [each.stopped_seconds for each in failures if each.stopped_seconds is not None]
+    if len(stops) == len(failures):
+        yield f"All failures together stopped training for {duration(sum(stops))}."
+
+
+def _recovery_sentence(failure: WorkerFailure) -> Iterator[str]:
+    """Yield how the group went on. Times of readings are upper bounds."""
+    before, after = failure.ranks_before, failure.ranks_after
+    if before is None or after is None:
+        return
+    stop = f" after {duration(failure.stopped_seconds)}" if failure.stopped_seconds is not None else ""
+    whole = f" within {duration(failure.restored_seconds)}" if failure.restored_seconds is not None else ""
+    everybody = "the rank" if before == 1 else f"all {before} ranks"
+    if after < before:
+        yield (
+            f"The other {pluralize(after, 'rank')} trained on{stop}."
+            if not whole
+            else (f"The other {pluralize(after, 'rank')} trained on{stop}, and {everybody} trained again{whole}.")
+        )
+    elif stop or whole:
+        yield f"{everybody[0].upper()}{everybody[1:]} trained again{stop or whole}."
+
+
+def _resize_sentences(numbers: JobTimeSeries) -> Iterator[str]:
+    sizes = numbers.worlds
+    if len(sizes) == 2:
+        moments = [one.time for one in numbers.changes if one.kind is Kind.SCALE]
+        when = f" at {moment(moments[-1] - numbers.timeline.start)}" if moments else ""
+        verb = "grew" if sizes[1] > sizes[0] else "shrank"
+        yield f"The worker group {verb} from {sizes[0]} to {pluralize(sizes[1], 'rank')}{when}."
+    elif len(sizes) > 2:
+        shown = ", ".join(map(str, sizes[1:-1][-6:]))
+        yield (
+            f"The worker group was resized {len(sizes) - 1} times: "
+            f"from {sizes[0]} to {shown} and {pluralize(sizes[-1], 'rank')}."
+        )
+
+
+def _end_sentence(error: FirstError | None, start: float | None) -> str:
+    if error is None:
+        return "The job failed."
+    when = ""
+    if error.timestamp is not None and start is not None and error.timestamp >= start:
+        when = f" at {moment(error.timestamp - start)}"
+    return f"{error.subject} ended the job{when}."

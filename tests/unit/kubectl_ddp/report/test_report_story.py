@@ -1,0 +1,145 @@
+"""What a report says first: its story, its marks on the time axis, and its tiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from ddp_trainer.common.constants import FailureReason
+from ddp_trainer.common.metric_names import Metric
+from kubectl_ddp.report.event_marks import mark_events
+from kubectl_ddp.report.html_report import TEMPLATES, render_html
+from kubectl_ddp.report.series import POD, Series
+from kubectl_ddp.report.story import MOST_SENTENCES, worker_end
+from kubectl_ddp.report.time_series import Change, Kind
+from kubectl_ddp.report.timeline import Timeline
+from tests.support.report_cases import START, a_job, a_killed_worker, a_report, times
+
+DONE: Mapping[str, object] = {"result": "succeeded", "steps": 690, "world_size": 4}
+
+
+def without(series: Sequence[Series], *names: str) -> list[Series]:
+    return [each for each in series if each.name not in names]
+
+
+def test_a_killed_worker_is_named_with_its_time_and_both_recoveries() -> None:
+    assert a_report(a_killed_worker()).story == (
+        "Rank 3 was killed at 20.2 s.",
+        "The other 2 ranks trained on after 500 ms, and all 4 ranks trained again within 10.8 s.",
+    )
+
+
+def test_a_pod_that_records_no_rank_is_named_with_the_time_of_its_reading() -> None:
+    series = without(a_killed_worker(), Metric.LAST_FAILURE, Metric.LAST_FAILED_RANK)
+    assert a_report(series).story[0] == "A worker of digits-worker-1 was killed at 21.0 s."
+
+
+def test_failures_at_one_moment_are_one_and_later_ones_are_counted() -> None:
+    kills = [0.0] * 21 + [2.0] * 29 + [3.0] * 10
+    whose = {"reason": "sigkill", POD: "digits-worker-1"}
+    series = [*without(a_killed_worker(), Metric.FAILURES), Series(Metric.FAILURES, times(60), kills, whose)]
+    assert (
+        a_report(series).story[0]
+        == "Workers failed 2 times. Most recently a worker of digits-worker-1 was killed at 50.0 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "story"),
+    [
+        ([4, 4, 4, 4, 4, 4], "All 4 ranks have trained without a restart so far."),
+        ([1, 1, 1, 1, 1, 1], "The rank has trained without a restart so far."),
+        ([2, 2, 2, 4, 4, 4], "The worker group grew from 2 to 4 ranks at 3.0 s."),
+        ([2, 1, 2, 4, 8, 8], "The worker group was resized 4 times: from 2 to 1, 2, 4 and 8 ranks."),
+    ],
+    ids=str,
+)
+def test_a_job_without_failures_tells_of_its_size(sizes: list[float], story: str) -> None:
+    assert a_report([Series(Metric.WORLD_SIZE, times(6), sizes, {POD: "a"})]).story == (story,)
+
+
+def test_a_run_without_an_event_ended_as_it_began() -> None:
+    assert a_report(a_job(), summary=DONE).story == ("All 4 ranks trained from start to end without a restart.",)
+
+
+def test_a_failed_job_names_the_rank_that_ended_it() -> None:
+    assert a_report([], error="disk full").story == ("Rank 1 on digits-worker-1 ended the job at 9.0 s.",)
+    story = a_report(a_killed_worker(), error="disk full").story
+    assert len(story) == MOST_SENTENCES
+    assert story[-1] == "Rank 1 on digits-worker-1 ended the job at 9.0 s."
+
+
+def test_a_job_of_which_nothing_is_known_has_no_story() -> None:
+    assert a_report([]).story == ()
+    assert '<p class="story">' not in render_html(a_report([]))
+
+
+@pytest.mark.parametrize("reason", [*FailureReason, "of-a-later-version"])
+def test_every_reason_has_a_verb(reason: str) -> None:
+    assert re.fullmatch(r"(was \w+ed|\w+)( .*)?", worker_end(reason))
+
+
+def test_tiles_show_accuracy_and_samples_only_where_a_run_has_told_them() -> None:
+    told = DONE | {"metrics": {"accuracy": 0.975, "loss": 0.08}, "samples_lost": 0, "samples_repeated": 3}
+    text = render_html(a_report(a_killed_worker(), summary=told))
+    tiles = re.findall(
+        r'<span class="name">(.*?)</span><span class="value">(.*?)</span><span class="more">(.*?)</span>', text
+    )
+    assert ("Accuracy", "97.5%", "on the test samples") in tiles
+    assert ("Samples lost", "0", "3 repeated") in tiles
+    names = re.findall(r'<span class="name">(.*?)</span>', render_html(a_report(a_job())))
+    assert "Restarts" in names
+    assert {"Accuracy", "Samples lost"}.isdisjoint(names)
+
+
+@pytest.mark.parametrize("lost", ["many", -1, None, True, float("inf"), [1]], ids=str)
+def test_a_summary_of_any_program_breaks_no_tile(lost: object) -> None:
+    report = a_report([], summary={"samples_lost": lost, "metrics": lost})
+    assert (report.samples, report.quality) == ({}, {})
+    render_html(report)
+
+
+def test_events_close_to_each_other_share_a_mark_that_is_labelled_with_the_worst() -> None:
+    changes = [
+        Change(START + 20, Kind.RESTART, "restart: failure", "restart"),
+        Change(START + 20, Kind.SCALE, "4 to 2 ranks", "2 ranks"),
+        Change(START + 20.4, Kind.FAILURE, "rank 3 was killed", "rank 3 killed"),
+        Change(START + 70, Kind.SCALE, "2 to 4 ranks", "4 ranks"),
+    ]
+    first, second = mark_events(changes, Timeline(START, 1.0, 100))
+    assert (first.kind, first.label, first.place) == (Kind.FAILURE, "rank 3 killed", 0.2)
+    assert first.text == "Rank 3 was killed; 4 to 2 ranks; restart: failure"
+    assert (second.kind, second.label, second.is_left) == (Kind.SCALE, "4 ranks", False)
+
+
+def test_a_label_without_room_moves_to_the_left_or_is_left_out() -> None:
+    moments = (3.0, 5.0, 7.0, 98.0)
+    changes = [Change(START + at, Kind.SCALE, "grew", "4 ranks") for at in moments]
+    marks = mark_events(changes, Timeline(START, 1.0, 100))
+    assert [(mark.label, mark.is_left) for mark in marks] == [
+        ("", False),
+        ("", False),
+        ("4 ranks", False),
+        ("4 ranks", True),
+    ]
+
+
+def test_a_failure_without_room_stands_on_a_line_above() -> None:
+    changes = [
+        Change(START + 9, Kind.SCALE, "2 to 4 ranks", "4 ranks"),
+        Change(START + 23, Kind.FAILURE, "rank 3 was killed", "rank 3 killed"),
+        Change(START + 36, Kind.SCALE, "2 to 4 ranks", "4 ranks"),
+    ]
+    marks = mark_events(changes, Timeline(START, 1.0, 100))
+    assert [mark.label for mark in marks] == ["4 ranks", "rank 3 killed", "4 ranks"]
+    assert [mark.is_above for mark in marks] == [False, True, False]
+
+
+def test_the_alarm_colour_is_for_failures_alone() -> None:
+    css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    rules = re.findall(r"([^{};]+)\{[^{}]*var\(--alarm\)[^{}]*\}", css)
+    assert {rule.strip() for rule in rules} == {
+        *(".bad", ".error", ".error h2", ".rule.failure", ".mark.failure", ".broken", ".failed"),
+    }
