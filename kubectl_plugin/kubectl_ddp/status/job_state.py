@@ -19,10 +19,11 @@ from kubectl_ddp.status.goodput import goodput
 from kubectl_ddp.status.metrics_parser import Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
 from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
+from kubectl_ddp.status.startup import Startup, startup
 from kubectl_ddp.status.termination_message import FirstError
 from kubectl_ddp.util.invocation import location_flags, program
 
-__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
+__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "Startup", "State", "failure", "job_state"]
 
 ENGINE_LOST: Final = "EngineLost"
 """Reason of the condition Failed if the local engine has died."""
@@ -104,6 +105,8 @@ class JobState:
     summary: dict[str, Any] | None = None
     queue: Queued | None = None
     """Position in a queue of Kueue."""
+    startup: Startup | None = None
+    """Seconds of each phase from the submission to the first step, and the current phase until then."""
 
     @property
     def is_terminal(self) -> bool:
@@ -227,6 +230,7 @@ def job_state(
         failed_ranks=termination_message.failed_ranks(error, workers),
         summary=summary,
         queue=snapshot.queued,
+        startup=startup(job, workers, told, snapshot.events),
         **_progress(told, ranks, summary, has_succeeded=has_succeeded),
     )
 
