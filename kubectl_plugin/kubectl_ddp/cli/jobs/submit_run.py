@@ -55,7 +55,7 @@ def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> 
 
 def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
     """Submit a prepared job."""
-    submitted = time.time()
+    submitted = time.time() - time.process_time()  # the start of this process, which has only imported so far
     stays, level = manner.follow or manner.waits, level_of(manner.preflight)
     seconds = _parse_timeout(manner.timeout, stays=stays)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
