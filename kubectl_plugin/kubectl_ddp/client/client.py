@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -106,6 +107,7 @@ class Client:
             PreflightFailed: If the job cannot run there.
             AlreadyExists: If another object has the name.
         """
+        submitted = time.time()
         layer, code = _of_source(job, arguments)
         if twice := sorted(keys.keys() & _fixed_by(job)):
             raise UsageError(f"The job has a program, and {twice[0]} names another.", hint="Keep one of them.")
@@ -117,7 +119,14 @@ class Client:
             prepared = prepare_job(resolved, self._where, kept=code)
             _log_choices(prepared)
             backend = backend_for(prepared.where, notice=_LOG.warning)
-            create_job(prepared, backend, secrets.token_hex(6), level=level_of(preflight), warn=_LOG.warning)
+            create_job(
+                prepared,
+                backend,
+                secrets.token_hex(6),
+                submitted=submitted,
+                level=level_of(preflight),
+                warn=_LOG.warning,
+            )
         return Job(backend, prepared.spec.name, prepared.where)
 
     def get(self, name: str) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,11 +38,12 @@ def report_of(backend: Backend, name: str, *, url: str | None = None, warn: Call
         NotFound: If the job does not exist.
     """
     snapshot = backend.job(name, events=False)
-    state = observe(backend, snapshot)
+    events = _events(backend, name, warn)
+    state = observe(backend, replace(snapshot, events=tuple(events)))
     persist_result(backend, snapshot.job, state)
     now = time.time()
     series, words = _series(backend, snapshot, state, url, now)
-    return report(snapshot, state, _events(backend, name, warn), series, now=now, source=words)
+    return report(snapshot, state, events, series, now=now, source=words)
 
 
 def write_page(text: str, path: Path) -> None:

@@ -19,10 +19,11 @@ from kubectl_ddp.status.goodput import goodput
 from kubectl_ddp.status.metrics_parser import Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
 from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
+from kubectl_ddp.status.startup import Startup, startup
 from kubectl_ddp.status.termination_message import FirstError
 from kubectl_ddp.util.invocation import location_flags, program
 
-__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
+__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "Startup", "State", "failure", "job_state"]
 
 ENGINE_LOST: Final = "EngineLost"
 """Reason of the condition Failed if the local engine has died."""
@@ -104,6 +105,8 @@ class JobState:
     summary: dict[str, Any] | None = None
     queue: Queued | None = None
     """Position in a queue of Kueue."""
+    startup: Startup | None = None
+    """Seconds of each phase from the submission to the first step, and the current phase until then."""
 
     @property
     def is_terminal(self) -> bool:
@@ -204,6 +207,9 @@ def job_state(
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
     summary = run_summary.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
+    started = startup(job, workers, told, snapshot.events, summary)
+    if summary is not None and started is not None and started.is_over:
+        summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}
@@ -227,6 +233,7 @@ def job_state(
         failed_ranks=termination_message.failed_ranks(error, workers),
         summary=summary,
         queue=snapshot.queued,
+        startup=started,
         **_progress(told, ranks, summary, has_succeeded=has_succeeded),
     )
 

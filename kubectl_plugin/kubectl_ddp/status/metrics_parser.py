@@ -26,7 +26,7 @@ LIVE: Final = (
     *(Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
     *(Metric.STEPS_PLANNED, Metric.EPOCH, Metric.LOSS, Metric.LEARNING_RATE, Metric.JOB_TIME, Metric.LOST_PROGRESS),
     *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE, Metric.FIRST_RANK),
-    *(Metric.STALLED, Metric.STALLED_BY),
+    *(Metric.STALLED, Metric.STALLED_BY, Metric.STARTUP, Metric.AGENT_START, Metric.JOB_START),
 )
 """Metric families that describe the state of a job and its ranks: half of those that a pod serves."""
 

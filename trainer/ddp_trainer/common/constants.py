@@ -156,6 +156,8 @@ class Annotation(StrEnum):
     FIRST_ERROR = f"{GROUP}/first-error"
     """The first error of any rank as JSON. It is copied from the pod that reported it, since that pod may be
     deleted."""
+    SUBMITTED = f"{GROUP}/submitted"
+    """Unix time of the submission, in seconds. ``creationTimestamp`` has no fractions."""
     SUMMARY = f"{GROUP}/summary"
     """Summary of a finished run as JSON, copied from a pod in the same way."""
 
@@ -319,6 +321,8 @@ class LifecycleEvent(StrEnum):
     """The launcher joined the rendezvous that formed this worker group."""
     FORMED = "formed"
     """The worker group was formed."""
+    STARTED = "started"
+    """The process of the launcher started."""
 
 
 class Profile(IntEnum):

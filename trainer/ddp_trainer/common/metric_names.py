@@ -74,6 +74,8 @@ class Metric(StrEnum):
     JOB_START = "ddp_job_start_time_seconds"
     LOST_PROGRESS = "ddp_lost_progress_seconds_total"
     LOST_STEPS = "ddp_lost_steps_total"
+    STARTUP = "ddp_startup_seconds"
+    AGENT_START = "ddp_agent_start_time_seconds"
     RANK_UP = "ddp_rank_up"
     RANK_PID = "ddp_rank_pid"
     RANK_INFO = "ddp_rank_info"

@@ -1,9 +1,40 @@
-"""Classes of time: phases of a step, waits in a step, classes of a job's time, and sections of a worker's program.
+"""Classes of time: phases of a job's start and of a step, waits in a step, classes of a job's time, and sections of a
+worker's program.
 
 The launcher, the trainer and the plugin share them. Standard library only.
 """
 
 from enum import StrEnum
+from typing import Final
+
+
+class StartupPhase(StrEnum):
+    """Phases of a job's start, in order. They add up to the time from the submission to the first step."""
+
+    QUEUE = "queue"
+    """From the submission to the creation of the pod: requests, Kueue's queue, the operator."""
+    SCHEDULE = "schedule"
+    """Until the pod has a node."""
+    PULL = "pull"
+    """Pull of the images."""
+    CONTAINER = "container"
+    """Volumes, network, init containers, and the start of the container."""
+    INTERPRETER = "interpreter"
+    """Start of Python, of the launcher and of the worker, up to the first line of the program."""
+    IMPORTS = "imports"
+    """Imports and other code of the program before it joins the process group."""
+    RENDEZVOUS = "rendezvous"
+    """Wait for the other nodes, and setup of the process group."""
+    FIRST_BATCH = "first_batch"
+    """Preparation of model and data until the first batch is there, with the load of a checkpoint."""
+    COMPILE = "compile"
+    """Time of ``torch.compile`` before the first step has ended."""
+    FIRST_STEP = "first_step"
+    """The first step, without the time of ``torch.compile``."""
+
+
+IN_POD: Final = tuple(StartupPhase)[tuple(StartupPhase).index(StartupPhase.INTERPRETER) :]
+"""Phases of a start that the pod itself measures. The plugin derives those before from Kubernetes objects."""
 
 
 class Phase(StrEnum):

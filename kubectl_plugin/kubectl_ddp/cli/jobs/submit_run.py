@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,7 @@ def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> 
 
 def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
     """Submit a prepared job."""
+    submitted = time.time() - time.process_time()  # the start of this process, which has only imported so far
     stays, level = manner.follow or manner.waits, level_of(manner.preflight)
     seconds = _parse_timeout(manner.timeout, stays=stays)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
@@ -65,7 +67,12 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
     backend, run_id = backend_for(prepared.where), secrets.token_hex(6)
     try:
         prepared = create_job(
-            prepared, backend, run_id, level=level, warn=lambda text: options.print_message(f"warning: {text}")
+            prepared,
+            backend,
+            run_id,
+            submitted=submitted,
+            level=level,
+            warn=lambda text: options.print_message(f"warning: {text}"),
         )
         submission = _submission(prepared, backend, run_id)
         _print_submission(submission, options, prepared.where, is_last=not stays)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.client.submission.preflight import check_before_submit
 from kubectl_ddp.client.submission.prepared_job import Prepared, check_devices
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import Site
 
 
 def create_job(
-    prepared: Prepared, backend: Backend, run_id: str, *, level: str, warn: Callable[[str], None]
+    prepared: Prepared, backend: Backend, run_id: str, *, submitted: float, level: str, warn: Callable[[str], None]
 ) -> Prepared:
     """Create the objects of a job, and return the job with its engine resolved.
 
@@ -19,6 +21,7 @@ def create_job(
         prepared: The job.
         backend: Place of the job.
         run_id: Id of the new run.
+        submitted: Unix time of the submission, from which the start of the job is measured.
         level: What the checks before it reject: ``off``, ``warn`` or ``strict``.
         warn: Called with each warning of these checks.
 
@@ -30,6 +33,7 @@ def create_job(
         check_devices(prepared.spec)
     prepared = prepared.resolve_engine(backend)
     objects = prepared.objects(run_id)
+    job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SUBMITTED] = f"{submitted:.3f}"
     check_before_submit(backend, prepared, objects, level, warn)
     backend.submit(objects)
     return prepared
