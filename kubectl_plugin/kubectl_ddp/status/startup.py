@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation, GroupState
@@ -23,6 +23,7 @@ _SAME_STEP_SECONDS: Final = 1.0
 """Pods whose first steps end within this time are of the same worker group."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _PULLED: Final = re.compile(r"^Successfully pulled image .* in ([\d.hmsµu]+) \(([\d.hmsµu]+) including waiting\)")
+_SIZE: Final = re.compile(r"Image size: (\d+) bytes")
 _PART: Final = re.compile(r"([\d.]+)(h|ms|m|s|µs|us|ns)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9}
 
@@ -39,6 +40,8 @@ class Startup:
     """Phase that the job is in; None once the first step has ended."""
     pod: str = ""
     """Pod that this start was read from: the one that the others waited for. Empty before there are pods."""
+    image_bytes: int | None = None
+    """Size of the largest image, as soon as the first pod has pulled it."""
 
     @property
     def since(self) -> float:
@@ -66,7 +69,7 @@ def startup(
     job: Object,
     workers: Sequence[Object],
     told: Mapping[str, Samples],
-    events: Iterable[Object] = (),
+    events: Sequence[Object] = (),
 ) -> Startup | None:
     """Return the start of a job; None if its submission is unknown, or if the pods of its first start are gone.
 
@@ -85,7 +88,8 @@ def startup(
         return Startup(submitted=submitted, current=StartupPhase.QUEUE)
     done = [chain for chain in chains if chain.current is None]
     if not done:
-        return min(chains, key=lambda chain: (chain.place, -chain.end)).startup(submitted)
+        slowest = min(chains, key=lambda chain: (chain.place, -chain.end))
+        return replace(slowest.startup(submitted), image_bytes=_image_bytes(events))
     first = min(chain.end for chain in done)
     group = [chain for chain in done if chain.end <= first + _SAME_STEP_SECONDS]
     chain = max(group, key=lambda chain: chain.ready)
@@ -218,6 +222,14 @@ def _pull_seconds(events: Iterable[Object]) -> dict[str, float]:
         elif reason == "Pulled" and (found := _PULLED.match(message)):
             seconds[pod] = seconds.get(pod, 0.0) + _duration(found[2])
     return seconds
+
+
+def _image_bytes(events: Iterable[Object]) -> int | None:
+    """Return the size of the largest image that a pod has pulled; None if unknown."""
+    sizes = [
+        int(found[1]) for _, reason, told in _pod_events(events) if reason == "Pulled" for found in _SIZE.finditer(told)
+    ]
+    return max(sizes, default=None)
 
 
 def _pod_events(events: Iterable[Object]) -> Iterator[tuple[str, str, str]]:

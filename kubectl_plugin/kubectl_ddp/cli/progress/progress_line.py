@@ -1,0 +1,125 @@
+"""Text of the progress of a job: one line for each state, and one for its end. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ddp_trainer.common.time_classes import IN_POD, StartupPhase
+from kubectl_ddp.plan.formatting import format_bytes
+from kubectl_ddp.status.describe import progress_text, restarts_text, summary_text
+from kubectl_ddp.status.job_state import JobState, State
+from kubectl_ddp.util.text_table import duration, pluralize
+
+_RESULT: Final = ("accuracy", "steps", "restarts", "samples_lost")
+"""Keys of a summary that the line of the end shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressLine:
+    """What a job does now."""
+
+    job: str
+    phase: str
+    """Phase, such as ``queued`` or ``training``."""
+    text: str
+    cause: str = ""
+    """Cause of a standstill, as ``why`` names it."""
+
+    def __str__(self) -> str:
+        return f"{self.job}: {self.text}{f'. {self.cause}' if self.cause else ''}"
+
+
+def progress_line(state: JobState) -> ProgressLine:
+    """Return the line of a job that has not ended."""
+    phase, text = _PHASES[state.state](state)
+    return ProgressLine(state.name, phase, text)
+
+
+def end_line(state: JobState, now: float) -> str:
+    """Return the line of a job that has ended: duration, steps, restarts, lost samples.
+
+    Args:
+        state: State of the job.
+        now: Unix time, for a job without an end time.
+    """
+    word = "succeeded" if state.state is State.SUCCEEDED else "failed"
+    told = summary_text({"steps": state.step, "restarts": state.restarts} | (state.summary or {}), _RESULT)
+    return f"Job {state.name} {word} after {duration(state.duration(now))}: {told}."
+
+
+def start_line(state: JobState, seconds: float) -> str:
+    """Return the line of a job whose ranks train: the time that took, ranks, progress.
+
+    Args:
+        state: State of the job.
+        seconds: Seconds since the command that started it.
+    """
+    ranks = pluralize(state.world_size, "rank") if state.world_size is not None else ""
+    told = ", ".join(filter(None, (ranks, progress_text(replace(state, eta_seconds=None)))))
+    return f"Job {state.name} runs after {duration(seconds)}{f': {told}' if told else ''}."
+
+
+def _queued(state: JobState) -> tuple[str, str]:
+    queue = state.queue
+    if queue is None or queue.position is None:
+        return "queued", f"queued{f' in {queue.name}' if queue else ''}"
+    before = queue.position - 1
+    after = f"{pluralize(before, 'job')} before it" if before else "the next"
+    return "queued", f"queued in {queue.name} as number {queue.position}, {after}"
+
+
+def _starting(state: JobState) -> tuple[str, str]:
+    phase = state.startup.current if state.startup is not None else None
+    if phase is None:  # its first start is over or unknown, and this is a later one
+        phase = StartupPhase.RENDEZVOUS if state.state is State.STARTING else StartupPhase.QUEUE
+    size = state.startup.image_bytes if state.startup is not None and phase is StartupPhase.PULL else None
+    told = (_PHASE_TEXTS[phase], _ready(state), f"{format_bytes(size)} each" if size is not None else "")
+    return phase, ", ".join(filter(None, told))
+
+
+def _running(state: JobState) -> tuple[str, str]:
+    if state.step is None and state.startup is not None and state.startup.current in IN_POD:
+        return _starting(state)
+    return "running", ", ".join(filter(None, (progress_text(state) or "running", _ready(state))))
+
+
+def _restarting(state: JobState) -> tuple[str, str]:
+    told = ("re-forming the worker group", f"restarts: {restarts_text(state)}" if state.restarts else "", _ready(state))
+    return "restarting", ", ".join(filter(None, told))
+
+
+def _suspended(state: JobState) -> tuple[str, str]:
+    return "suspended", f"stopping, {pluralize(state.nodes.ready, 'pod')} left" if state.nodes.ready else "suspended"
+
+
+def _ready(state: JobState) -> str:
+    """Return how many pods are ready; empty if all are."""
+    ready, desired = state.nodes.ready, state.nodes.desired
+    return f"{ready} of {pluralize(desired, 'pod')} ready" if ready < desired else ""
+
+
+_PHASE_TEXTS: Final[Mapping[StartupPhase, str]] = {
+    StartupPhase.QUEUE: "waiting for its pods",
+    StartupPhase.SCHEDULE: "scheduling",
+    StartupPhase.PULL: "pulling the image",
+    StartupPhase.CONTAINER: "starting containers",
+    StartupPhase.INTERPRETER: "starting Python",
+    StartupPhase.IMPORTS: "importing",
+    StartupPhase.RENDEZVOUS: "rendezvous",
+    StartupPhase.FIRST_BATCH: "preparing the first batch",
+    StartupPhase.COMPILE: "compiling",
+    StartupPhase.FIRST_STEP: "first step",
+}
+
+_PHASES: Final[Mapping[State, Callable[[JobState], tuple[str, str]]]] = {
+    State.QUEUED: _queued,
+    State.PENDING: _starting,
+    State.STARTING: _starting,
+    State.RUNNING: _running,
+    State.RESTARTING: _restarting,
+    State.SUSPENDED: _suspended,
+    State.DELETING: lambda _: ("deleting", "being deleted"),
+}
+"""State → function that returns phase and text. States of jobs that have ended have none."""

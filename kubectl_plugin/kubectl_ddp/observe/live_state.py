@@ -1,0 +1,81 @@
+"""State of a watched job for a display, with metrics of some pods and the place in the queue, read at intervals."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Snapshot
+from kubectl_ddp.observe.scrape import ScrapeLimit, scrape_all
+from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.metrics_parser import Samples
+from kubectl_ddp.status.termination_message import workers
+
+SCRAPE_SECONDS: Final = 1.0
+"""Time between two scrapes."""
+_PODS: Final = ScrapeLimit(of_each=8, in_all=8)
+"""Pods that are scraped. The first one reports the steps of the job, unless pods were lost."""
+_PATIENCE_SECONDS: Final = 1.0
+"""Time after which a pod without an answer is left out. It must not delay the end of a wait."""
+_POSITION_SECONDS: Final = 5.0
+"""Time between two reads of the place in the queue, which a watch does not show."""
+
+
+class LiveState:
+    """Builds the states of one job from the snapshots of a watch."""
+
+    def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a builder.
+
+        Args:
+            backend: Place where the job runs.
+            clock: Source of monotonic time.
+        """
+        self._backend, self._clock = backend, clock
+        self._samples: Mapping[str, Samples] = {}
+        self._containers: frozenset[tuple[str, int]] = frozenset()
+        self._position: int | None = None
+        self._scraped = self._placed = -math.inf
+
+    def of(self, snapshot: Snapshot) -> JobState:
+        """Return the state of the job, with metrics that are at most a second old. If no pod answers, the metrics that
+        the same containers returned last are used.
+        """
+        containers = _containers(snapshot)
+        if self._clock() - self._scraped >= SCRAPE_SECONDS:
+            found = scrape_all(self._backend, [snapshot], patience=_PATIENCE_SECONDS, most=_PODS)[0]
+            if found or containers != self._containers:  # pods that end stop to answer first
+                self._samples, self._containers = found, containers
+            self._scraped = self._clock()
+        return self.with_position(job_state(snapshot, self._samples, where=self._backend.where))
+
+    def with_position(self, state: JobState) -> JobState:
+        """Return the state with the place in the queue, if the job waits in one. Errors are ignored."""
+        if state.queue is None or state.queue.is_admitted or state.queue.is_held:
+            return state
+        if self._clock() - self._placed >= _POSITION_SECONDS:
+            with contextlib.suppress(DdpError):
+                queue = self._backend.job(state.name, events=False).queued
+                self._position = queue.position if queue is not None else None
+            self._placed = self._clock()
+        return replace(state, queue=replace(state.queue, position=self._position))
+
+
+def _containers(snapshot: Snapshot) -> frozenset[tuple[str, int]]:
+    """Return uid and restart count of each container that has run."""
+    statuses = (
+        (str(pod["metadata"].get("uid")), status)
+        for pod in workers(snapshot.pods)
+        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+    )
+    return frozenset(
+        (uid, int(status.get("restartCount") or 0))
+        for uid, status in statuses
+        if {"running", "terminated"}.intersection(status.get("state") or {})
+    )
