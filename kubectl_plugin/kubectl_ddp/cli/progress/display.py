@@ -80,7 +80,7 @@ class ProgressDisplay:
         elif now >= self._asks and not self._is_asking:
             self._asks = now + min(now - self._changed, LONGEST_PAUSE_SECONDS)
             self._is_asking = True
-            threading.Thread(target=self._find_cause, args=(state.name, line), daemon=True).start()
+            threading.Thread(target=self._find_cause, args=(state.name, line), name="standstill", daemon=True).start()
         shown = progress_line(replace(state, eta_seconds=self._pace.eta_seconds(state, now)))
         self._printer.show(replace(shown, cause=self._cause.message if self._cause else ""))
 

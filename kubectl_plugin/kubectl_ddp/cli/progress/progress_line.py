@@ -12,7 +12,7 @@ from kubectl_ddp.status.describe import progress_text, restarts_text, summary_te
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.util.text_table import duration, pluralize
 
-_RESULT: Final = ("accuracy", "steps", "restarts", "samples_lost")
+_RESULT: Final = frozenset({"accuracy", "steps", "restarts", "samples_lost"})
 """Keys of a summary that the line of the end shows."""
 
 
@@ -28,7 +28,8 @@ class ProgressLine:
     """Cause of a standstill, as ``why`` names it."""
 
     def __str__(self) -> str:
-        return f"{self.job}: {self.text}{f'. {self.cause}' if self.cause else ''}"
+        """Return the line as shown."""
+        return " ".join(f"{self.job}: {self.text}{f'. {self.cause}' if self.cause else ''}".split())
 
 
 def progress_line(state: JobState) -> ProgressLine:
@@ -44,9 +45,17 @@ def end_line(state: JobState, now: float) -> str:
         state: State of the job.
         now: Unix time, for a job without an end time.
     """
-    word = "succeeded" if state.state is State.SUCCEEDED else "failed"
-    told = summary_text({"steps": state.step, "restarts": state.restarts} | (state.summary or {}), _RESULT)
-    return f"Job {state.name} {word} after {duration(state.duration(now))}: {told}."
+    has_succeeded = state.state is State.SUCCEEDED
+    is_partial = not has_succeeded and state.step is not None and state.steps_planned is not None
+    told = (
+        f"{state.step} of {state.steps_planned} steps" if is_partial else "",
+        summary_text(
+            {"steps": state.step, "restarts": state.restarts} | (state.summary or {}),
+            _RESULT - {"steps"} if is_partial else _RESULT,
+        ),
+    )
+    word = "succeeded" if has_succeeded else "failed"
+    return f"Job {state.name} {word} after {duration(state.duration(now))}: {', '.join(filter(None, told))}."
 
 
 def start_line(state: JobState, seconds: float) -> str:
