@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.time_classes import StartupPhase
+from ddp_trainer.process import startup_times
 from ddp_trainer.process.stdio import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def _main_of(module: str) -> Command:
 
 
 def _train(argv: Sequence[str]) -> int:
+    startup_times.reached(StartupPhase.INTERPRETER)
     from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
     from ddp_trainer.train.cli import main  # noqa: PLC0415
 

@@ -207,6 +207,9 @@ def job_state(
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
     summary = run_summary.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
+    started = startup(job, workers, told, snapshot.events, summary)
+    if summary is not None and started is not None and started.is_over:
+        summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}
@@ -230,7 +233,7 @@ def job_state(
         failed_ranks=termination_message.failed_ranks(error, workers),
         summary=summary,
         queue=snapshot.queued,
-        startup=startup(job, workers, told, snapshot.events),
+        startup=started,
         **_progress(told, ranks, summary, has_succeeded=has_succeeded),
     )
 

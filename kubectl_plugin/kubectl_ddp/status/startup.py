@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ddp_trainer.common.constants import Annotation, GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
@@ -17,10 +17,13 @@ from ddp_trainer.common.time_classes import IN_POD, StartupPhase
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.status.metrics_parser import Samples
+from kubectl_ddp.status import termination_message
+from kubectl_ddp.status.metrics_parser import Labels, Samples
 
 _SAME_STEP_SECONDS: Final = 1.0
 """Pods whose first steps end within this time are of the same worker group."""
+_BEFORE_MEETING: Final = (StartupPhase.INTERPRETER, StartupPhase.IMPORTS)
+"""Phases of a pod that other pods wait for."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _PULLED: Final = re.compile(r"^Successfully pulled image .* in ([\d.hmsµu]+) \(([\d.hmsµu]+) including waiting\)")
 _SIZE: Final = re.compile(r"Image size: (\d+) bytes")
@@ -42,6 +45,19 @@ class Startup:
     """Pod that this start was read from: the one that the others waited for. Empty before there are pods."""
     image_bytes: int | None = None
     """Size of the largest image, as soon as the first pod has pulled it."""
+
+    @classmethod
+    def from_summary(cls, summary: Mapping[str, Any] | None) -> Self | None:
+        """Return the start in a job's summary, which outlives its pods; None if there is none."""
+        told = (summary or {}).get("startup")
+        if not isinstance(told, Mapping) or not isinstance(told.get("submitted"), int | float):
+            return None
+        seconds = {str(phase): told[phase] for phase in StartupPhase if isinstance(told.get(phase), int | float)}
+        return cls(submitted=told["submitted"], seconds=seconds)
+
+    def to_summary(self) -> dict[str, float]:
+        """Return the start as plain numbers; the inverse is :meth:`from_summary`."""
+        return {"submitted": round(self.submitted, 3)} | {name: round(each, 3) for name, each in self.seconds.items()}
 
     @property
     def since(self) -> float:
@@ -70,20 +86,24 @@ def startup(
     workers: Sequence[Object],
     told: Mapping[str, Samples],
     events: Sequence[Object] = (),
+    summary: Mapping[str, Any] | None = None,
 ) -> Startup | None:
-    """Return the start of a job; None if its submission is unknown, or if the pods of its first start are gone.
+    """Return the start of a job; None if it is unknown: the pods of the first start are gone, and left no summary.
 
     Args:
         job: Root object.
         workers: Worker pods.
         told: Name of a pod → its metrics.
         events: Events of the pods. Without them, a pull that has ended counts as ``container``.
+        summary: Summary of the job, if it is over.
     """
-    submitted = submission_time(job)
-    if submitted is None:
-        return None
+    submitted, kept = submission_time(job), Startup.from_summary(summary)
+    if submitted is None or (kept is not None and not told):
+        return kept
     pulls = _pull_seconds(events)
-    chains = [_Chain.of(pod, told.get(_name(pod)), pulls, submitted) for pod in workers]
+    chains = [_Chain.of(pod, told.get(_name(pod)) or _last_samples(pod), pulls, submitted) for pod in workers]
+    if not chains and summary is not None:
+        return None
     if not chains:
         return Startup(submitted=submitted, current=StartupPhase.QUEUE)
     done = [chain for chain in chains if chain.current is None]
@@ -92,8 +112,10 @@ def startup(
         return replace(slowest.startup(submitted), image_bytes=_image_bytes(events))
     first = min(chain.end for chain in done)
     group = [chain for chain in done if chain.end <= first + _SAME_STEP_SECONDS]
-    chain = max(group, key=lambda chain: chain.ready)
-    return None if chain.is_later_start else chain.startup(submitted)
+    job_starts = [moment for samples in told.values() if (moment := samples.value(Metric.JOB_START)) is not None]
+    if job_starts and min(job_starts) < min(chain.launched for chain in group) - _SAME_STEP_SECONDS:
+        return None  # the pods of the first start were replaced
+    return max(group, key=lambda chain: chain.ready).startup(submitted)
 
 
 def submission_time(job: Object) -> float | None:
@@ -118,8 +140,8 @@ class _Chain:
     current: StartupPhase | None = None
     ready: float = 0.0
     """Unix time at which the pod could join the process group."""
-    is_later_start: bool = False
-    """True if the job had started before this pod."""
+    launched: float = 0.0
+    """Unix time at which the launcher started."""
     end: float = 0.0
 
     @property
@@ -162,7 +184,7 @@ class _Chain:
             return StartupPhase.SCHEDULE
         if started is None:
             return StartupPhase.PULL if _is_pulling(pod, pulls) else StartupPhase.CONTAINER
-        left = max(0.0, started - self.end)
+        self.launched, left = started, max(0.0, started - self.end)
         self.add(StartupPhase.PULL, min(left, pulls.get(self.pod, 0.0)))
         self.until(StartupPhase.CONTAINER, started)
         return None
@@ -170,15 +192,12 @@ class _Chain:
     def _in_pod(self, samples: Samples) -> StartupPhase | None:
         """Add the phases that the pod has measured; return the current one, or None after the first step."""
         measured = samples.by(MetricLabel.PHASE, Metric.STARTUP)
-        self.ready = self.end
+        self.ready = self.end + sum(measured.get(phase, 0.0) for phase in _BEFORE_MEETING)
         for phase in IN_POD:
-            if phase not in measured:
-                return _unmeasured(phase, samples)
-            self.add(phase, measured[phase])
-            if phase is StartupPhase.IMPORTS:
-                self.ready = self.end
-        first_start, own = samples.value(Metric.JOB_START), samples.value(Metric.AGENT_START)
-        self.is_later_start = first_start is not None and own is not None and first_start < own - 1.0
+            self.add(phase, measured.get(phase, 0.0))
+        # A launcher that waits for the group before its worker starts has measured a part of the rendezvous early.
+        if missing := [phase for phase in IN_POD if phase not in measured]:
+            return _unmeasured(missing[0], samples)
         return None
 
 
@@ -193,6 +212,17 @@ def _unmeasured(phase: StartupPhase, samples: Samples) -> StartupPhase:
 
 def _name(pod: Object) -> str:
     return str(pod["metadata"]["name"])
+
+
+def _last_samples(pod: Object) -> Samples:
+    """Return the start that an ended pod has left in its termination message, as metrics."""
+    left = termination_message.startup(pod)
+    if "began" not in left:
+        return Samples()
+    phases: list[tuple[Labels, float]] = [
+        ({MetricLabel.PHASE.value: name}, left[name]) for name in IN_POD if name in left
+    ]
+    return Samples({str(Metric.STARTUP): phases, str(Metric.AGENT_START): [({}, left["began"])]})
 
 
 def _first_start(pod: Object) -> float | None:

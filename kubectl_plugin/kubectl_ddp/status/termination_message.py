@@ -307,6 +307,13 @@ def account(pods: Iterable[Object]) -> dict[str, Any] | None:
     return {name: most[name] for name in _ACCOUNT if name in most} or None
 
 
+def startup(pod: Object) -> dict[str, float]:
+    """Return the start that a pod's launcher reported at its end: ``began`` (Unix time) and seconds by phase."""
+    told = [ending.parsed_message.get("startup") for ending in _endings([pod])]
+    last = next((each for each in reversed(told) if isinstance(each, Mapping)), {})
+    return {str(name): float(value) for name, value in last.items() if isinstance(value, int | float)}
+
+
 def _steps_of(document: Mapping[str, Any]) -> int:
     steps = document.get("steps")
     return steps if isinstance(steps, int) else 0

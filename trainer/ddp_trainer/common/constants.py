@@ -321,6 +321,8 @@ class LifecycleEvent(StrEnum):
     """The launcher joined the rendezvous that formed this worker group."""
     FORMED = "formed"
     """The worker group was formed."""
+    STARTED = "started"
+    """The process of the launcher started."""
 
 
 class Profile(IntEnum):

@@ -213,6 +213,10 @@ class AgentRecorder:
             0 if none was reported; None where metrics are off.
         """
 
+    def startup(self) -> Mapping[str, float]:
+        """Return the start of this pod: ``began`` (Unix time) and the seconds of each phase; empty if unknown."""
+        return {}
+
     def total_steps(self) -> int:
         """Return the planned number of steps that the workers of this pod reported; 0 if none was reported."""
         return 0

@@ -18,7 +18,7 @@ from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
 from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.agent.final_goodput import last_account, last_step
+from ddp_trainer.launch.agent.final_goodput import last_account, last_step, pod_startup
 from ddp_trainer.launch.agent.gpu_probes import GpuProbes
 from ddp_trainer.launch.agent.join_preflight import JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
@@ -357,17 +357,19 @@ class Agent:
     # ------------------------------------------------------------------ the end
 
     def _report_outcome(self, finish: Finish) -> None:
-        setup, moments = self._setup, self._moments
+        setup, moments, startup = self._setup, self._moments, pod_startup(self._setup.recorder)
         restarts = finish.restarts or self._restarts or {}
         generation = self._core.generation
         if finish.code == Exit.SUCCESS:
             seconds = round(time.monotonic() - self._started_at, 3)
             world = generation.world_size if generation else 0
-            setup.report.succeeded(restarts, world_size=world, seconds=seconds, **last_step(setup.recorder))
+            known = {**last_step(setup.recorder), **startup}
+            setup.report.succeeded(restarts, world_size=world, seconds=seconds, **known)
         elif finish.failure:
-            setup.report.failed(finish.failure, finish.code, restarts, last_account(setup, moments, finish.failure))
+            account = {**last_account(setup, moments, finish.failure), **startup}
+            setup.report.failed(finish.failure, finish.code, restarts, account)
         elif finish.code != Exit.TERMINATED:
-            setup.report.ended(finish.code, finish.message, last_account(setup, moments, None))
+            setup.report.ended(finish.code, finish.message, {**last_account(setup, moments, None), **startup})
         if generation:
             shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
             told = final_report.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)

@@ -41,6 +41,12 @@ def last_account(setup: AgentConfig, moments: LifecycleTimes, failure: Failure |
     return {**steps, "started": round(account.started, 3), **account.summary()}
 
 
+def pod_startup(recorder: AgentRecorder) -> Mapping[str, object]:
+    """Return the start of this pod as an entry of a summary; empty if it is not known."""
+    startup = recorder.startup()
+    return {"startup": startup} if startup else {}
+
+
 def last_step(recorder: AgentRecorder) -> dict[str, int]:
     """Return the last step that a rank has reported, for a program that writes no summary."""
     step = recorder.highest_step()

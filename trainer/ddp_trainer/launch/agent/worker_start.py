@@ -57,7 +57,7 @@ class Starting:
 
     def prepare(self) -> None:
         """Start workers that get ready without a generation."""
-        self._try(self.workers.prepare)
+        self._try(partial(self.workers.prepare, self.moments.environment))
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""

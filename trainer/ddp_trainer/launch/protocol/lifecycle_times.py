@@ -9,6 +9,7 @@ import json
 import time
 
 from ddp_trainer.common.constants import Env, LifecycleEvent
+from ddp_trainer.process.startup_times import process_start
 
 
 class LifecycleTimes:
@@ -19,7 +20,7 @@ class LifecycleTimes:
 
     def __init__(self) -> None:
         """Record the start of the launcher."""
-        self.times = {LifecycleEvent.LAUNCHED: time.time()}
+        self.times = {LifecycleEvent.STARTED: process_start(), LifecycleEvent.LAUNCHED: time.time()}
         """The latest time of each event. Events that have not happened are missing."""
         self.groups = 0
         """Number of worker groups that this pod has been in."""

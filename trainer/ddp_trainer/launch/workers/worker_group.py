@@ -123,8 +123,11 @@ class Workers:
             else:
                 self._start_one(local_rank, rank, {**self.environment, **place}, folder)
 
-    def prepare(self) -> None:
+    def prepare(self, more: Mapping[str, str] = NOTHING) -> None:
         """Start a worker without a generation for each local rank that has none.
+
+        Args:
+            more: Additional environment variables.
 
         Raises:
             OSError: A process or a file cannot be created.
@@ -134,7 +137,7 @@ class Workers:
             self.zygote.stop_if_importing(has_time=bool(self._living))
         folder = self._create_folder(self._number + 1)
         for local_rank in sorted(set(range(self.launch.local_world_size)) - self._living.keys()):
-            environment = prepared_environment(self.environment, self.launch, local_rank)
+            environment = {**prepared_environment(self.environment, self.launch, local_rank), **more}
             self._start_one(local_rank, None, environment, folder)
 
     def request_leave_group(self, local_ranks: Collection[int], generation: int, *, graceful: bool) -> None:

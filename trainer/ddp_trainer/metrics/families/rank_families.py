@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
-from ddp_trainer.common.time_classes import JobTime, Phase, Wait
+from ddp_trainer.common.time_classes import IN_POD, JobTime, Phase, Wait
 from ddp_trainer.metrics.families.family import Family, Scope, Source
 from ddp_trainer.process.nvml_library import CLOCK_EVENTS
 
@@ -168,6 +168,15 @@ RANKS: Final = (
         "Steps of the whole job that were done before a restart and not saved, so that they were done again.",
         is_absent_at_first=True,
     ),
+    # Start of the pod, which local rank 0 measures.
+    _pod(
+        Metric.STARTUP,
+        "Time of each phase of this pod's start, from the launcher to the end of the first step, once it has ended.",
+        labels=(MetricLabel.PHASE,),
+        values=tuple(IN_POD),
+        is_absent_at_first=True,
+    ),
+    _pod(Metric.AGENT_START, "Unix time at which the launcher of this pod started: where its start begins."),
     # Checkpoints that local rank 0 writes and loads.
     _pod(
         "ddp_checkpoint_saves_total",

@@ -13,7 +13,7 @@ from typing import Final
 from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric
-from ddp_trainer.common.time_classes import JobTime
+from ddp_trainer.common.time_classes import IN_POD, JobTime
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, rank_board_paths
@@ -122,6 +122,15 @@ class BoardAgentRecorder(AgentRecorder):
     def total_steps(self) -> int:
         """Return the planned number of steps of the run; 0 if no worker of this pod has reported it."""
         return int(max((values.get(Metric.STEPS_PLANNED, 0.0) for values in self._ranks()), default=0.0))
+
+    def startup(self) -> Mapping[str, float]:
+        """Return the start of this pod: ``began`` (Unix time) and the seconds of each phase; empty if unknown."""
+        values = next(self._ranks(), {})
+        if Metric.AGENT_START not in values:
+            return {}
+        cells = {str(phase): cell(Metric.STARTUP, phase) for phase in IN_POD}
+        spent = {phase: round(values[key], 3) for phase, key in cells.items() if key in values}
+        return {"began": round(values[Metric.AGENT_START], 3), **spent}
 
     def _ranks(self) -> Iterator[Mapping[str, float]]:
         """Yield the values of each rank's board, including ranks that have ended."""

@@ -18,12 +18,14 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from ddp_trainer.common.time_classes import StartupPhase
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.sample_counter import get_sample_counter
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.step_detector import Timeline
+from ddp_trainer.process import startup_times
 
 _log: Final = logging.getLogger(__name__)
 
@@ -31,11 +33,17 @@ LOOK_AT_RATE: Final = 8
 """Steps between two readings of the learning rate."""
 
 
-def listen(torch: Any) -> None:
+def listen(torch: Any, began: float) -> None:
     """Count the steps of this process from now on.
 
     It has no effect if metrics are off or the board cannot be opened.
+
+    Args:
+        torch: The module.
+        began: Unix time at which the program began.
     """
+    startup_times.reached(StartupPhase.INTERPRETER, began)
+    startup_times.STARTUP.torch_imported()
     recorder = recorder_factory.open_rank_recorder(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return
@@ -107,7 +115,7 @@ class Hooks:
     def install(self) -> None:
         """Install the hooks. Functions that this torch lacks are skipped."""
         self.is_on = True
-        for part in (self._optimizers, self._dataloader, self._backward_passes):
+        for part in (self._optimizers, self._dataloader, self._backward_passes, self._process_group):
             try:
                 part()
             except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
@@ -175,7 +183,10 @@ class Hooks:
         def on_batch(iterator: Any, batch: Any, begun: float) -> None:
             intake = get_sample_counter(iterator)
             intake.record_batch(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
-            timeline.record_fetch(begun, intake, is_training=gradients_are_on())
+            is_training = gradients_are_on()
+            timeline.record_fetch(begun, intake, is_training=is_training)
+            if is_training and not timeline.stride.is_on:
+                startup_times.reached(StartupPhase.FIRST_BATCH)
 
         def fetch_batch(iterator: Any) -> Any:
             begun = timeline.clock()
@@ -209,6 +220,23 @@ class Hooks:
 
         passes.by(backward)
         timeline.looks_away, timeline.looks_again = passes.unset, passes.set
+
+    def _process_group(self) -> None:
+        """Report when the script joins its first process group, and when it has."""
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        meets, joined = self._patch(c10d, "rendezvous"), self._patch(c10d, "_update_default_pg")
+
+        def rendezvous(*args: Any, **kwargs: Any) -> Any:
+            startup_times.reached(StartupPhase.IMPORTS)
+            return meets.inner(*args, **kwargs)
+
+        def update(group: Any) -> None:
+            joined.inner(group)
+            startup_times.reached(StartupPhase.IMPORTS)
+            startup_times.reached(StartupPhase.RENDEZVOUS)
+
+        meets.by(rendezvous)
+        joined.by(update)
 
 
 class Patch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
@@ -25,11 +26,17 @@ def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None
         when_imported: Registers a function to call with a module once it is imported.
     """
     if os.environ.get("DDP_METRICS_DIR") and os.environ.get("DDP_METRICS_HOOKS", "").lower() not in OFF:
-        when_imported("torch", listen)
+        began = time.time()
+        when_imported("torch", lambda torch: listen(torch, began))
 
 
-def listen(torch: Any) -> None:
-    """Start the hooks of the package that contains this file. It need not be installed for the script's interpreter."""
+def listen(torch: Any, began: float) -> None:
+    """Start the hooks of the package that contains this file. It need not be installed for the script's interpreter.
+
+    Args:
+        torch: The module.
+        began: Unix time at which the script began.
+    """
     home = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 3))  # noqa: PTH100, PTH118, PTH120
     is_known = "ddp_trainer" in sys.modules or home in sys.path
     if not is_known:
@@ -37,7 +44,7 @@ def listen(torch: Any) -> None:
     try:
         from ddp_trainer.metrics.record import autolog  # noqa: PLC0415 - see above
 
-        autolog.listen(torch)
+        autolog.listen(torch, began)
     except Exception as error:  # noqa: BLE001 - the script must run
         print(f"ddp-launch: the steps of this script cannot be counted: {error!r}", file=sys.stderr)
     finally:

@@ -22,7 +22,7 @@ from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
 from ddp_trainer.common.parallel_dims import LayoutError
-from ddp_trainer.common.time_classes import JobTime, Phase, Wait
+from ddp_trainer.common.time_classes import JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
@@ -31,6 +31,7 @@ from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board
 from ddp_trainer.process.recorder import Marks, RankRecorder
+from ddp_trainer.process.startup_times import StartupTimes
 
 STEPS: Final = RANK.cell_index[Metric.STEPS]
 SAMPLES: Final = RANK.cell_index[Metric.SAMPLES]
@@ -47,6 +48,7 @@ EPOCH: Final = RANK.cell_index[Metric.EPOCH]
 LOSS: Final = RANK.cell_index[Metric.LOSS]
 LEARNING_RATE: Final = RANK.cell_index[Metric.LEARNING_RATE]
 LAST_STEP_TIMESTAMP: Final = RANK.cell_index[Metric.LAST_STEP_TIMESTAMP]
+STARTED: Final = RANK.cell_index[cell(Metric.STARTUP, StartupPhase.FIRST_STEP)]
 FIRST_BUCKET: Final = RANK.cell_index[cell(Metric.STEP_DURATION, str(STEP_SECONDS[0]))]
 """The other buckets follow, in order of their bounds."""
 
@@ -75,8 +77,9 @@ class BoardRankRecorder(RankRecorder):
         self._clock = clock
         self.watched_by: Watch | None = None
         """Sampler that measures some steps more closely."""
-        self._look_at = math.inf
+        self._look_at = self._sample_at = math.inf
         self._looked_at = 0.0
+        self._startup: StartupTimes | None = None
         _living.add(self)
 
     @property
@@ -88,15 +91,34 @@ class BoardRankRecorder(RankRecorder):
         """Call ``watch`` at the steps that it requests."""
         self.watched_by = watch
         self._looked_at = self._cells[STEPS]
-        self._look_at = self._looked_at + watch.first
+        self._look_at = self._sample_at = self._looked_at + watch.first
+
+    @suppress_errors
+    def follow_startup(self, startup: StartupTimes) -> None:
+        """Record the phases of this process's start, unless an earlier process of the pod has taken a step."""
+        if math.isnan(self._cells[STARTED]):
+            self._startup, startup.listener = startup, self._record_startup
+            self._look_at = self._cells[STEPS] + 1.0
+            self._record_startup()
+
+    @suppress_errors
+    def _record_startup(self) -> None:
+        if self._startup is not None:
+            began, seconds = self._startup.seconds()
+            with self._board.atomic_update():
+                self._board.put({cell(Metric.STARTUP, phase): spent for phase, spent in seconds.items()})
+                self._board.put({Metric.AGENT_START: began})
 
     @property
     def steps_before_sample(self) -> int:
         """Steps left before the one at which the sampler runs."""
         return int(min(self._look_at - self._cells[STEPS], sys.maxsize)) - 1
 
-    def _update_sampler(self, count: float, seconds: float, waited: float) -> None:
-        if self.watched_by is not None:
+    def _update_sampler(self, count: float, seconds: float, waited: float, data_wait: float) -> None:
+        if self._startup is not None:
+            self._startup.finish(seconds, data_wait)
+            self._startup, self._look_at = None, self._sample_at
+        if self.watched_by is not None and count >= self._look_at:
             self._look_at = count + self.watched_by.sample_if_due(seconds, waited, int(count - self._looked_at))
             self._looked_at = count
 
@@ -205,7 +227,7 @@ class BoardRankRecorder(RankRecorder):
             cells[LAST_STEP_TIMESTAMP] = self._clock()
             revision[0] = odd + 1
             if count >= self._look_at:
-                self._update_sampler(count, seconds, comm_exposed)
+                self._update_sampler(count, seconds, comm_exposed, data_wait)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("step", error)
 
@@ -237,7 +259,7 @@ class BoardRankRecorder(RankRecorder):
             cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, stride.last)] += 1.0
             cells[LAST_STEP_TIMESTAMP] = self._clock()
         if cells[STEPS] >= self._look_at:
-            self._update_sampler(cells[STEPS], stride.last, exposed)
+            self._update_sampler(cells[STEPS], stride.last, exposed, stride.waited)
 
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
         """Record the mean loss of the last step over all ranks, and its learning rate.

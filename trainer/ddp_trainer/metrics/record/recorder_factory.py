@@ -27,6 +27,7 @@ from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
 from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, read_process_stats
 from ddp_trainer.process.heartbeat_page import marks
 from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder, NoopRankRecorder, RankRecorder
+from ddp_trainer.process.startup_times import STARTUP
 
 _log: Final = logging.getLogger(__name__)
 
@@ -139,6 +140,8 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
     )
     recorder = BoardRankRecorder(board, marks=marks(environment))
     recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
+    if local_rank == 0:
+        recorder.follow_startup(STARTUP)
     ddp_comm_sampler.track_ddp_models(sys.modules.get("torch"))
     gc_time.watch(recorder.record_gc_time)
     return recorder

@@ -142,7 +142,8 @@ def _counts(environ: Mapping[str, str]) -> dict[str, int]:
 
 def _parse_lifecycle_times(environ: Mapping[str, str]) -> LauncherTimes:
     times = _numbers(environ, Env.MOMENTS)
-    return LauncherTimes(*(float(times.get(moment, 0.0)) for moment in LifecycleEvent))
+    events = (LifecycleEvent.LAUNCHED, LifecycleEvent.JOINED, LifecycleEvent.FORMED)
+    return LauncherTimes(*(float(times.get(moment, 0.0)) for moment in events))
 
 
 def _numbers(environ: Mapping[str, str], name: Env) -> dict[str, float]:

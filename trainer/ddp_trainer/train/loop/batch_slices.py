@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ddp_trainer.common.time_classes import Phase
+from ddp_trainer.common.time_classes import Phase, StartupPhase
+from ddp_trainer.process import startup_times
 from ddp_trainer.train.data.batch_parts import merge
 from ddp_trainer.train.data.batch_reader import to_device
 from ddp_trainer.train.data.loaders.base import BatchSlice, Request
@@ -67,6 +68,8 @@ def fetch_slice(parts: GroupComponents, request: Request, result: StepResult) ->
         parts.on_skip(sentence)
     result.skipped += len(skipped)
     parts.timer.end_phase(Phase.DATA_WAIT)
+    if parts.group.is_starting:
+        startup_times.reached(StartupPhase.FIRST_BATCH)
     if parts.group.device.type != "cpu":
         batch = to_device(batch, parts.group.device)
         parts.timer.end_phase(Phase.HOST_TO_DEVICE)

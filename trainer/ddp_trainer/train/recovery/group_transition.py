@@ -8,6 +8,8 @@ process. It talks to the agent through :mod:`ddp_trainer.train.distributed.agent
 
 from __future__ import annotations
 
+from ddp_trainer.common.time_classes import StartupPhase
+from ddp_trainer.process import startup_times
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
@@ -54,6 +56,7 @@ class GroupTransition:
         Returns:
             The environment; None if a standby process receives a stop request.
         """
+        startup_times.reached(StartupPhase.IMPORTS)
         if self._control is None or not self._control.stands_by:
             return env
         self._control.report_standby()
@@ -83,6 +86,7 @@ class GroupTransition:
             if control is not None and control.is_called_off:
                 raise GroupEnded("The meeting of the ranks was called off.") from err
             raise
+        startup_times.reached(StartupPhase.RENDEZVOUS)
         self._set_reusable(able=self._group.can_survive_group_end)
         return self._group
 
