@@ -15,7 +15,6 @@ from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.scrape import ScrapeLimit, scrape_all
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import Samples
-from kubectl_ddp.status.termination_message import workers
 
 SCRAPE_SECONDS: Final = 1.0
 """Time between two scrapes."""
@@ -39,19 +38,13 @@ class LiveState:
         """
         self._backend, self._clock = backend, clock
         self._samples: Mapping[str, Samples] = {}
-        self._containers: frozenset[tuple[str, int]] = frozenset()
         self._position: int | None = None
         self._scraped = self._placed = -math.inf
 
     def of(self, snapshot: Snapshot) -> JobState:
-        """Return the state of the job, with metrics that are at most a second old. If no pod answers, the metrics that
-        the same containers returned last are used.
-        """
-        containers = _containers(snapshot)
+        """Return the state of the job, with metrics that are at most a second old."""
         if self._clock() - self._scraped >= SCRAPE_SECONDS:
-            found = scrape_all(self._backend, [snapshot], patience=_PATIENCE_SECONDS, most=_PODS)[0]
-            if found or containers != self._containers:  # pods that end stop to answer first
-                self._samples, self._containers = found, containers
+            self._samples = scrape_all(self._backend, [snapshot], patience=_PATIENCE_SECONDS, most=_PODS)[0]
             self._scraped = self._clock()
         return self.with_position(job_state(snapshot, self._samples, where=self._backend.where))
 
@@ -65,17 +58,3 @@ class LiveState:
                 self._position = queue.position if queue is not None else None
             self._placed = self._clock()
         return replace(state, queue=replace(state.queue, position=self._position))
-
-
-def _containers(snapshot: Snapshot) -> frozenset[tuple[str, int]]:
-    """Return uid and restart count of each container that has run."""
-    statuses = (
-        (str(pod["metadata"].get("uid")), status)
-        for pod in workers(snapshot.pods)
-        for status in (pod.get("status") or {}).get("containerStatuses") or ()
-    )
-    return frozenset(
-        (uid, int(status.get("restartCount") or 0))
-        for uid, status in statuses
-        if {"running", "terminated"}.intersection(status.get("state") or {})
-    )

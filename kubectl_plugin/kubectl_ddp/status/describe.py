@@ -80,7 +80,7 @@ def progress_text(state: JobState) -> str:
     planned = f" of {state.steps_planned}" if state.steps_planned else ""
     share = f" ({percent(state.progress)})" if state.progress is not None else ""
     epoch = f", epoch {state.epoch}" if state.epoch is not None else ""
-    eta = f", {about(state.eta_seconds)} to go" if state.eta_seconds is not None and not state.is_terminal else ""
+    eta = f", {about(state.eta_seconds)} to go" if state.eta_seconds and not state.is_terminal else ""
     return f"step {state.step}{planned}{share}{epoch}{eta}"
 
 

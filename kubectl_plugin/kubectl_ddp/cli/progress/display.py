@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final, Self
 
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.progress.last_progress import LastProgress
 from kubectl_ddp.cli.progress.line_printers import LinePrinter
 from kubectl_ddp.cli.progress.progress_line import ProgressLine, progress_line
 from kubectl_ddp.cli.progress.step_pace import StepPace
@@ -41,7 +42,7 @@ class ProgressDisplay:
             clock: Source of monotonic time.
         """
         self._backend, self._printer, self._clock = backend, printer, clock
-        self._pace = StepPace()
+        self._progress, self._pace = LastProgress(), StepPace()
         self._line: ProgressLine | None = None
         """Current line, without its cause and estimates."""
         self._changed = self._asks = 0.0
@@ -72,8 +73,8 @@ class ProgressDisplay:
         self.last = state
         if state.is_terminal or self._printer is None:
             return
-        now = self._clock()
-        line = progress_line(replace(state, eta_seconds=None))
+        now, state = self._clock(), self._progress.fill(state)
+        line = progress_line(replace(state, eta_seconds=None), time.time())
         if line != self._line:
             self._line, self._cause = line, None
             self._changed, self._asks = now, now + STANDSTILL_SECONDS
@@ -81,7 +82,7 @@ class ProgressDisplay:
             self._asks = now + min(now - self._changed, LONGEST_PAUSE_SECONDS)
             self._is_asking = True
             threading.Thread(target=self._find_cause, args=(state.name, line), name="standstill", daemon=True).start()
-        shown = progress_line(replace(state, eta_seconds=self._pace.eta_seconds(state, now)))
+        shown = progress_line(replace(state, eta_seconds=self._pace.eta_seconds(state, now)), time.time())
         self._printer.show(replace(shown, cause=self._cause.message if self._cause else ""))
 
     def _find_cause(self, name: str, line: ProgressLine) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddp_trainer.common.time_classes import IN_POD, StartupPhase
+from ddp_trainer.common.time_classes import StartupPhase
 from kubectl_ddp.plan.formatting import format_bytes
 from kubectl_ddp.status.describe import progress_text, restarts_text, summary_text
 from kubectl_ddp.status.job_state import JobState, State
@@ -14,6 +14,10 @@ from kubectl_ddp.util.text_table import duration, pluralize
 
 _RESULT: Final = frozenset({"accuracy", "steps", "restarts", "samples_lost"})
 """Keys of a summary that the line of the end shows."""
+
+_BEFORE_GROUP: Final = frozenset({StartupPhase.INTERPRETER, StartupPhase.IMPORTS})
+_GROUP_SECONDS: Final = 60.0
+"""Seconds in these phases after which a program counts as one that joins no process group, and so has no first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,9 @@ class ProgressLine:
         return " ".join(f"{self.job}: {self.text}{f'. {self.cause}' if self.cause else ''}".split())
 
 
-def progress_line(state: JobState) -> ProgressLine:
-    """Return the line of a job that has not ended."""
-    phase, text = _PHASES[state.state](state)
+def progress_line(state: JobState, now: float) -> ProgressLine:
+    """Return the line of a job that has not ended, at a Unix time."""
+    phase, text = _running(state, now) if state.state is State.RUNNING else _PHASES[state.state](state)
     return ProgressLine(state.name, phase, text)
 
 
@@ -88,10 +92,14 @@ def _starting(state: JobState) -> tuple[str, str]:
     return phase, ", ".join(filter(None, told))
 
 
-def _running(state: JobState) -> tuple[str, str]:
-    if state.step is None and state.startup is not None and state.startup.current in IN_POD:
-        return _starting(state)
-    return "running", ", ".join(filter(None, (progress_text(state) or "running", _ready(state))))
+def _running(state: JobState, now: float) -> tuple[str, str]:
+    startup = state.startup
+    if state.step is None and startup is not None and startup.current is not None:
+        is_without_group = startup.current in _BEFORE_GROUP and now - startup.since > _GROUP_SECONDS
+        if not is_without_group:
+            return _starting(state)
+    is_complete = state.progress == 1.0
+    return "running", ", ".join(filter(None, (progress_text(state) or "running", "" if is_complete else _ready(state))))
 
 
 def _restarting(state: JobState) -> tuple[str, str]:
@@ -126,9 +134,8 @@ _PHASES: Final[Mapping[State, Callable[[JobState], tuple[str, str]]]] = {
     State.QUEUED: _queued,
     State.PENDING: _starting,
     State.STARTING: _starting,
-    State.RUNNING: _running,
     State.RESTARTING: _restarting,
     State.SUSPENDED: _suspended,
     State.DELETING: lambda _: ("deleting", "being deleted"),
 }
-"""State → function that returns phase and text. States of jobs that have ended have none."""
+"""State → function that returns phase and text, of a job that neither runs nor has ended."""

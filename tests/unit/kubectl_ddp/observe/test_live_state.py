@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.observe.live_state import LiveState
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
@@ -39,12 +38,9 @@ class Counted(ScriptedBackend):
         self.scraped: list[str] = []
         self.read = 0
         self.position = position
-        self.answers = True
 
     def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
         self.scraped.append(pod["metadata"]["name"])
-        if not self.answers:
-            raise Unreachable("It does not answer.")
         return pod_metrics() + job_metrics() + rank_metrics(0, step=len(self.scraped))
 
     def job(self, name: str, *, events: bool = True) -> Snapshot:
@@ -65,17 +61,6 @@ def test_of_many_pods_a_few_are_scraped() -> None:
     backend = Counted([LARGE])
     LiveState(backend).of(LARGE)
     assert sorted(backend.scraped) == [f"digits-worker-{index}" for index in range(8)]
-
-
-def test_pods_that_end_keep_their_last_metrics_and_a_new_container_has_none() -> None:
-    clock, backend = Clock(), Counted()
-    live = LiveState(backend, clock)
-    live.of(RUNNING)
-    backend.answers = False
-    clock.now += 1.0
-    assert live.of(RUNNING).step == 1
-    clock.now += 1.0
-    assert live.of(snapshot(RUNNING.job, pod(0, restarts=1))).step is None
 
 
 def test_the_place_in_a_queue_is_read_every_five_seconds_and_only_there() -> None:

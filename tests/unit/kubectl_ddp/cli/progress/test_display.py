@@ -115,6 +115,17 @@ def test_without_an_answer_there_is_no_cause_and_the_wait_goes_on() -> None:
     assert shown.backend.diagnoses == 2
 
 
+def test_pods_that_end_stop_answering_and_their_last_step_stays() -> None:
+    shown = Shown()
+    last = replace(TRAINING, step=1000, world_size=2)
+    text = shown.after(1, last).text
+    for less in (replace(last, steps_planned=None), replace(TRAINING, steps_planned=None)):
+        assert shown.after(1, less).text == text
+    restarting = replace(TRAINING, state=State.RESTARTING, steps_planned=None)
+    assert shown.after(1, restarting).phase == "restarting"
+    assert shown.after(1, replace(restarting, state=State.RUNNING)).text != text, "another group has begun"
+
+
 def test_the_end_is_kept_and_not_shown_as_progress() -> None:
     shown = Shown()
     ended = job_state(snapshot(job("Created", "Succeeded"), pod(0, terminated(0))), {})

@@ -27,6 +27,7 @@ TRAINING = JobState(
     created=CREATED_EPOCH,
     started=CREATED_EPOCH,
 )
+NOW = CREATED_EPOCH + 20.0
 HALF_READY = replace(TRAINING.nodes, ready=2)
 NONE_READY = replace(TRAINING.nodes, ready=0)
 
@@ -64,6 +65,7 @@ def queued(position: int | None) -> JobState:
         (replace(TRAINING, state=State.STARTING, startup=None), "rendezvous", "rendezvous"),
         (TRAINING, "running", "step 120 of 690 (17%), about 2m to go"),
         (replace(TRAINING, nodes=HALF_READY), "running", "step 120 of 690 (17%), about 2m to go, 2 of 4 pods ready"),
+        (replace(TRAINING, step=690, eta_seconds=0.0, nodes=HALF_READY), "running", "step 690 of 690 (100%)"),
         (replace(TRAINING, step=None), "running", "running"),
         (replace(TRAINING, steps_planned=None, eta_seconds=None), "running", "step 120"),
         (
@@ -78,16 +80,23 @@ def queued(position: int | None) -> JobState:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_state_has_its_line(state: JobState, phase: str, text: str) -> None:
-    assert progress_line(state) == ProgressLine("digits", phase, text)
+    assert progress_line(state, NOW) == ProgressLine("digits", phase, text)
 
 
 @pytest.mark.parametrize("phase", StartupPhase)
 def test_every_phase_of_the_start_has_a_text(phase: StartupPhase) -> None:
-    assert progress_line(starting(phase)).text
+    assert progress_line(starting(phase), NOW).text
+
+
+def test_a_program_that_joins_no_group_runs_and_does_not_import_for_ever() -> None:
+    state = starting(StartupPhase.IMPORTS, State.RUNNING)
+    assert progress_line(state, NOW).phase == "imports"
+    assert progress_line(state, NOW + 60.0).phase == "running"
+    assert progress_line(starting(StartupPhase.FIRST_BATCH, State.RUNNING), NOW + 600.0).phase == "first_batch"
 
 
 def test_a_cause_follows_what_the_job_does() -> None:
-    line = replace(progress_line(queued(None)), cause="The quota of GPUs is used up.")
+    line = replace(progress_line(queued(None), NOW), cause="The quota of GPUs is used up.")
     assert str(line) == "digits: queued in team-a. The quota of GPUs is used up."
 
 
