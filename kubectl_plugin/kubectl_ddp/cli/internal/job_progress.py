@@ -26,10 +26,14 @@ def show_progress(backend: Backend, options: Options, *, logs: TextIO | None = N
         options: Shared flags.
         logs: Stream to which the command prints logs meanwhile.
     """
-    return ProgressDisplay(backend, _printer(options, logs, os.environ))
+    return ProgressDisplay(backend, line_printer(options, logs, os.environ))
 
 
-def _printer(options: Options, logs: TextIO | None, environ: Mapping[str, str]) -> LinePrinter | None:
+def line_printer(options: Options, logs: TextIO | None, environ: Mapping[str, str]) -> LinePrinter | None:
+    """Return the form of the progress: a rewritten line on a capable terminal, plain lines elsewhere, or None.
+
+    A program that reads ``-o`` gets no plain lines, since it may read the errors on stderr, too.
+    """
     if options.quiet or sys.stderr is None:
         return None
     # Logs in a pipe may come back to the same terminal, as through tee, where they cannot be told from the line.

@@ -16,7 +16,7 @@ _RESULT: Final = frozenset({"accuracy", "steps", "restarts", "samples_lost"})
 """Keys of a summary that the line of the end shows."""
 
 _BEFORE_GROUP: Final = frozenset({StartupPhase.INTERPRETER, StartupPhase.IMPORTS})
-_GROUP_SECONDS: Final = 60.0
+_GROUP_SECONDS: Final = 30.0
 """Seconds in these phases after which a program counts as one that joins no process group, and so has no first step."""
 
 
@@ -98,8 +98,10 @@ def _running(state: JobState, now: float) -> tuple[str, str]:
         is_without_group = startup.current in _BEFORE_GROUP and now - startup.since > _GROUP_SECONDS
         if not is_without_group:
             return _starting(state)
-    is_complete = state.progress == 1.0
-    return "running", ", ".join(filter(None, (progress_text(state) or "running", "" if is_complete else _ready(state))))
+    ready = _ready(state) if state.progress != 1.0 else ""  # pods that are done are not ready
+    if state.step is None:
+        return "running", ", ".join(filter(None, ("running", ready)))
+    return "training", ", ".join(filter(None, (progress_text(state), ready)))
 
 
 def _restarting(state: JobState) -> tuple[str, str]:
