@@ -77,4 +77,4 @@ def test_a_pipe_gets_plain_lines_and_a_summary_on_stderr(place: Place) -> None:
     assert all(line.startswith("piped: ") for line in progress)
     assert len(set(progress)) == len(progress)
     assert "\x1b" not in done.stderr
-    assert re.fullmatch(r"Job piped succeeded after \d+s: 40 steps, 0 restarts\. See it with '.* report piped'\.", end)
+    assert re.fullmatch(r"Job piped succeeded in \d+s: 40 steps, 0 restarts\. See it with '.* report piped'\.", end)

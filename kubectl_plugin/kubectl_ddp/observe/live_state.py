@@ -55,6 +55,7 @@ class LiveState:
         if self._clock() - self._placed >= _POSITION_SECONDS:
             with contextlib.suppress(DdpError):
                 queue = self._backend.job(state.name, events=False).queued
-                self._position = queue.position if queue is not None else None
+                # A job that is being admitted has none any more.
+                self._position = (queue.position if queue is not None else None) or self._position
             self._placed = self._clock()
         return replace(state, queue=replace(state.queue, position=self._position))

@@ -34,7 +34,7 @@ _PATIENCE_SECONDS: Final = 300.0
 
 @click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
-@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time; 5m for its pods to end by default.")
 @click.option("-y", "--yes", is_flag=True, help="Restart without confirmation (default when stdin is not a terminal).")
 @shared_options("json", "yaml", "name")

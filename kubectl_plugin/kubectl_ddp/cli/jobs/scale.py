@@ -36,7 +36,7 @@ _PATIENCE_SECONDS: Final = 120.0
     "--wait/--no-wait",
     "waits",
     default=None,
-    help="Wait until the new number of ranks trains (default when they report metrics).",
+    help="Wait until the new number of ranks trains, showing progress (default when they report metrics).",
 )
 @click.option("--timeout", metavar="TIME", help="Stop waiting after this time (default 2m); the change remains.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, without changing it.")

@@ -23,7 +23,7 @@ from kubectl_ddp.util.invocation import location_flags, program
 
 @click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
-@click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options("json", "yaml", "name")
 def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
@@ -44,7 +44,7 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
 
 @click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
-@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options("json", "yaml", "name")
 def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:

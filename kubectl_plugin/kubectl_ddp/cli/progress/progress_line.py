@@ -58,8 +58,8 @@ def end_line(state: JobState, now: float) -> str:
             _RESULT - {"steps"} if is_partial else _RESULT,
         ),
     )
-    word = "succeeded" if has_succeeded else "failed"
-    return f"Job {state.name} {word} after {duration(state.duration(now))}: {', '.join(filter(None, told))}."
+    word = "succeeded in" if has_succeeded else "failed after"
+    return f"Job {state.name} {word} {duration(state.duration(now))}: {', '.join(filter(None, told))}."
 
 
 def start_line(state: JobState, seconds: float) -> str:

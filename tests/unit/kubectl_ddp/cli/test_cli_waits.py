@@ -45,7 +45,7 @@ def test_a_wait_prints_what_the_job_does_and_what_it_came_to_on_stderr(capsys: p
     assert told.out == ""
     progress, end = told.err.splitlines()
     assert progress.startswith("digits: step 40 of 100 (40%)")
-    assert end.startswith("Job digits succeeded after 12s: 690 steps, 0 samples lost, 2 restarts.")
+    assert end.startswith("Job digits succeeded in 12s: 690 steps, 0 samples lost, 2 restarts.")
     assert "report digits'" in end
 
 
@@ -82,7 +82,7 @@ def test_a_resumed_job_is_told_with_its_ranks_and_the_next_command(capsys: pytes
 
 def test_a_resumed_job_that_has_ended_meanwhile_is_told_as_ended(capsys: pytest.CaptureFixture[str]) -> None:
     wait_until_running(Options(), a_backend(SUCCEEDED), "digits", 60.0)
-    assert capsys.readouterr().err.startswith("Job digits succeeded after 12s")
+    assert capsys.readouterr().err.startswith("Job digits succeeded in 12s")
 
 
 def test_ctrl_c_tells_how_to_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -35,35 +36,38 @@ class Clock:
         return self.now
 
 
-@dataclass
-class Screen:
-    """A terminal, its line, and what was written since the last look."""
+class Screen(io.StringIO):
+    """A terminal whose window has a size, with its line, and what was written since the last look."""
 
-    ours: int
-    clock: Clock
-    line: RewrittenLine
+    encoding = "utf-8"
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window = window
+        self.clock = Clock()
+        self.line = RewrittenLine(self, self.clock)
+
+    def fileno(self) -> int:
+        return self.window
 
     def resize(self, columns: int) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        fcntl.ioctl(self.window, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def written(self) -> str:
-        os.write(self.ours, b"")
-        os.set_blocking(self.ours, False)
-        try:
-            return os.read(self.ours, 65536).decode()
-        except BlockingIOError:
-            return ""
+        text = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return text
 
 
 @pytest.fixture
 def screen() -> Iterator[Screen]:
     ours, theirs = pty.openpty()
-    clock = Clock()
-    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        screen = Screen(ours, clock, RewrittenLine(stream, clock))
-        screen.resize(80)
-        yield screen
+    screen = Screen(theirs)
+    screen.resize(80)
+    yield screen
     os.close(ours)
+    os.close(theirs)
 
 
 def drawn(text: str) -> str:

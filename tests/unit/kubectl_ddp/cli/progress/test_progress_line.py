@@ -109,10 +109,10 @@ def test_a_cause_follows_what_the_job_does() -> None:
                 state=State.SUCCEEDED,
                 summary={"steps": 690, "samples_lost": 0, "goodput": 0.9, "accuracy": 0.98, "restarts": {"failure": 2}},
             ),
-            "Job digits succeeded after 12s: accuracy 0.98, 690 steps, 0 samples lost, 2 restarts.",
+            "Job digits succeeded in 12s: accuracy 0.98, 690 steps, 0 samples lost, 2 restarts.",
         ),
-        (replace(TRAINING, state=State.SUCCEEDED), "Job digits succeeded after 12s: 120 steps, 0 restarts."),
-        (replace(TRAINING, state=State.SUCCEEDED, step=None), "Job digits succeeded after 12s: 0 restarts."),
+        (replace(TRAINING, state=State.SUCCEEDED), "Job digits succeeded in 12s: 120 steps, 0 restarts."),
+        (replace(TRAINING, state=State.SUCCEEDED, step=None), "Job digits succeeded in 12s: 0 restarts."),
         (
             replace(TRAINING, state=State.FAILED, restarts={"failure": 1}),
             "Job digits failed after 12s: 120 of 690 steps, 1 restart.",
