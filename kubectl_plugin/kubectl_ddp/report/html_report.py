@@ -21,7 +21,7 @@ from kubectl_ddp.report.heatmap_png import STOPS
 from kubectl_ddp.report.plot_data import GROUPS, STYLE_OF, Heatmap, Plot, build_plots, heatmap
 from kubectl_ddp.report.scale import clock, duration, format_number, since, time_ticks
 from kubectl_ddp.report.time_series import LOST, Kind, RankHistory
-from kubectl_ddp.status.describe import progress_text, restarts_text
+from kubectl_ddp.status.describe import progress_text, restarts_text, startup_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.timeline import WARNING
 from kubectl_ddp.version import version
@@ -114,6 +114,8 @@ def _view(report: Report) -> dict[str, Any]:
         "spectrum": ", ".join(f"#{stop}" for stop in STOPS),
         "spent": list(_time_breakdown(report)),
         "spent_text": _time_breakdown_text(report),
+        "start": list(_waterfall(report)),
+        "start_text": startup_text(report.state.startup, report.made) if report.state.startup is not None else "",
         "rows": rows[:MOST_ROWS],
         "rows_left_out": max(0, len(rows) - MOST_ROWS),
         "open_rows": OPEN_ROWS,
@@ -193,6 +195,17 @@ def _time_breakdown(report: Report) -> Iterator[dict[str, Any]]:
 def _time_breakdown_text(report: Report) -> str:
     told = sorted(_time_breakdown(report), key=lambda one: -one["share"])
     return "; ".join(f"{one['name']} {one['time']} ({one['share']:.1%})" for one in told)
+
+
+def _waterfall(report: Report) -> Iterator[dict[str, Any]]:
+    """Yield the phases of the start in order, each with its begin and its length as shares of all."""
+    startup = report.state.startup
+    spent = startup.so_far(report.made) if startup is not None else {}
+    whole, reached = sum(spent.values()), 0.0
+    for phase, seconds in spent.items() if whole > 0 else ():
+        words = phase.replace("_", " ")
+        yield {"name": words, "time": f"{seconds:.1f}s", "begin": reached / whole, "share": seconds / whole}
+        reached += seconds
 
 
 def _rows(report: Report) -> Iterator[Row]:

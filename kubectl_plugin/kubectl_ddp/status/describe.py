@@ -9,6 +9,7 @@ from typing import Any, Final
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, state_cell
+from kubectl_ddp.status.startup import Startup
 from kubectl_ddp.util.text_table import Style, duration, number, percent, pluralize
 
 _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -48,6 +49,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
         formed = f", generation {state.generation}" if state.generation is not None else ""
         yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"
     yield "Progress", progress_text(state)
+    yield "Startup", startup_text(state.startup, now) if state.startup is not None else ""
     yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
     yield "Loss", number(state.loss) if state.loss is not None else ""
     yield "Restarts", restarts_text(state)
@@ -92,6 +94,16 @@ def about(seconds: float) -> str:
     """
     unit = next((size for limit, size in ((100, 5), (7_200, 60), (172_800, 3_600)) if seconds < limit), 86_400)
     return f"about {duration(max(1, round(seconds / unit)) * unit)}"
+
+
+def startup_text(startup: Startup, now: float) -> str:
+    """Return the time from the submission to the first step, or until now, with the time of each phase."""
+    spent = startup.so_far(now)
+    phases = ", ".join(f"{phase.replace('_', ' ')} {seconds:.1f}s" for phase, seconds in spent.items())
+    whole = f"{sum(spent.values()):.1f}s"
+    if startup.current is None:
+        return f"{whole} from submission to the first step: {phases}"
+    return f"{startup.current.replace('_', ' ')} since {spent[startup.current]:.1f}s, submitted {whole} ago: {phases}"
 
 
 def no_progress_text(state: JobState) -> str:

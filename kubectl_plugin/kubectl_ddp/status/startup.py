@@ -22,6 +22,8 @@ from kubectl_ddp.status.metrics_parser import Labels, Samples
 
 _SAME_STEP_SECONDS: Final = 1.0
 """Pods whose first steps end within this time are of the same worker group."""
+_CREATION_SECONDS: Final = 2.0
+"""Seconds in which a container starts whose image is present. Conditions have whole seconds."""
 _BEFORE_MEETING: Final = (StartupPhase.INTERPRETER, StartupPhase.IMPORTS)
 """Phases of a pod that other pods wait for."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -94,7 +96,7 @@ def startup(
         job: Root object.
         workers: Worker pods.
         told: Name of a pod → its metrics.
-        events: Events of the pods. Without them, a pull that has ended counts as ``container``.
+        events: Events of the pods. Without them, a pull is recognized by the pod's conditions from 2 s on.
         summary: Summary of the job, if it is over.
     """
     submitted, kept = submission_time(job), Startup.from_summary(summary)
@@ -185,7 +187,7 @@ class _Chain:
         if started is None:
             return StartupPhase.PULL if _is_pulling(pod, pulls) else StartupPhase.CONTAINER
         self.launched, left = started, max(0.0, started - self.end)
-        self.add(StartupPhase.PULL, min(left, pulls.get(self.pod, 0.0)))
+        self.add(StartupPhase.PULL, min(left, pulls.get(self.pod, _pull_by_conditions(pod, started))))
         self.until(StartupPhase.CONTAINER, started)
         return None
 
@@ -241,6 +243,15 @@ def _is_pulling(pod: Object, pulls: Mapping[str, float]) -> bool:
     status: Mapping[str, Any] = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
     waiting = (status.get("state") or {}).get("waiting") or {}
     return waiting.get("reason") in _PULL_REASONS or pulls.get(_name(pod)) == 0.0
+
+
+def _pull_by_conditions(pod: Object, started: float) -> float:
+    """Return the seconds from the pod's network to its first container, where they are too many for its creation."""
+    network = epoch(condition_of(pod, "PodReadyToStartContainers").get("lastTransitionTime"))
+    first = next(iter((pod.get("status") or {}).get("initContainerStatuses") or ()), {})
+    begun = [epoch((first.get("state") or {}).get(how, {}).get("startedAt")) for how in ("terminated", "running")]
+    seconds = min([moment for moment in begun if moment is not None], default=started) - (network or started)
+    return seconds if seconds > _CREATION_SECONDS else 0.0
 
 
 def _pull_seconds(events: Iterable[Object]) -> dict[str, float]:

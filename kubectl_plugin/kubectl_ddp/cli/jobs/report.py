@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -68,11 +69,12 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
         raise UsageError("A page is nothing for a terminal.", hint="Name a file with -o, or send it on with '>'.")
     backend, name = target(options, job)
     snapshot = backend.job(name, events=False)
-    state = observe(backend, snapshot)
+    events = _events(backend, name, options)
+    state = observe(backend, replace(snapshot, events=tuple(events)))
     persist_result(backend, snapshot.job, state)
     now = time.time()
     series, words = _series(backend, snapshot, state, url, now)
-    made = composed(snapshot, state, _events(backend, name, options), series, now=now, source=words)
+    made = composed(snapshot, state, events, series, now=now, source=words)
     _write_report(render_html(made), Path(path or f"{name}.html"), options, opens=opens)
     if made.measured is None:
         options.print_message("No pod has reported metrics, so the page has no curves.")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
-from ddp_trainer.common.constants import Label
+from ddp_trainer.common.constants import Annotation, Label
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
 from kubectl_ddp.cli.internal.attach import attach_to_job
@@ -18,6 +19,7 @@ from kubectl_ddp.cli.internal.job_options import JobRequest, warn
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.setup.preflight_run import check_before_submit, level_of
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec.serialization import digest
@@ -53,6 +55,7 @@ def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> 
 
 def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
     """Submit a prepared job."""
+    submitted = time.time() - time.process_time()  # the start of this process, which has only imported so far
     stays, level = manner.follow or manner.waits, level_of(manner.preflight)
     seconds = _parse_timeout(manner.timeout, stays=stays)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
@@ -68,6 +71,7 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
     prepared = prepared.resolve_engine(backend)
     run_id = secrets.token_hex(6)
     objects = prepared.objects(run_id)
+    job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SUBMITTED] = f"{submitted:.3f}"
     check_before_submit(backend, prepared, objects, options, level)
     try:
         backend.submit(objects)

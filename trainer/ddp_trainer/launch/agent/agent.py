@@ -319,7 +319,7 @@ class Agent:
                 self._workers.request_leave_group(action.local_ranks, number, graceful=action.graceful)
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
-                self._starting.preflight.stop()
+                self._starting.cancel()
 
     def _cancel_timer(self, timer: Timer) -> None:
         if handle := self._timers.pop(timer, None):

@@ -2,18 +2,20 @@
 
 It starts some seconds after the first workers, and only if these have loaded torch. So the first start of workers does
 not wait for it, and a script without torch does not pay for it. It imports those of the workers' imports that are the
-same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
+same for all ranks. Several workers of the reference trainer are forked from it from the start, so that a pod imports
+torch once. If anything fails, workers start the usual way: the fork server only saves seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +60,7 @@ class ForkServer:
         self._is_ready = False
         self._starts = 0
         self._has_given_way = False
+        self._cancel_wait: Callable[[], bool] = bool
         self._learns = True
         """True to import what workers have imported; False once such an import has made forks unsafe."""
 
@@ -89,6 +92,28 @@ class ForkServer:
                 ours.close()
                 return
         self._control = ours
+
+    def start_before_workers(self, then: Callable[[], None]) -> bool:
+        """Start the process before the first workers, and call ``then`` once it has imported everything or has ended.
+
+        Returns:
+            False if it has started before, or cannot start; ``then`` is not called.
+        """
+        if self._starts:
+            return False
+        self.start()
+        if self._control is None:
+            return False
+        loop, descriptor = asyncio.get_running_loop(), self._control.fileno()
+
+        def ready() -> None:
+            loop.remove_reader(descriptor)
+            self._poll_ready()
+            then()
+
+        loop.add_reader(descriptor, ready)
+        self._cancel_wait = lambda: bool(loop.remove_reader(descriptor))
+        return True
 
     def stop_if_importing(self, *, has_time: bool) -> None:
         """Stop a process that is still importing, since workers start now and it would slow them down.
@@ -159,9 +184,10 @@ class ForkServer:
             self.start()
 
     def _close_control(self, control: socket.socket) -> None:
-        control.close()
         if control is self._control:
+            self._cancel_wait()
             self._control, self._is_ready = None, False
+        control.close()
 
 
 def has_torch(pid: int) -> bool:

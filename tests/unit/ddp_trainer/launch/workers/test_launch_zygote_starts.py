@@ -68,6 +68,19 @@ def test_a_zygote_that_keeps_dying_is_not_started_for_ever(tmp_path: Path) -> No
     assert told.split() == ["True"] * 3 + ["False"] * 6
 
 
+@pytest.mark.parametrize(
+    ("torch", "is_ready"), [(EMPTY_TORCH, True), (THREAD, False)], ids=["it can fork", "it ends without having forked"]
+)
+def test_the_first_workers_wait_for_a_zygote_that_imports(torch: str, is_ready: bool, tmp_path: Path) -> None:
+    body = """
+    told = asyncio.Event()
+    assert zygote.start_before_workers(told.set)
+    await told.wait()
+    print(zygote._is_ready, zygote.start_before_workers(told.set))
+    """
+    assert agent(tmp_path, body, torch).split() == [str(is_ready), "False"]
+
+
 def test_an_importing_zygote_gives_way_to_workers_once(tmp_path: Path) -> None:
     body = """
     for _ in range(3):

@@ -15,7 +15,7 @@ from ddp_trainer.common.constants import Env, FailureReason, GroupState, Restart
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.metric_names import PLACE_LABELS, Metric
-from ddp_trainer.common.time_classes import JobTime, Phase, Wait
+from ddp_trainer.common.time_classes import IN_POD, JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
@@ -24,6 +24,7 @@ from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board, read
 from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import AgentRecorder, RankRecorder
+from ddp_trainer.process.startup_times import StartupTimes
 
 seconds = some.floats(0, 1e3)
 
@@ -74,6 +75,32 @@ def test_steps_add_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tupl
     for position, phase in enumerate(Phase, start=1):
         expected = sum(step[position] for step in steps)
         assert rank[cell(Metric.PHASE_SECONDS, phase)] == pytest.approx(expected)
+
+
+def test_the_phases_of_the_start_end_with_the_first_step(rank: Rank, agent: Agent) -> None:
+    startup = StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0)
+    rank.board_recorder.follow_startup(startup)
+    startup.reached(StartupPhase.RENDEZVOUS, 1004.0)
+    assert rank[cell(Metric.STARTUP, StartupPhase.RENDEZVOUS)] == 4.0
+    assert cell(Metric.STARTUP, StartupPhase.FIRST_STEP) not in read(rank.path, RANK).values
+    rank.recorder.step(1, 0, 16, 1.0, 0, 2.0, 1.0, 0, 0, 0, 0)
+    assert rank[cell(Metric.STARTUP, StartupPhase.FIRST_BATCH)] == 3.0
+    assert rank[cell(Metric.STARTUP, StartupPhase.FIRST_STEP)] == 3.0
+    assert rank[Metric.AGENT_START] == 1000.0
+    assert agent.recorder.startup() == {"began": 1000.0} | dict.fromkeys(IN_POD, 0.0) | {
+        "rendezvous": 4.0,
+        "first_batch": 3.0,
+        "first_step": 3.0,
+    }
+
+
+def test_a_restarted_worker_leaves_the_start_of_its_pod_alone(rank: Rank) -> None:
+    rank.board_recorder.follow_startup(StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0))
+    rank.recorder.step(1, 0, 16, *[0.0] * len(Phase))
+    later = BoardRankRecorder(rank.board)
+    later.follow_startup(StartupTimes(clock=lambda: 2010.0, started=lambda: 2000.0))
+    later.step(2, 0, 16, *[0.0] * len(Phase))
+    assert rank[Metric.AGENT_START] == 1000.0
 
 
 def test_the_phases_are_taken_in_the_order_of_the_contract(rank: Rank) -> None:

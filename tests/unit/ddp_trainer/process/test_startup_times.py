@@ -1,0 +1,138 @@
+"""Phases of a worker's start: they add up from the start of the launcher's process to the end of the first step."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from ddp_trainer.common.constants import Env, LifecycleEvent
+from ddp_trainer.common.time_classes import IN_POD, StartupPhase
+from ddp_trainer.process.startup_times import StartupTimes, compile_seconds, process_start
+
+LAUNCHED = {LifecycleEvent.STARTED: 100.0, LifecycleEvent.LAUNCHED: 100.5}
+MARKS = {StartupPhase.INTERPRETER: 103.25, StartupPhase.IMPORTS: 105.0, StartupPhase.RENDEZVOUS: 106.0}
+
+
+def started(process: float, now: float = 110.0) -> StartupTimes:
+    """The start of a process, whose clock stands still."""
+    return StartupTimes(clock=lambda: now, started=lambda: process)
+
+
+def seconds(times: StartupTimes, moments: dict[LifecycleEvent, float]) -> dict[StartupPhase, float]:
+    began, spent = times.seconds({Env.MOMENTS: json.dumps(moments)})
+    assert began == 100.0
+    return spent
+
+
+@pytest.mark.parametrize(
+    ("process", "formed", "before"),
+    [
+        pytest.param(100.5625, None, {"interpreter": 0.5625}, id="workers start at once"),
+        pytest.param(103.0, 102.0, {"interpreter": 0.5, "rendezvous": 2.5}, id="a script waits for its group"),
+        pytest.param(103.0, None, {"interpreter": 0.5}, id="a fork server imports, and has not told so"),
+    ],
+)
+def test_before_the_worker_the_launcher_has_the_time(
+    process: float, formed: float | None, before: dict[str, float]
+) -> None:
+    moments = LAUNCHED | ({LifecycleEvent.FORMED: formed} if formed else {})
+    assert seconds(started(process), moments) == before
+
+
+def test_the_imports_of_a_fork_server_are_imports_of_its_forks() -> None:
+    times = started(103.0)
+    times.reached(StartupPhase.INTERPRETER, 103.0)
+    times.reached(StartupPhase.IMPORTS, 103.5)
+    assert seconds(times, LAUNCHED) == {"interpreter": 0.5, "imports": 3.0}
+
+
+def test_all_phases_are_there_after_the_first_step_and_add_up() -> None:
+    times = started(103.0)
+    for phase, moment in MARKS.items():
+        times.reached(phase, moment)
+    times.finish(seconds=3.0, data_wait=1.0)
+    spent = seconds(times, LAUNCHED | {LifecycleEvent.FORMED: 102.5})
+    assert tuple(spent) == IN_POD
+    assert sum(spent.values()) == pytest.approx(10.0)
+    assert (spent[StartupPhase.RENDEZVOUS], spent[StartupPhase.FIRST_STEP]) == (2.5 + 1.0, 2.0)
+    assert times.is_over
+
+
+def test_a_phase_that_was_not_reported_belongs_to_the_next() -> None:
+    times = started(100.5)
+    times.finish(seconds=4.0, data_wait=1.0)
+    assert seconds(times, LAUNCHED) == dict.fromkeys(IN_POD, 0.0) | {
+        StartupPhase.INTERPRETER: 0.5,
+        StartupPhase.FIRST_BATCH: 6.5,
+        StartupPhase.FIRST_STEP: 3.0,
+    }
+
+
+def test_a_script_without_a_group_has_imported_when_it_has_torch() -> None:
+    times = StartupTimes(clock=iter([104.0, 106.0, 107.0]).__next__, started=lambda: 100.5)
+    times.reached(StartupPhase.INTERPRETER, 101.0)
+    times.torch_imported()
+    times.reached(StartupPhase.FIRST_BATCH)
+    assert seconds(times, LAUNCHED)[StartupPhase.IMPORTS] == 3.0
+    assert seconds(times, LAUNCHED)[StartupPhase.FIRST_BATCH] == 2.0
+
+
+def test_a_later_group_of_the_process_changes_nothing() -> None:
+    times, told = started(100.5), []
+    times.listener = lambda: told.append(1)
+    times.reached(StartupPhase.RENDEZVOUS, 104.0)
+    times.reached(StartupPhase.RENDEZVOUS, 109.0)
+    times.finish(1.0, 0.0)
+    times.finish(1.0, 0.0)
+    assert seconds(times, LAUNCHED)[StartupPhase.RENDEZVOUS] == 3.5
+    assert len(told) == 2
+
+
+def test_compilation_is_no_part_of_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = {"entire_frame_compile": 1.25e9, "entire_backward_compile": 0.25e9, "code_gen": 1e9}
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(cumulative_time_spent_ns=spent))  # type: ignore[arg-type]
+    times = started(100.5)
+    times.reached(StartupPhase.FIRST_BATCH, 107.0)
+    assert StartupPhase.COMPILE not in seconds(times, LAUNCHED), "it may still compile"
+    times.finish(3.0, 0.0)
+    assert seconds(times, LAUNCHED)[StartupPhase.COMPILE] == 1.5
+    assert seconds(times, LAUNCHED)[StartupPhase.FIRST_STEP] == 1.5
+
+
+def test_without_the_compiler_the_first_step_follows_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)
+    times = started(100.5)
+    times.reached(StartupPhase.FIRST_BATCH, 107.0)
+    assert seconds(times, LAUNCHED)[StartupPhase.COMPILE] == 0.0
+
+
+def test_torch_counts_the_compilation_under_the_names_that_are_read() -> None:
+    """Fails where torch renames what :func:`compile_seconds` reads."""
+    import torch
+
+    before = compile_seconds()
+    torch.compile(lambda value: value + 1, backend="eager")(torch.ones(1))
+    assert compile_seconds() > before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"launched": "now"}'])
+def test_without_times_of_a_launcher_the_process_begins_it(text: str) -> None:
+    began, spent = started(103.0).seconds({Env.MOMENTS: text})
+    assert (began, spent) == (103.0, {StartupPhase.INTERPRETER: 0.0})
+
+
+def test_the_start_of_a_process_is_in_the_past() -> None:
+    assert time.time() - 3600 * 24 < process_start() <= time.time()
+    read, write = os.pipe()
+    before = time.time()
+    if not (child := os.fork()):
+        os.write(write, repr(process_start()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    # The kernel counts the start in hundredths of a second.
+    assert before - 0.05 <= float(os.read(read, 99)) <= time.time() + 0.05, "a fork has a start of its own"
