@@ -87,6 +87,8 @@ def _starting(state: JobState) -> tuple[str, str]:
     phase = state.startup.current if state.startup is not None else None
     if phase is None:  # its first start is over or unknown, and this is a later one
         phase = StartupPhase.RENDEZVOUS if state.state is State.STARTING else StartupPhase.QUEUE
+    elif phase is StartupPhase.INTERPRETER and state.world_size is not None:
+        phase = StartupPhase.IMPORTS  # the workers run, and report the two together
     size = state.startup.image_bytes if state.startup is not None and phase is StartupPhase.PULL else None
     told = (_PHASE_TEXTS[phase], _ready(state), f"{format_bytes(size)} each" if size is not None else "")
     return phase, ", ".join(filter(None, told))
@@ -98,10 +100,10 @@ def _running(state: JobState, now: float) -> tuple[str, str]:
         is_without_group = startup.current in _BEFORE_GROUP and now - startup.since > _GROUP_SECONDS
         if not is_without_group:
             return _starting(state)
-    ready = _ready(state) if state.progress != 1.0 else ""  # pods that are done are not ready
+    missing = _ready(state) or _ranks(state) if state.progress != 1.0 else ""  # pods that are done are not ready
     if state.step is None:
-        return "running", ", ".join(filter(None, ("running", ready)))
-    return "training", ", ".join(filter(None, (progress_text(state), ready)))
+        return "running", ", ".join(filter(None, ("running", missing)))
+    return "training", ", ".join(filter(None, (progress_text(state), missing)))
 
 
 def _restarting(state: JobState) -> tuple[str, str]:
@@ -117,6 +119,13 @@ def _ready(state: JobState) -> str:
     """Return how many pods are ready; empty if all are."""
     ready, desired = state.nodes.ready, state.nodes.desired
     return f"{ready} of {pluralize(desired, 'pod')} ready" if ready < desired else ""
+
+
+def _ranks(state: JobState) -> str:
+    """Return how many ranks train; empty if all do, or if it is unknown."""
+    wanted = state.nodes.desired * state.processes_per_node
+    is_partial = state.world_size is not None and state.world_size < wanted
+    return f"{state.world_size} of {pluralize(wanted, 'rank')} train" if is_partial else ""
 
 
 _PHASE_TEXTS: Final[Mapping[StartupPhase, str]] = {
