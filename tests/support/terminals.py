@@ -74,12 +74,16 @@ class Terminal:
 
         A terminal is given a picture in pieces: what was said last may be half of the next one.
         """
+        self.says(lambda _: reached(self._build_view()))
+        return self._build_view()
+
+    def says(self, reached: Callable[[str], object]) -> None:
+        """Wait until it is so of all that stood on the terminal so far."""
         end = time.monotonic() + MOST_SECONDS
-        while not reached(lines := self._build_view()):
+        while not reached(self.said):
             if not select.select([self._ours], [], [], PATIENCE_SECONDS)[0] or time.monotonic() > end:
                 raise AssertionError(f"it was not shown; there was {self.said!r}")
             self._dispatch_message()
-        return lines
 
     def ended(self) -> int:
         """Wait for its end; its exit code."""

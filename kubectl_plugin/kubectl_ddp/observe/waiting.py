@@ -1,7 +1,7 @@
 """Waiting until a job meets a condition, or can no longer meet it.
 
 Conditions on objects are watched. Steps and world sizes are only in the metrics of the pods, which are scraped twice a
-second.
+second. A display of the states on the way gets those of :mod:`kubectl_ddp.observe.live_state`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube.objects import Snapshot
+from kubectl_ddp.observe.live_state import SCRAPE_SECONDS, LiveState
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
@@ -27,6 +28,7 @@ GOALS: Final = ("complete", "running", "failed", "suspended", "deleted", "step=N
 """Conditions that can be waited for."""
 
 _ASK_SECONDS: Final = 0.5
+"""Time between two scrapes for a condition on metrics."""
 
 _MUTE_SECONDS: Final = 5.0
 """Seconds to wait for metrics of running pods, before the operator's condition Running is accepted: the metrics may be
@@ -108,7 +110,7 @@ def wait_for(
     goal: WaitCondition,
     *,
     timeout: float | None = None,
-    seen: Callable[[JobState], None] = lambda _: None,
+    seen: Callable[[JobState], None] | None = None,
 ) -> JobState:
     """Wait until a job meets a condition. For its deletion, use :func:`wait_until_deleted`.
 
@@ -117,7 +119,7 @@ def wait_for(
         name: Name of the job.
         goal: Condition to wait for.
         timeout: Maximum time to wait, in seconds (default: unlimited).
-        seen: Called with every state on the way.
+        seen: Called with every state on the way, and at least every second or so, for a display.
 
     Returns:
         The state of the job that met the condition.
@@ -131,13 +133,12 @@ def wait_for(
     """
     last: JobState | None = None
     heard = time.monotonic()
+    pause = _ASK_SECONDS if goal.needs_metrics else SCRAPE_SECONDS if seen is not None else None
+    look = _looks(backend, goal, seen)
     try:
-        with contextlib.closing(_changes(backend, name, timeout, asks=goal.needs_metrics)) as changes:
+        with contextlib.closing(_changes(backend, name, timeout, pause)) as changes:
             for snapshot in changes:
-                last = (
-                    observe(backend, snapshot) if goal.needs_metrics else job_state(snapshot, {}, where=backend.where)
-                )
-                seen(last)
+                last = look(snapshot)
                 persist_result(backend, snapshot.job, last)
                 heard = heard if last.is_unresponsive else time.monotonic()
                 is_believed = goal.state is last.state is State.RUNNING and time.monotonic() - heard > _MUTE_SECONDS
@@ -149,11 +150,32 @@ def wait_for(
     raise Cancelled(f"Job '{name}' was deleted before it was {goal.text}.")
 
 
+def _looks(
+    backend: Backend, goal: WaitCondition, seen: Callable[[JobState], None] | None
+) -> Callable[[Snapshot], JobState]:
+    """Return the function from a snapshot to the state that ``goal`` needs. It calls ``seen`` with that state."""
+    live = LiveState(backend)
+
+    def look(snapshot: Snapshot) -> JobState:
+        if goal.needs_metrics:
+            state = observe(backend, snapshot)
+            state = state if seen is None else live.with_position(state)
+        elif seen is not None:
+            state = live.of(snapshot)
+        else:
+            state = job_state(snapshot, {}, where=backend.where)
+        if seen is not None:
+            seen(state)
+        return state
+
+    return look
+
+
 def wait_until_deleted(backend: Backend, name: str, *, timeout: float | None = None) -> None:
     """Wait until the job does not exist. Returns immediately if it does not exist now. Raises TimedOut."""
     last: JobState | None = None
     try:
-        for snapshot in _changes(backend, name, timeout, asks=False):
+        for snapshot in _changes(backend, name, timeout, None):
             last = job_state(snapshot, {}, where=backend.where)
     except NotFound:
         return
@@ -192,31 +214,31 @@ def _where_it_is(state: JobState) -> str:
     return f" at step {state.step}" + (f" of {state.steps_planned}" if state.steps_planned else "")
 
 
-def _changes(backend: Backend, name: str, timeout: float | None, *, asks: bool) -> Generator[Snapshot]:
-    """Yield the job after each change, and periodically if ``asks`` is true. Ends when the job is deleted."""
+def _changes(backend: Backend, name: str, timeout: float | None, pause: float | None) -> Generator[Snapshot]:
+    """Yield the job after each change, and after ``pause`` seconds without one. Ends when the job is deleted."""
     limit = time.monotonic() + timeout if timeout is not None else None
     arrivals: queue.SimpleQueue[Snapshot | BaseException | None] = queue.SimpleQueue()
     stop = Stop()
     threading.Thread(target=_watch, args=(backend, name, arrivals, stop), daemon=True).start()
     try:
-        yield from _arriving(arrivals, limit, asks=asks)
+        yield from _arriving(arrivals, limit, pause)
     finally:
         stop.request()
 
 
 def _arriving(
-    arrivals: queue.SimpleQueue[Snapshot | BaseException | None], limit: float | None, *, asks: bool
+    arrivals: queue.SimpleQueue[Snapshot | BaseException | None], limit: float | None, pause: float | None
 ) -> Iterator[Snapshot]:
     latest: Snapshot | None = None
     while True:
         left = limit - time.monotonic() if limit is not None else None
         if left is not None and left <= 0:
             raise _TimeIsUpError
-        pause = _ASK_SECONDS if asks and latest is not None else None
+        rest = pause if latest is not None else None
         try:
-            arrival = arrivals.get(timeout=min((each for each in (left, pause) if each is not None), default=None))
+            arrival = arrivals.get(timeout=min((each for each in (left, rest) if each is not None), default=None))
         except queue.Empty:
-            if latest is not None and pause is not None:
+            if latest is not None and rest is not None:
                 yield latest
             continue
         if isinstance(arrival, BaseException):

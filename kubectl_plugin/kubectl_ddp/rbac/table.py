@@ -48,6 +48,9 @@ COUNTING: Final = ("list", "prune")
 EXPLAINING: Final = ("why", "bundle")
 WATCHING: Final = ("logs", "events", "wait", *CHANGING, "submit", "clone")
 """Commands that follow a job or wait for it."""
+AWAITING: Final = ("submit", "clone", *CHANGING)
+"""Commands that show the progress of a job while they wait."""
+STANDSTILL: Final = "the progress does not name every cause of a standstill"
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (*SUBMITTING, "capacity", *SHOWING),
@@ -57,12 +60,12 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Sections of ``kubectl ddp --help`` → their commands that access a cluster."""
 
-OF_ONE: Final = ("submit", "clone", *LOOKING, *REACHING, "scale", "suspend", "restart")
+OF_ONE: Final = (*AWAITING, *LOOKING, *REACHING)
 """Commands that first read one job and its pods."""
 
 NEEDS: Final[tuple[Need, ...]] = (
     # -- jobs and their pods
-    Need(commands=(*OF_ONE, "resume", "delete", "prune"), verbs=("get",), resources=JOBS),
+    Need(commands=(*OF_ONE, "delete", "prune"), verbs=("get",), resources=JOBS),
     Need(commands=(*OF_ONE, *COUNTING), verbs=("list",), resources=("pods",)),
     Need(commands=(*COUNTING, "events"), verbs=("list",), resources=JOBS),
     Need(
@@ -108,7 +111,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         without="the metrics of running pods are missing",
     ),
     Need(
-        commands=("list", "status", *EXPLAINING, "wait", *REACHING, "scale", "resume", "restart"),
+        commands=("list", "status", *EXPLAINING, "wait", *REACHING, *AWAITING),
         verbs=("get",),
         resources=("pods/proxy",),
         without="ranks, steps and loss are missing",
@@ -328,6 +331,24 @@ NEEDS: Final[tuple[Need, ...]] = (
         resources=("localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
         where=EVERYWHERE,
         without="only jobs of the same namespace are seen ahead in the queue",
+    ),
+    # -- `why`, while a command waits for a job that does not move
+    Need(commands=AWAITING, verbs=("get",), resources=("pods", "pods/log"), without=STANDSTILL),
+    Need(
+        commands=AWAITING,
+        verbs=("list",),
+        resources=("persistentvolumeclaims", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
+        without=STANDSTILL,
+    ),
+    Need(
+        commands=AWAITING,
+        verbs=("list",),
+        resources=(
+            *("nodes", "pods"),
+            *("clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
+        ),
+        where=EVERYWHERE,
+        without=STANDSTILL,
     ),
     # -- doctor
     Need(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from kubectl_ddp.kube.objects import Queued
@@ -82,8 +82,18 @@ def progress_text(state: JobState) -> str:
     planned = f" of {state.steps_planned}" if state.steps_planned else ""
     share = f" ({percent(state.progress)})" if state.progress is not None else ""
     epoch = f", epoch {state.epoch}" if state.epoch is not None else ""
-    eta = f", {duration(state.eta_seconds)} to go" if state.eta_seconds is not None and not state.is_terminal else ""
+    eta = f", {about(state.eta_seconds)} to go" if state.eta_seconds and not state.is_terminal else ""
     return f"step {state.step}{planned}{share}{epoch}{eta}"
+
+
+def about(seconds: float) -> str:
+    """Format an estimated duration with the precision of an estimate.
+
+    >>> [about(each) for each in (3.2, 44, 90, 400, 5000, 90_000, 1_000_000)]
+    ['about 5s', 'about 45s', 'about 90s', 'about 7m', 'about 83m', 'about 25h', 'about 12d']
+    """
+    unit = next((size for limit, size in ((100, 5), (7_200, 60), (172_800, 3_600)) if seconds < limit), 86_400)
+    return f"about {duration(max(1, round(seconds / unit)) * unit)}"
 
 
 def startup_text(startup: Startup, now: float) -> str:
@@ -119,12 +129,16 @@ def _age_text(state: JobState, now: float) -> str:
     return f"{duration(state.age_seconds(now))}, ended after {duration(state.duration(now))}"
 
 
-def summary_text(summary: Mapping[str, Any]) -> str:
+def summary_text(summary: Mapping[str, Any], keys: Collection[str] = _SUMMARY) -> str:
     """Return the summary of a finished run as one line. Values of unexpected types are skipped, as any program may
     write them.
+
+    Args:
+        summary: Values by key.
+        keys: Keys to show, in the order of the summary line.
     """
     told = []
-    for key, text in _SUMMARY.items():
+    for key, text in ((key, text) for key, text in _SUMMARY.items() if key in keys):
         with contextlib.suppress(AttributeError, TypeError, ValueError):
             told += [text(summary[key])] if summary.get(key) is not None else []
     return ", ".join(told)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from ddp_trainer.common.constants import Annotation, GroupState
@@ -28,6 +28,7 @@ _BEFORE_MEETING: Final = (StartupPhase.INTERPRETER, StartupPhase.IMPORTS)
 """Phases of a pod that other pods wait for."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _PULLED: Final = re.compile(r"^Successfully pulled image .* in ([\d.hmsµu]+) \(([\d.hmsµu]+) including waiting\)")
+_SIZE: Final = re.compile(r"Image size: (\d+) bytes")
 _PART: Final = re.compile(r"([\d.]+)(h|ms|m|s|µs|us|ns)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9}
 
@@ -44,6 +45,8 @@ class Startup:
     """Phase that the job is in; None once the first step has ended."""
     pod: str = ""
     """Pod that this start was read from: the one that the others waited for. Empty before there are pods."""
+    image_bytes: int | None = None
+    """Size of the largest image, as soon as the first pod has pulled it."""
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any] | None) -> Self | None:
@@ -84,7 +87,7 @@ def startup(
     job: Object,
     workers: Sequence[Object],
     told: Mapping[str, Samples],
-    events: Iterable[Object] = (),
+    events: Sequence[Object] = (),
     summary: Mapping[str, Any] | None = None,
 ) -> Startup | None:
     """Return the start of a job; None if it is unknown: the pods of the first start are gone, and left no summary.
@@ -107,7 +110,8 @@ def startup(
         return Startup(submitted=submitted, current=StartupPhase.QUEUE)
     done = [chain for chain in chains if chain.current is None]
     if not done:
-        return min(chains, key=lambda chain: (chain.place, -chain.end)).startup(submitted)
+        slowest = min(chains, key=lambda chain: (chain.place, -chain.end))
+        return replace(slowest.startup(submitted), image_bytes=_image_bytes(events))
     first = min(chain.end for chain in done)
     group = [chain for chain in done if chain.end <= first + _SAME_STEP_SECONDS]
     job_starts = [moment for samples in told.values() if (moment := samples.value(Metric.JOB_START)) is not None]
@@ -244,7 +248,7 @@ def _is_pulling(pod: Object, pulls: Mapping[str, float]) -> bool:
 def _pull_by_conditions(pod: Object, started: float) -> float:
     """Return the seconds from the pod's network to its first container, where they are too many for its creation."""
     network = epoch(condition_of(pod, "PodReadyToStartContainers").get("lastTransitionTime"))
-    first = next(iter((pod.get("status") or {}).get("initContainerStatuses") or ()), {})
+    first: Mapping[str, Any] = next(iter((pod.get("status") or {}).get("initContainerStatuses") or ()), {})
     begun = [epoch((first.get("state") or {}).get(how, {}).get("startedAt")) for how in ("terminated", "running")]
     seconds = min([moment for moment in begun if moment is not None], default=started) - (network or started)
     return seconds if seconds > _CREATION_SECONDS else 0.0
@@ -259,6 +263,14 @@ def _pull_seconds(events: Iterable[Object]) -> dict[str, float]:
         elif reason == "Pulled" and (found := _PULLED.match(message)):
             seconds[pod] = seconds.get(pod, 0.0) + _duration(found[2])
     return seconds
+
+
+def _image_bytes(events: Iterable[Object]) -> int | None:
+    """Return the size of the largest image that a pod has pulled; None if unknown."""
+    sizes = [
+        int(found[1]) for _, reason, told in _pod_events(events) if reason == "Pulled" for found in _SIZE.finditer(told)
+    ]
+    return max(sizes, default=None)
 
 
 def _pod_events(events: Iterable[Object]) -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Following a submitted job: prints its logs, waits for its end, and reports the result."""
+"""Following a submitted job: shows its progress or prints its logs, waits for its end, and reports the result."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.job_progress import print_end, show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
+from kubectl_ddp.cli.progress.display import ProgressDisplay
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
-from kubectl_ddp.status.job_state import job_state
+from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.json_output import job_to_dict
+from kubectl_ddp.util.future import Future
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.terminal import write_log_line
 
@@ -34,11 +37,11 @@ def attach_to_job(
     """
     name = submission["name"]
     is_data = options.output in {"json", "yaml"}
+    logs = sys.stderr if is_data else sys.stdout
+    display = show_progress(backend, options, logs=logs if follows else None)
     try:
-        if follows:
-            with time_limit(timeout, name):
-                _print_logs(backend, name, to_stderr=is_data)
-        wait_for(backend, name, parse_wait_condition("complete"), timeout=timeout)
+        with display:
+            end = _wait_for_end(backend, name, display, logs if follows else None, timeout)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Stopped watching; job {name} continues.",
@@ -49,24 +52,38 @@ def attach_to_job(
     except (JobFailed, InfrastructureFailed):
         if is_data:
             _print_end(backend, submission, options)
+        elif display.last is not None:
+            print_end(display.last, options)
         raise
     if is_data:
         _print_end(backend, submission, options)
     else:
-        options.print_message(f"Job {name} has succeeded.")  # operators word their details differently
+        print_end(end, options)
+
+
+def _wait_for_end(
+    backend: Backend, name: str, display: ProgressDisplay, logs: TextIO | None, timeout: float | None
+) -> JobState:
+    """Return the state in which the job succeeded. Meanwhile, print its logs to ``logs``."""
+
+    def wait() -> JobState:
+        return wait_for(backend, name, parse_wait_condition("complete"), timeout=timeout, seen=display.seen)
+
+    if logs is None:
+        return wait()
+    waiting = Future(wait)  # not as a context manager: an error of the logs must not wait for the job
+    with time_limit(timeout, name):
+        for line in follow_logs(backend, name, rank_filter("all", None)):
+            with display.paused():
+                write_log_line(logs, str(line))
+                logs.flush()
+    return waiting.result()
 
 
 def _print_end(backend: Backend, submission: dict[str, Any], options: Options) -> None:
     state = job_state(backend.job(submission["name"]), {}, where=backend.where)
     end = {"state": str(state.state), "summary": state.summary, "job": job_to_dict(state)}
     print_output(submission | end, str(options.output))
-
-
-def _print_logs(backend: Backend, name: str, *, to_stderr: bool) -> None:
-    for line in follow_logs(backend, name, rank_filter("all", None)):
-        stream = sys.stderr if to_stderr else sys.stdout
-        write_log_line(stream, str(line))
-        stream.flush()
 
 
 @contextlib.contextmanager

@@ -23,8 +23,13 @@ from kubectl_ddp.errors import UsageError
 
 @click.command(cls=ProgramCommand)
 @click.argument("job", required=False)
-@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
-@click.option("--wait", "waits", is_flag=True, help="Wait until the job ends; the exit code reports how it ended.")
+@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends, with progress on stderr.")
+@click.option(
+    "--wait",
+    "waits",
+    is_flag=True,
+    help="Wait until the job ends, showing progress; the exit code reports the result.",
+)
 @grouped_option("--timeout", is_common=False, metavar="TIME", help="Stop waiting after this time; the job continues.")
 @click.option(DRY_RUN, type=click.Choice(DRY_RUNS), default="none", help="Create nothing, as with submit.")
 @grouped_option("--preflight", is_common=False, type=click.Choice(("off", "warn", "strict")), help="As with submit.")

@@ -12,9 +12,10 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.job_progress import show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
-from kubectl_ddp.cli.jobs.suspend import wait_after
+from kubectl_ddp.cli.jobs.suspend import wait_until_running
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.kube.helm_release import reject_helm_managed
 from kubectl_ddp.kube.job_kinds import keeps_checkpoints_in_pods
@@ -34,7 +35,7 @@ _PATIENCE_SECONDS: Final = 300.0
 
 @click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
-@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time; 5m for its pods to end by default.")
 @click.option("-y", "--yes", is_flag=True, help="Restart without confirmation (default when stdin is not a terminal).")
 @shared_options("json", "yaml", "name")
@@ -51,7 +52,7 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
     else:
         restart_job(options, backend, name, seconds, yes=yes)
     if waits:
-        wait_after(backend, name, "running", seconds)
+        wait_until_running(options, backend, name, seconds)
 
 
 def _finish(options: Options, backend: Backend, name: str, record: Object) -> None:
@@ -77,7 +78,7 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     _confirm(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
     if state.state is State.FAILED:
         run = _renew(backend, name)
-    elif (failed := _restart_unless_failed(backend, state, seconds)) is None:
+    elif (failed := _restart_unless_failed(options, backend, state, seconds)) is None:
         run = _run_id(backend, name)
     else:
         effect = _report_effect(options, job_state(failed, {}, where=backend.where), backend, failed)
@@ -133,10 +134,12 @@ def _confirm(name: str, *, is_dangerous: bool, yes: bool) -> None:
         raise Cancelled("Nothing was restarted.")
 
 
-def _restart_unless_failed(backend: Backend, state: JobState, timeout: float | None) -> Snapshot | None:
+def _restart_unless_failed(
+    options: Options, backend: Backend, state: JobState, timeout: float | None
+) -> Snapshot | None:
     """Restart the pods of the same run. Returns the snapshot of the job if it failed before it was suspended."""
     try:
-        _suspend_and_resume(backend, state, timeout)
+        _suspend_and_resume(options, backend, state, timeout)
     except (UsageError, JobFailed, InfrastructureFailed):
         snapshot = backend.job(state.name)
         if job_state(snapshot, {}, where=backend.where).state is not State.FAILED:
@@ -146,13 +149,15 @@ def _restart_unless_failed(backend: Backend, state: JobState, timeout: float | N
     return None
 
 
-def _suspend_and_resume(backend: Backend, state: JobState, timeout: float | None) -> None:
+def _suspend_and_resume(options: Options, backend: Backend, state: JobState, timeout: float | None) -> None:
     """Suspend the job until its pods have ended, and resume it. The run and its id do not change."""
     name = state.name
     if state.state not in {State.SUSPENDED, State.LOST}:
         backend.suspend(name, suspended=True)
+        goal = parse_wait_condition("suspended")
         try:
-            wait_for(backend, name, parse_wait_condition("suspended"), timeout=timeout or _PATIENCE_SECONDS)
+            with show_progress(backend, options) as display:
+                wait_for(backend, name, goal, timeout=timeout or _PATIENCE_SECONDS, seen=display.seen)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted while the pods of job {name} end; it is suspended.",

@@ -12,6 +12,7 @@ from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.job_progress import show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
@@ -21,6 +22,7 @@ from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.layout import spare_ranks
 from kubectl_ddp.status.job_state import JobState, State
+from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 
 _PATIENCE_SECONDS: Final = 120.0
@@ -34,7 +36,7 @@ _PATIENCE_SECONDS: Final = 120.0
     "--wait/--no-wait",
     "waits",
     default=None,
-    help="Wait until the new number of ranks trains (default when they report metrics).",
+    help="Wait until the new number of ranks trains, showing progress (default when they report metrics).",
 )
 @click.option("--timeout", metavar="TIME", help="Stop waiting after this time (default 2m); the change remains.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, without changing it.")
@@ -61,7 +63,7 @@ def scale(
         changed(options, backend, name, "scaled", told)
     waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
     if waits and not dry_run:
-        seconds_taken = _confirm(backend, before, nnodes * per_node, seconds, size)
+        seconds_taken = _confirm(options, backend, before, nnodes * per_node, seconds)
         ranks = nnodes * per_node
         options.print_message(f"The world has {pluralize(ranks, 'rank')} after {seconds_taken:.1f} s.")
     if options.output is not None:
@@ -97,14 +99,18 @@ def left_over(job: Object, ranks: int) -> str:
     return f" Its layout '{layouts}' has no place for {spare} of {pluralize(ranks, 'rank')}."
 
 
-def _confirm(backend: Backend, before: JobState, ranks: int, timeout: float | None, size: str) -> float:
+def _confirm(options: Options, backend: Backend, before: JobState, ranks: int, timeout: float | None) -> float:
     """Wait until the job has that number of ranks, and return the seconds. Raises TimedOut and errors that end the
     job.
     """
     begun = time.monotonic()
     goal = parse_wait_condition(f"world-size={ranks}")
     try:
-        wait_for(backend, before.name, goal, timeout=timeout or _PATIENCE_SECONDS)
+        with show_progress(backend, options) as display:
+            wait_for(backend, before.name, goal, timeout=timeout or _PATIENCE_SECONDS, seen=display.seen)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped waiting; job {before.name} continues, with {size}.") from None
+        raise Interrupted(
+            f"Stopped waiting; job {before.name} continues, and will have {pluralize(ranks, 'rank')}.",
+            hint=f"Wait again with '{program()} wait {before.name} --for={goal.text}{location_flags()}'.",
+        ) from None
     return time.monotonic() - begun

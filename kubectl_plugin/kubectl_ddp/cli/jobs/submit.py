@@ -11,8 +11,13 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 
 @click.command(cls=ProgramCommand)
-@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends.")
-@click.option("--wait", "waits", is_flag=True, help="Wait until the job ends; the exit code reports how it ended.")
+@click.option("--follow", is_flag=True, help="Print what all ranks write until the job ends, with progress on stderr.")
+@click.option(
+    "--wait",
+    "waits",
+    is_flag=True,
+    help="Wait until the job ends, showing progress; the exit code reports the result.",
+)
 @grouped_option("--timeout", is_common=False, metavar="TIME", help="Stop waiting after this time; the job continues.")
 @click.option(
     DRY_RUN,

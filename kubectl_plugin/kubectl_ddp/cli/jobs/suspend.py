@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.job_progress import print_start, show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.kube.job_kinds import keeps_checkpoints_in_pods
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.util.invocation import location_flags, program
 
 
 @click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
-@click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options("json", "yaml", "name")
 def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
@@ -33,12 +37,12 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
             "beginning. Submit with --checkpoint-claim to keep them."
         )
     if waits:
-        wait_after(backend, name, "suspended", seconds)
+        wait_after(options, backend, name, "suspended", seconds)
 
 
 @click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
-@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
 @shared_options("json", "yaml", "name")
 def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
@@ -54,12 +58,26 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     if queue is not None:
         options.print_message(f"It runs when Kueue admits it to the queue '{queue}'.")
     if waits:
-        wait_after(backend, name, "running", seconds)
+        wait_until_running(options, backend, name, seconds)
 
 
-def wait_after(backend: Backend, name: str, goal: str, timeout: float | None) -> None:
-    """Wait for the result of a change. Raises the errors of :func:`wait_for`. Ctrl-C does not revert the change."""
+def wait_until_running(options: Options, backend: Backend, name: str, timeout: float | None) -> None:
+    """Wait until the ranks of a job train, and print it. Raises the errors of :func:`wait_after`."""
+    begun = time.monotonic()
+    state = wait_after(options, backend, name, "running", timeout)
+    print_start(state, time.monotonic() - begun, options)
+
+
+def wait_after(options: Options, backend: Backend, name: str, goal: str, timeout: float | None) -> JobState:
+    """Show the progress of a job until a change has its result. Returns the state then.
+
+    Raises the errors of :func:`wait_for`. Ctrl-C does not revert the change.
+    """
     try:
-        wait_for(backend, name, parse_wait_condition(goal), timeout=timeout)
+        with show_progress(backend, options) as display:
+            return wait_for(backend, name, parse_wait_condition(goal), timeout=timeout, seen=display.seen)
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped waiting; job {name} will still become {goal}.") from None
+        raise Interrupted(
+            f"Stopped waiting; job {name} will still become {goal}.",
+            hint=f"Wait again with '{program()} wait {name} --for={goal}{location_flags()}'.",
+        ) from None

@@ -13,11 +13,12 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api_errors import call
 from kubectl_ddp.backends.cluster.read.kueue_workloads import JOB_UID
 from kubectl_ddp.backends.job_recovery import RUN
+from kubectl_ddp.cli.progress import display
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
-from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
+from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, STANDSTILL, needs, permissions_to_check, to_submit
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
@@ -76,6 +77,7 @@ ALSO: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (RUNS, ("logs", "digits", "--rank", "0")),
     (RUNS, ("wait", "digits", "--for=running", "--timeout", "30s")),
     *((RUNS, (command, "digits", *WAITING)) for command in ("suspend", "resume")),
+    (WAITS, ("resume", "digits", *WAITING)),
     (RUNS, ("scale", "digits", "--nnodes", "1", *WAITING)),
     (RUNS, ("submit", *LARGE, "--preflight=off", *WAITING)),
     (RUNS, ("submit", "--name", TAKEN, *IMAGE, "--engine", "pytorchjob", "--preflight=off")),
@@ -125,7 +127,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 NOT_PLAYED: Final = {
     # A pod that comes while a command follows or waits, which this server has none of.
     *(("logs", "watch", resource) for resource in ("pods", "events")),
-    *((command, "get", "pods/log") for command in ("submit", "clone")),
+    *((command, "get", resource) for command in ("submit", "clone") for resource in ("pods/log", "pods/proxy")),
     ("restart", "get", "pods/proxy"),
     # kubectl asks for it, where a rank hangs.
     *(("hang", verb, "pods/exec") for verb in ("create", "get")),
@@ -170,6 +172,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
         patch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")
+        patch.setattr(display, "STANDSTILL_SECONDS", 0.0)
         yield {name: _asked(name, calls, tmp_path_factory.mktemp(name), patch) for name, calls in CALLS.items()}
 
 
@@ -233,8 +236,8 @@ def test_a_command_asks_for_nothing_that_the_table_does_not_tell(command: str, a
 def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, asked: Asked) -> None:
     unused = set()
     for need in NEEDS:
-        if command not in need.commands or need.without == CUT_OFF or set(need.commands) <= BY_KUBECTL:
-            continue  # what tests of submissions that die show, and what kubectl does itself
+        if command not in need.commands or need.without in {CUT_OFF, STANDSTILL} or set(need.commands) <= BY_KUBECTL:
+            continue  # what tests of submissions that die show, what `why` uses too, and what kubectl does itself
         seen = {right.verb for right in need.permissions() if right in asked[command]}
         unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in seen}
     assert unused == {each for each in NOT_PLAYED if each[0] == command}

@@ -1,0 +1,53 @@
+"""Remaining time of a job from the steps that it commits.
+
+Steps are counted against the clock, so evaluations, checkpoints and waiting for data are part of the estimate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from kubectl_ddp.status.job_state import JobState
+
+WINDOW_SECONDS: Final = 60.0
+"""Length of the time over which steps are counted."""
+LEAST_SECONDS: Final = 5.0
+"""Minimum length of that time. Before, the step time that the ranks report is used."""
+
+
+class StepPace:
+    """Rate of committed steps over the last minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+        self._group: int | None = None
+        self._eta: float | None = None
+
+    def eta_seconds(self, state: JobState, now: float) -> float | None:
+        """Return the remaining seconds; None if steps or their planned number are unknown.
+
+        The estimate changes only with the step.
+
+        Args:
+            state: Current state of the job.
+            now: Time of a monotonic clock, in seconds.
+        """
+        if state.step is None or not state.steps_planned:
+            return None
+        if self._group != state.generation or (self._seen and state.step < self._seen[-1][1]):
+            self._seen.clear()  # another group has another pace, and may repeat steps
+        self._group = state.generation
+        if self._seen and state.step == self._seen[-1][1]:
+            return self._eta
+        self._seen.append((now, state.step))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+        self._eta = self._estimate(state, state.steps_planned - state.step)
+        return self._eta
+
+    def _estimate(self, state: JobState, left: int) -> float | None:
+        (first, low), (last, high) = self._seen[0], self._seen[-1]
+        if last - first < LEAST_SECONDS:
+            return state.eta_seconds
+        return max(0, left) * (last - first) / (high - low)

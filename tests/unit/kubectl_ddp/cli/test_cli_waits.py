@@ -1,0 +1,136 @@
+"""What commands that wait for a job print meanwhile, where, and with which flags nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.cli.internal.attach import attach_to_job
+from kubectl_ddp.cli.internal.job_progress import line_printer
+from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.jobs.suspend import wait_after, wait_until_running
+from kubectl_ddp.cli.progress.line_printers import PlainLines, RewrittenLine
+from kubectl_ddp.errors import Interrupted, JobFailed
+from kubectl_ddp.status.job_state import JobState
+from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
+from tests.support.scripted_backend import ScriptedBackend
+
+SUBMISSION = {"name": "digits"}
+SUMMARY = {"result": "succeeded", "steps": 690, "samples_lost": 0, "restarts": {"failure": 2}}
+PENDING = snapshot(job("Created"), pod(0, waiting()))
+RUNNING = snapshot(job("Created", "Running", replicas=1), pod(0))
+SUCCEEDED = snapshot(
+    job("Created", "Succeeded", startTime="2026-01-02T03:04:05Z", completionTime="2026-01-02T03:04:17Z"),
+    pod(0, terminated(0, SUMMARY)),
+)
+FAILED = snapshot(job("Created", "Failed"), pod(0, terminated(1, "ValueError: no")))
+PAGE = {"digits-worker-0": pod_metrics(world=2) + job_metrics() + rank_metrics(0, step=40)}
+
+
+def a_backend(*moments: Any) -> ScriptedBackend:
+    return ScriptedBackend(moments, metrics=[PAGE])
+
+
+def attach(*moments: Any, follows: bool = False, **flags: Any) -> None:
+    attach_to_job(a_backend(*moments), dict(SUBMISSION), Options(**flags), follows=follows, timeout=60.0)
+
+
+def test_a_wait_prints_what_the_job_does_and_what_it_came_to_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    attach(RUNNING, SUCCEEDED)
+    told = capsys.readouterr()
+    assert told.out == ""
+    progress, end = told.err.splitlines()
+    assert progress.startswith("digits: step 40 of 100 (40%)")
+    assert end.startswith("Job digits succeeded in 12s: 690 steps, 0 samples lost, 2 restarts.")
+    assert "report digits'" in end
+
+
+def test_a_job_that_fails_has_its_summary_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(JobFailed):
+        attach(RUNNING, FAILED)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("Job digits failed after ")
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_with_json_there_is_a_document_and_nothing_on_stderr(
+    capsys: pytest.CaptureFixture[str], *, follows: bool
+) -> None:
+    attach(RUNNING, SUCCEEDED, follows=follows, output="json")
+    told = capsys.readouterr()
+    assert (json.loads(told.out)["name"], told.err) == ("digits", "")
+
+
+def test_quiet_prints_nothing_and_scrapes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    backend = ScriptedBackend([RUNNING, SUCCEEDED], metrics=[PAGE, {}])
+    attach_to_job(backend, dict(SUBMISSION), Options(quiet=True), follows=False, timeout=60.0)
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
+    assert backend.metrics(pod(0)), "the first page is still there"
+
+
+def test_a_resumed_job_is_told_with_its_ranks_and_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    wait_until_running(Options(), a_backend(PENDING, RUNNING), "digits", 60.0)
+    end = capsys.readouterr().err.splitlines()[-1]
+    assert end.startswith("Job digits runs after ")
+    assert "2 ranks, step 40 of 100 (40%)" in end
+    assert "logs digits -f'" in end
+
+
+def test_a_resumed_job_that_has_ended_meanwhile_is_told_as_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    wait_until_running(Options(), a_backend(SUCCEEDED), "digits", 60.0)
+    assert capsys.readouterr().err.startswith("Job digits succeeded in 12s")
+
+
+def test_ctrl_c_tells_how_to_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(_self: object, _state: JobState) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kubectl_ddp.cli.progress.display.ProgressDisplay.update", pressed)
+    with pytest.raises(Interrupted) as raised:
+        wait_after(Options(), a_backend(PENDING), "digits", "running", 60.0)
+    assert raised.value.exit_code == 130
+    assert "wait digits --for=running'" in raised.value.hint
+
+
+class Stream(io.StringIO):
+    """A stream to a terminal or to a pipe."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+
+@pytest.mark.parametrize(
+    ("stderr", "logs", "environ", "flags", "form"),
+    [
+        pytest.param(True, None, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal"),
+        pytest.param(True, None, {"TERM": "xterm", "NO_COLOR": "1"}, {}, RewrittenLine, id="it has no colors anyway"),
+        pytest.param(True, True, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal, with logs"),
+        pytest.param(True, False, {"TERM": "xterm"}, {}, PlainLines, id="logs in a pipe, perhaps to tee"),
+        pytest.param(True, None, {"TERM": "dumb"}, {}, PlainLines, id="dumb terminal"),
+        pytest.param(True, None, {}, {}, PlainLines, id="unknown terminal"),
+        pytest.param(False, None, {"TERM": "xterm"}, {}, PlainLines, id="pipe"),
+        pytest.param(False, None, {"TERM": "xterm"}, {"output": "json"}, None, id="json in a pipe"),
+        pytest.param(True, None, {"TERM": "xterm"}, {"output": "json"}, RewrittenLine, id="json on a terminal"),
+        pytest.param(True, None, {"TERM": "xterm"}, {"quiet": True}, None, id="quiet"),
+    ],
+)
+def test_the_form_follows_terminal_and_flags(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    stderr: bool,
+    logs: bool | None,
+    environ: dict[str, str],
+    flags: dict[str, Any],
+    form: type | None,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Stream(is_terminal=stderr))
+    printer = line_printer(Options(**flags), None if logs is None else Stream(is_terminal=logs), environ)
+    assert type(printer) is (form or type(None))
