@@ -28,6 +28,9 @@ REFERENCE = {
     ),
     "ddp_rendezvous_refused_connections_total": "who follows docs/security.md",
     **dict.fromkeys(("ddp_stalled_seconds", "ddp_stalled_by_rank"), "`kubectl ddp status`, `top` and `why`"),
+    **dict.fromkeys(
+        ("ddp_startup_seconds", "ddp_agent_start_time_seconds"), "`kubectl ddp status`, `top` and `report`"
+    ),
     "ddp_job_start_time_seconds": "the launcher, for its account of the job's time",
 }
 """Metrics that neither a rule nor a panel reads, each with who does."""
