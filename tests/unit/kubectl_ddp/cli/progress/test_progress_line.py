@@ -8,9 +8,9 @@ import pytest
 
 from ddp_trainer.common.time_classes import StartupPhase
 from kubectl_ddp.cli.progress.progress_line import ProgressLine, end_line, progress_line, start_line
-from kubectl_ddp.kube.objects import Queued
-from kubectl_ddp.status.job_state import JobState, Nodes, Startup, State
-from tests.support.kube_objects import CREATED_EPOCH
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot
+from kubectl_ddp.status.job_state import JobState, Nodes, Startup, State, job_state
+from tests.support.kube_objects import CREATED, CREATED_EPOCH, job, pod, waiting
 
 TRAINING = JobState(
     name="digits",
@@ -137,3 +137,23 @@ def test_the_end_is_one_line_with_duration_steps_restarts_and_lost_samples(state
 def test_a_job_that_runs_again_is_told_with_its_ranks_and_its_step() -> None:
     assert start_line(TRAINING, 4.2) == "Job digits runs after 4s: 8 ranks, step 120 of 690 (17%)."
     assert start_line(replace(TRAINING, step=None, world_size=None), 4.2) == "Job digits runs after 4s."
+
+
+def about_pod(index: int, reason: str, message: str = "") -> Object:
+    """An event of the kubelet."""
+    about = {"kind": "Pod", "name": f"digits-worker-{index}"}
+    return {"involvedObject": about, "reason": reason, "message": message}
+
+
+def test_the_size_of_the_image_is_known_once_a_pod_has_pulled_it() -> None:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": CREATED}
+    pulling = pod(1, waiting(), creationTimestamp=CREATED)
+    pulling["status"]["conditions"] = [scheduled]
+    told = 'Successfully pulled image "example.com/train:1" in 9s (9s including waiting). Image size: 3221225472 bytes.'
+    events = [about_pod(0, "Pulling"), about_pod(1, "Pulling")]
+    before = Snapshot(job("Created"), (pod(0), pulling), tuple(events))
+    after = replace(before, events=(*events, about_pod(0, "Pulled", told)))
+    assert [progress_line(job_state(each, {}), NOW).text for each in (before, after)] == [
+        "pulling the image, 1 of 2 pods ready",
+        "pulling the image, 1 of 2 pods ready, 3.0 GiB each",
+    ]
