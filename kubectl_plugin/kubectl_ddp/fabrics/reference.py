@@ -8,7 +8,7 @@ from typing import Final
 
 from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES
 from kubectl_ddp.fabrics.model import SET, Entry, Profile
-from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.fabrics.registry import fabrics
 
 HEAD: Final = """\
 # Fabrics: the network between GPUs
@@ -52,7 +52,7 @@ def lines() -> Iterator[str]:
     """Yield the lines of the page."""
     yield from HEAD.splitlines()
     yield from _choices()
-    for profile in FABRICS.values():
+    for profile in fabrics().values():
         yield from _profile(profile)
 
 
