@@ -107,8 +107,10 @@ def _entries(
     **rest: Any,
 ) -> Iterator[Entry]:
     """Yield the entry of ``key``, one for each of ``values``, or one for each machine of ``by_machine``."""
-    of_machines = [(key, each, (machine,)) for machine, each in (by_machine or {}).items()]
-    for name, each, only in of_machines or [(*pair, tuple(machines)) for pair in (values or {key: value}).items()]:
+    rows = [(name, each, tuple(machines)) for name, each in (values or {key: value}).items()]
+    if by_machine:
+        rows = [(key, each, (machine,)) for machine, each in by_machine.items()]
+    for name, each, only in rows:
         yield Entry(
             key=name,
             value=_text(each),
