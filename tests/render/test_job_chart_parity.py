@@ -32,7 +32,7 @@ from kubectl_ddp.version import default_image
 from tests.support.helm import CHARTS, KUBERNETES, ROOT, Done, Helm, objects_of
 from tests.support.job_values import Scenario, dotted, scenario
 from tests.support.rendered import templates, without_secret
-from tools.examples import JOB_FILE, targets
+from tools.docs.examples import JOB_FILE, targets
 
 CHART: Final = CHARTS / "ddp-job"
 EXAMPLES: Final = ROOT / "manifests" / "examples"

@@ -11,7 +11,6 @@ import yaml
 from ddp_trainer.common.lint import names
 from ddp_trainer.common.lint.model import Facts as Node
 from ddp_trainer.common.lint.registry import check, unknown_ids
-from kubectl_ddp.fabrics import reference
 from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES, choose
 from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
 from kubectl_ddp.fabrics.model import SET, EmitPolicy, Entry, Target
@@ -370,9 +369,3 @@ def test_a_name_that_is_no_fabric_is_refused(name: str, sentence: str) -> None:
 def test_a_misspelt_name_is_recognized_and_another_gets_the_list() -> None:
     assert suggest_name("aws-efs") == "Did you mean 'aws-efa'?"
     assert suggest_name("zzz").startswith("There are gloo-cpu, ")
-
-
-def test_the_page_about_fabrics_is_fresh() -> None:
-    written = (ROOT / "docs/fabrics.md").read_text(encoding="utf-8")
-    told = "run: python -m kubectl_ddp.fabrics.reference > docs/fabrics.md"
-    assert written == "\n".join(reference.lines()) + "\n", told
