@@ -29,6 +29,8 @@ HOME: Final = "ddp-system"
 """Namespace of what has no other: where documents install the chart."""
 OF_HELM: Final = ("helm.sh/chart", "helm.sh/resource-policy", "app.kubernetes.io/managed-by")
 WRITTEN: Final = "# Written by `make manifests`"
+DASHBOARDS: Final = Path("../charts/ddp-platform/files/dashboards")
+"""Directory of the dashboards from ``manifests``. Helm and kustomize make ConfigMaps of the same files."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,15 @@ def key(item: Object) -> Key:
 def files(helm: str) -> dict[Path, str]:
     """Every file that is written, below ``manifests``, and its text."""
     base = render_objects(helm)
-    made = _resources(Path("base"), base.values())
-    made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=_names(made, Path("base")))
+    dashboards = [item for item in base.values() if _is_dashboard(item)]
+    made = _resources(Path("base"), [item for item in base.values() if not _is_dashboard(item)])
+    parts = [f"../{DASHBOARDS}", *_names(made, Path("base"))]
+    made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=parts)
+    made[DASHBOARDS / "kustomization.yaml"] = _kustomization(
+        "Kustomization",
+        generatorOptions={"disableNameSuffixHash": True},
+        configMapGenerator=[_generator(item) for item in dashboards],
+    )
     for component in COMPONENTS.values():
         made |= _changes(component, base, render_objects(helm, component.values, component.served), "Component")
     for overlay in OVERLAYS.values():
@@ -133,6 +142,17 @@ def write(helm: str) -> Iterator[str]:
     for path, text in wanted.items():
         (MANIFESTS / path).parent.mkdir(parents=True, exist_ok=True)
         (MANIFESTS / path).write_text(text, encoding="utf-8")
+
+
+def _is_dashboard(item: Object) -> bool:
+    return item["kind"] == "ConfigMap" and item["metadata"]["name"].startswith("ddp-dashboard-")
+
+
+def _generator(item: Object) -> Object:
+    """What makes the ConfigMap of the file beside it."""
+    metadata = item["metadata"]
+    options = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+    return {"name": metadata["name"], "namespace": metadata["namespace"], "files": [*item["data"]], "options": options}
 
 
 def _is_of_test(item: Object) -> bool:
@@ -195,7 +215,7 @@ def _names(made: Mapping[Path, str], directory: Path) -> list[str]:
     return sorted(path.name for path in made if path.parent == directory)
 
 
-def _kustomization(kind: str, **fields: list[Any]) -> str:
+def _kustomization(kind: str, **fields: Any) -> str:
     version = "v1alpha1" if kind == "Component" else "v1beta1"
     said = {name: value for name, value in fields.items() if value}
     return _text([{"apiVersion": f"kustomize.config.k8s.io/{version}", "kind": kind, **said}])
@@ -232,6 +252,7 @@ def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:
     with tempfile.TemporaryDirectory() as room:
         copy = Path(room, "manifests")
         shutil.copytree(MANIFESTS, copy)
+        Path(room, "charts").symlink_to(CHARTS)
         chosen = Layer("overlays/chosen", components=components)
         (copy / chosen.path).mkdir()
         for path, text in _changes(chosen, {}, {}, "Kustomization").items():
