@@ -77,20 +77,7 @@ gpu-report: $(READY) ## Put the report of bench gpu into docs/status.md: make gp
 	@$(BIN)/python -m bench.gpu_checks.report $(REPORT)
 
 docs: $(READY) ## Write again what is generated: tables of docs/, dashboards, manifests/examples and tables of charts
-	@$(BIN)/python -m ddp_trainer.metrics.docgen docs/metrics.md
-	@$(BIN)/python -m ddp_trainer.train.config.reference > docs/trainer-options.md
-	@$(BIN)/python -m ddp_trainer.common.lint.reference docs/lint.md
-	@$(BIN)/python -m kubectl_ddp.lint.reference > docs/lint-pods.md
-	@$(BIN)/python -m kubectl_ddp.spec.job_schema docs
-	@$(BIN)/python -m kubectl_ddp.fabrics.reference > docs/fabrics.md
-	@$(BIN)/python -m kubectl_ddp.rbac.roles > charts/ddp-platform/files/roles.yaml
-	@$(BIN)/python -m kubectl_ddp.rbac.role_reference > docs/rbac.md
-	@$(BIN)/python -m tools.cli_reference > docs/cli.md
-	@$(BIN)/python -m tools.examples manifests/examples
-	@$(BIN)/python -m tools.dashboards charts/ddp-platform/files/dashboards
-	@$(BIN)/python -m tools.engine_files
-	@$(BIN)/python -m tools.client_keys
-	@$(BIN)/python -m tools.values_table $(patsubst %/README.md,%,$(wildcard charts/*/README.md))
+	@$(BIN)/python -m tools.docs
 
 manifests: $(READY) build/tools/.ready ## Write manifests/ again from charts/ddp-platform, after it has changed
 	@$(BIN)/python -m tools.release manifests

@@ -10,7 +10,7 @@ from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.engines.registry import ENGINES
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.examples import RUN_ANYWHERE
-from tools.examples import targets
+from tools.docs.examples import targets
 
 
 @pytest.mark.timeout(600)

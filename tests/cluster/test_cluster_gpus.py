@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.fabrics.registry import fabrics
 from tests.cluster.live_cluster import Json, Namespace, until
 
 pytestmark = pytest.mark.alone
@@ -79,7 +79,7 @@ def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(sp
 
 
 def test_the_cuda_image_holds_the_packages_that_the_fabrics_demand(space: Namespace, tmp_path: Path) -> None:
-    packages = {name for profile in FABRICS.values() for need in profile.needs for name in need.packages}
+    packages = {name for profile in fabrics().values() for need in profile.needs for name in need.packages}
     script = tmp_path / "installed.py"
     script.write_text(INSTALLED)
     words = ("--name", "installed", "--image", space.image, "--nnodes", "1")

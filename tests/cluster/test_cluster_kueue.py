@@ -19,10 +19,10 @@ from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.rbac.role_builder import rules
-from kubectl_ddp.rbac.roles import ROLES
 from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME
 from tests.cluster.live_cluster import Json, Namespace, Result, until
 from tests.support.policy_cases import PATCHES, Patch, a_workload, policies
+from tools.docs.platform_roles import ROLES
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 PRIORITIES = "scheduling.k8s.io/v1"

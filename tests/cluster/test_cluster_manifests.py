@@ -15,7 +15,7 @@ from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.values.engine import Engine
 from tests.cluster.live_cluster import Namespace
 from tests.support.helm import HOW, program
-from tools.examples import RENDERED
+from tools.docs.examples import RENDERED
 from tools.release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
 
 

@@ -15,11 +15,10 @@ import pytest
 from ddp_trainer.metrics.families.family import Kind
 from ddp_trainer.metrics.families.registry import FAMILIES
 from tests.render.dashboard_history import GPUS
-from tests.support.dashboards import BUILT_IN, DASHBOARDS, FILES, Question, panels, questions, written_files
+from tests.support.dashboards import BUILT_IN, DASHBOARDS, Question, panels, questions
 from tests.support.helm import ROOT, Helm, Object
 from tests.support.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
 from tools.dashboards import promql
-from tools.dashboards.__main__ import files
 
 OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS, "DCGM's exporter, where there is one")
 """Metrics that are not in our catalogue, each with its source."""
@@ -49,10 +48,6 @@ def nodes(value: Any) -> Iterator[tuple[str, Any]]:
 
 def test_examples_in_docstrings_hold() -> None:
     assert doctest.testmod(promql).failed == 0
-
-
-def test_the_files_are_what_the_source_says() -> None:
-    assert written_files(FILES) == files(), "run 'make docs'"
 
 
 def test_a_query_reads_what_is_exported_or_recorded(helm: Helm) -> None:

@@ -15,7 +15,6 @@ from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from kubectl_ddp.version import version
 from tests.support.helm import CHARTS, KUBERNETES, Helm, Object
 from tests.support.rendered import store_job, templates, without_secret, worker_template
-from tools import engine_files, values_table
 
 CHART = CHARTS / "ddp-job"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -39,15 +38,6 @@ def rendered(helm: Helm, serves: tuple[str, ...] = (), **values: Any) -> list[Ob
 def document(objects: list[Object]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SPEC])
     return found
-
-
-def test_the_readme_has_the_table_of_values() -> None:
-    assert (CHART / "README.md").read_text(encoding="utf-8") == values_table.updated(CHART), "run `make docs`"
-
-
-def test_the_chart_and_the_page_have_the_engines_of_the_plugin() -> None:
-    for path, text in engine_files.files().items():
-        assert path.read_text(encoding="utf-8") == text, "run `make docs`"
 
 
 def test_the_schema_knows_the_values_and_no_other() -> None:

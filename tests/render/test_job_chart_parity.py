@@ -14,7 +14,7 @@ import yaml
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.code.script import read_script
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.fabrics.registry import fabrics
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
@@ -32,7 +32,7 @@ from kubectl_ddp.version import default_image
 from tests.support.helm import CHARTS, KUBERNETES, ROOT, Done, Helm, objects_of
 from tests.support.job_values import Scenario, dotted, scenario
 from tests.support.rendered import templates, without_secret
-from tools.examples import JOB_FILE, targets
+from tools.docs.examples import JOB_FILE, targets
 
 CHART: Final = CHARTS / "ddp-job"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
@@ -137,7 +137,7 @@ def test_the_scenarios_reach_every_value_engine_gang_and_fabric() -> None:
     assert len(sound) >= 200
     assert {spec.engine for _, spec in sound} == set(Engine)
     assert {spec.gang for _, spec in sound} == set(Gang)
-    assert {name for _, spec in sound for name in spec.fabric.split("+")} >= {"none", *FABRICS}
+    assert {name for _, spec in sound for name in spec.fabric.split("+")} >= {"none", *fabrics()}
     written = {key for case, spec in sound for key in helm_values(spec, case.code, case.api_servers)}
     assert written == {*chart_defaults()} - BY_HAND
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.fabrics.registry import fabrics
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.user_config import KEYS
@@ -187,7 +187,7 @@ def test_a_preset_takes_the_keys_that_a_job_has(helm: Helm) -> None:
     assert set(yaml.safe_load(presets["data"]["all"])["settings"]) == set(keys)
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *FABRICS])
+@pytest.mark.parametrize("name", [*PRESETS, *fabrics()])
 def test_a_preset_is_not_named_as_one_that_is_there(helm: Helm, name: str) -> None:
     presets = {name: {"summary": "Mine.", "settings": {"gpus": {"value": 8, "reason": "so"}}}}
     assert f"'{name}' is a" in helm.error_response(PLATFORM, {"presets": presets})

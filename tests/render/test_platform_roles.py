@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from kubectl_ddp.rbac import role_reference, roles
 from kubectl_ddp.rbac.role_builder import rules
-from kubectl_ddp.rbac.roles import ROLES, Role, check_role_coverage
 from kubectl_ddp.rbac.table import REACHING, SECTIONS
 from tests.support.helm import CHARTS, Helm
+from tools.docs.platform_roles import ROLES, Role, check_role_coverage
 
 PLATFORM = CHARTS / "ddp-platform"
 INTO = "rbac.authorization.k8s.io/aggregate-to-"
@@ -41,14 +38,6 @@ def test_the_chart_has_the_roles_of_the_table(helm: Helm) -> None:
     assert {name: item["rules"] for name, item in rendered(helm).items()} == {
         each.name: rules(each.permissions()) for each in ROLES
     }
-
-
-@pytest.mark.parametrize(
-    ("file", "lines"),
-    [("charts/ddp-platform/files/roles.yaml", roles.file_lines), ("docs/rbac.md", role_reference.lines)],
-)
-def test_what_is_generated_is_in_step(file: str, lines: Any) -> None:
-    assert (ROOT / file).read_text() == "\n".join(lines()) + "\n", "run 'make docs'"
 
 
 def test_kubernetes_own_roles_have_those_that_open_no_pod(helm: Helm) -> None:

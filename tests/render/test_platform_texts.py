@@ -15,7 +15,7 @@ import yaml
 from tests.render.platform_values import KUEUE, WITH_QUEUES
 from tests.support.chart_values import put
 from tests.support.helm import CHARTS, Helm
-from tools.values_table import resolved
+from tools.docs.values_table import resolved
 
 PLATFORM: Final = CHARTS / "ddp-platform"
 SCHEMA: Final = json.loads((PLATFORM / "values.schema.json").read_text())

@@ -13,7 +13,7 @@ import yaml
 
 from tests.support.chart_values import Row, check, key_in_schema, keys_of
 from tests.support.helm import CHARTS, Helm
-from tools import values_table
+from tools.docs import values_table
 
 PLATFORM = CHARTS / "ddp-platform"
 SCHEMA = json.loads((PLATFORM / "values.schema.json").read_text())
@@ -70,10 +70,6 @@ def _leaves(values: dict[str, Any], path: str = "") -> list[str]:
     for name, value in values.items():
         found += _leaves(value, f"{path}{name}.") if isinstance(value, dict) and value else [path + name]
     return found
-
-
-def test_the_readme_has_the_table_of_values() -> None:
-    assert (PLATFORM / "README.md").read_text() == values_table.updated(PLATFORM), "run 'make docs'"
 
 
 def test_rule_files_and_dashboards_are_delivered_as_they_are(helm: Helm, chart: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Exit
-from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.fabrics.registry import fabrics
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
@@ -38,7 +38,7 @@ DEVICES = {
     **dict.fromkeys(("nebius-ib", "together-ib", "crusoe-ib", "lambda-ib"), "rdma/ib=8"),
 }
 ALL = [
-    *(name for name, profile in FABRICS.items() if profile.has_gpus and profile.largest is None),
+    *(name for name, profile in fabrics().items() if profile.has_gpus and profile.largest is None),
     "gb200-mnnvl+gcp-gib-dra",
 ]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.helm import Helm, Object
-from tools.values_table import resolved
+from tools.docs.values_table import resolved
 
 ABSENT: Final = "<nothing>"
 """Stands for an object, or a field of one, that is not there."""

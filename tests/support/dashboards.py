@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from tests.support.rule_files import PLATFORM
@@ -65,8 +64,3 @@ def filled(text: str, choices: Mapping[str, str]) -> str:
     """
     known = BUILT_IN | dict(choices)
     return re.sub(r"\$(?:\{(\w+)\}|([a-zA-Z_]\w*))", lambda found: known[found[1] or found[2]], text)
-
-
-def written_files(directory: Path) -> dict[str, str]:
-    """What stands in the dashboards of a directory."""
-    return {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.json")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tools.examples import JOB_FILE
+from tools.docs.examples import JOB_FILE
 
 EXAMPLES: Final = Path(__file__).parents[2] / "manifests" / "examples"
 JOB_FILES: Final = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))

@@ -30,7 +30,7 @@ HOME: Final = "ddp-system"
 OF_HELM: Final = ("helm.sh/chart", "helm.sh/resource-policy", "app.kubernetes.io/managed-by")
 WRITTEN: Final = "# Written by `make manifests`"
 DASHBOARDS: Final = Path("../charts/ddp-platform/files/dashboards")
-"""Directory of the dashboards, relative to ``manifests``. Their JSON is committed only there."""
+"""Directory of the dashboards from ``manifests``. Helm and kustomize make ConfigMaps of the same files."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,13 @@ def files(helm: str) -> dict[Path, str]:
     base = render_objects(helm)
     dashboards = [item for item in base.values() if _is_dashboard(item)]
     made = _resources(Path("base"), [item for item in base.values() if not _is_dashboard(item)])
-    resources = [*_names(made, Path("base")), str(".." / DASHBOARDS)]
-    made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=resources)
-    made[DASHBOARDS / "kustomization.yaml"] = _dashboards_kustomization(dashboards)
+    parts = [f"../{DASHBOARDS}", *_names(made, Path("base"))]
+    made[Path("base/kustomization.yaml")] = _kustomization("Kustomization", resources=parts)
+    made[DASHBOARDS / "kustomization.yaml"] = _kustomization(
+        "Kustomization",
+        generatorOptions={"disableNameSuffixHash": True},
+        configMapGenerator=[_generator(item) for item in dashboards],
+    )
     for component in COMPONENTS.values():
         made |= _changes(component, base, render_objects(helm, component.values, component.served), "Component")
     for overlay in OVERLAYS.values():
@@ -140,38 +144,20 @@ def write(helm: str) -> Iterator[str]:
         (MANIFESTS / path).write_text(text, encoding="utf-8")
 
 
+def _is_dashboard(item: Object) -> bool:
+    return item["kind"] == "ConfigMap" and item["metadata"]["name"].startswith("ddp-dashboard-")
+
+
+def _generator(item: Object) -> Object:
+    """What makes the ConfigMap of the file beside it."""
+    metadata = item["metadata"]
+    options = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+    return {"name": metadata["name"], "namespace": metadata["namespace"], "files": [*item["data"]], "options": options}
+
+
 def _is_of_test(item: Object) -> bool:
     """Whether it is there for ``helm test``, which kustomize has not."""
     return bool(item["metadata"]["labels"].get("app.kubernetes.io/component") == "test")
-
-
-def _is_dashboard(item: Object) -> bool:
-    """Return True for a ConfigMap with one file of :data:`DASHBOARDS`."""
-    return item["kind"] == "ConfigMap" and all((MANIFESTS / DASHBOARDS / name).exists() for name in item["data"])
-
-
-def _dashboards_kustomization(dashboards: Iterable[Object]) -> str:
-    """Return a kustomization that makes the ConfigMaps of the dashboards from their files."""
-    generators = [
-        {
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "files": list(item["data"]),
-            "options": {kind: metadata[kind] for kind in ("labels", "annotations") if kind in metadata},
-        }
-        for item in dashboards
-        for metadata in [item["metadata"]]
-    ]
-    return _text(
-        [
-            {
-                "apiVersion": "kustomize.config.k8s.io/v1beta1",
-                "kind": "Kustomization",
-                "generatorOptions": {"disableNameSuffixHash": True},
-                "configMapGenerator": generators,
-            }
-        ]
-    )
 
 
 def _resources(directory: Path, objects: Iterable[Object]) -> dict[Path, str]:
@@ -229,7 +215,7 @@ def _names(made: Mapping[Path, str], directory: Path) -> list[str]:
     return sorted(path.name for path in made if path.parent == directory)
 
 
-def _kustomization(kind: str, **fields: list[Any]) -> str:
+def _kustomization(kind: str, **fields: Any) -> str:
     version = "v1alpha1" if kind == "Component" else "v1beta1"
     said = {name: value for name, value in fields.items() if value}
     return _text([{"apiVersion": f"kustomize.config.k8s.io/{version}", "kind": kind, **said}])
@@ -261,18 +247,12 @@ def kustomize_build(kubectl: str, directory: Path, root: Path = MANIFESTS) -> di
     return {key(each): each for each in yaml.safe_load_all(text)}
 
 
-def copy_manifests(directory: Path) -> Path:
-    """Copy ``manifests``, and the dashboards that its base refers to; return the copy of ``manifests``."""
-    copy = directory / "manifests"
-    shutil.copytree(MANIFESTS, copy)
-    shutil.copytree(MANIFESTS / DASHBOARDS, copy / DASHBOARDS)
-    return copy
-
-
 def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:
     """The base and some components."""
     with tempfile.TemporaryDirectory() as room:
-        copy = copy_manifests(Path(room))
+        copy = Path(room, "manifests")
+        shutil.copytree(MANIFESTS, copy)
+        Path(room, "charts").symlink_to(CHARTS)
         chosen = Layer("overlays/chosen", components=components)
         (copy / chosen.path).mkdir()
         for path, text in _changes(chosen, {}, {}, "Kustomization").items():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
@@ -135,5 +134,8 @@ class Profile:
     has_gpus: bool = True
     is_beside: bool = False
     """True if it joins only some nodes of a job and another fabric may join the rest."""
-    hints: Mapping[str, str] = field(default_factory=dict)
-    """Resource request for the devices by machine type, for messages."""
+
+    @property
+    def devices_of_machines(self) -> dict[str, str]:
+        """Machine type → request for all of its RDMA devices."""
+        return {machine: entry.value for entry in self.entries if entry.key == "rdma" for machine in entry.machines}

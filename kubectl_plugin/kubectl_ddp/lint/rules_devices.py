@@ -7,12 +7,12 @@ from typing import Final
 
 from ddp_trainer.common.lint.model import Found, Severity
 from ddp_trainer.common.lint.values import is_no, is_yes
-from kubectl_ddp.fabrics.aws import ADAPTERS
-from kubectl_ddp.fabrics.aws import RESOURCE as EFA
+from kubectl_ddp.fabrics.registry import fabrics
 from kubectl_ddp.lint import sources
 from kubectl_ddp.lint.container import is_rdma
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
 
+EFA: Final = "vpc.amazonaws.com/efa"
 _LOCK: Final = "IPC_LOCK"
 _MACHINE: Final = "node.kubernetes.io/instance-type"
 _HUGE: Final = "hugepages-"
@@ -55,8 +55,9 @@ def _memlock_depends_on_runtime(pods: Pods, _: Workload) -> Iterator[Found]:
 def _adapter_count_mismatch(pods: Pods, _: Workload) -> Iterator[Found]:
     machine = pods.node_selector.get(_MACHINE, "")
     asked = pods.rdma.get(EFA)
-    if asked is not None and asked != ADAPTERS.get(machine, asked):
-        yield Found(EFA, str(asked), f"{machine} has {ADAPTERS[machine]}")
+    known = fabrics()["aws-efa"].devices_of_machines.get(machine) if asked is not None else None
+    if known is not None and known != f"{EFA}={asked}":
+        yield Found(EFA, str(asked), f"{machine} has {known.rpartition('=')[2]}")
 
 
 def _no_hugepages(pods: Pods, _: Workload) -> Iterator[Found]:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.lint.model import Found, Severity
-from kubectl_ddp.fabrics.mnnvl import CLIQUE
 from kubectl_ddp.lint import sources
 from kubectl_ddp.lint.accessors import mapping, mappings, number, string_mapping
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
 
+CLIQUE: Final = "nvidia.com/gpu.clique"
+"""Label that GPU Feature Discovery sets on machines of one NVLink partition."""
 _DAEMONS: Final = ("tcpgpudmarxd", "tcpxo", "fastrak")
 _GANG_LABELS: Final = (
     *("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/pod-group-name", "scheduling.k8s.io/group-name"),

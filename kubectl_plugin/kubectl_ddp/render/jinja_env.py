@@ -11,10 +11,9 @@ import jinja2
 import yaml
 
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.util.yaml_file import LOADER
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader, ten times as fast, if PyYAML was built with it."""
 
 
 def to_flow_yaml(value: Any) -> str:

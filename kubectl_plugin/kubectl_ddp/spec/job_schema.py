@@ -1,23 +1,13 @@
-"""Job keys for readers and editors: the JSON schema of a job file, and the table of ``docs/job-file.md``.
-
-``python -m kubectl_ddp.spec.job_schema docs`` writes both files.
-"""
+"""Job keys for readers and editors: the JSON schema of a job file, and type and default of each key."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from ddp_trainer.common.generated_tables import write_tables
 from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS, PROGRAM_KEYS
-from kubectl_ddp.spec.job_key import Field, Group
+from kubectl_ddp.spec.job_key import Field
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
-
-SCHEMA_FILE: Final = "job.schema.json"
-PAGE: Final = "job-file.md"
 
 
 def job_schema() -> dict[str, Any]:
@@ -69,22 +59,3 @@ def default_of(field: Field) -> str:
     if field.is_map or not field.otherwise:
         return "" if field.is_map else known
     return f"from {field.otherwise}{f', or {known}' if known else ''}"
-
-
-def lines() -> Iterator[str]:
-    """Yield the lines of the table of keys."""
-    for group in Group:
-        yield from ("", f"## {group}", "", "| Key | Type | Default | Description |", "|---|---|---|---|")
-        for field in FILE_KEYS.values():
-            if field.group is group:
-                yield f"| `{field.name}` | {_cell(field)} | {default_of(field)} | {field.help} |"
-
-
-def _cell(field: Field) -> str:
-    notation = field.metavar.replace("|", "\\|")
-    return f"{type_of(field)} `{notation}`" if notation else type_of(field)
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1], SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
-    write_tables(str(Path(sys.argv[1], PAGE)), lines())

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import pytest
 
-from tools.dashboards import __main__ as command
 from tools.dashboards.grafana import as_json
 from tools.dashboards.panel import Dashboard, Panel, Query, Row
 from tools.dashboards.panel_types import lines, stat
@@ -55,12 +50,3 @@ def test_a_query_is_of_the_job_that_is_chosen() -> None:
 def test_a_word_that_no_panel_knows_is_refused() -> None:
     with pytest.raises(TypeError, match="A panel takes no colors"):
         lines("Title", "What?", Query("up"), unit="none", colors={"a": "red"})  # type: ignore[call-arg]
-
-
-def test_the_command_writes_its_files_and_takes_old_ones_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gone.json").write_text("{}")
-    (tmp_path / "kept.txt").write_text("")
-    monkeypatch.setattr(sys, "argv", ["dashboards", str(tmp_path)])
-    command.main()
-    assert {path.name for path in tmp_path.iterdir()} == {*command.files(), "kept.txt"}
-    assert json.loads((tmp_path / "job.json").read_text())["uid"] == "ddp-job"

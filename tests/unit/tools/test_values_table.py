@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tools.values_table import BEGIN, END, comments, rows, updated
+from tools.docs.values_table import BEGIN, END, comments, rows, updated
 
 VALUES = """\
 # A comment about the file.

@@ -21,7 +21,7 @@ from kubectl_ddp.cli.internal.command_help import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
-from kubectl_ddp.fabrics.registry import AUTO, FABRICS, NONE
+from kubectl_ddp.fabrics.registry import AUTO, NONE, fabrics
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.job_key import Completion, Field
@@ -211,7 +211,7 @@ def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
 
 def _fabric_names(_words: CommandArgs) -> Iterable[Candidate]:
     chosen = [Candidate(AUTO, "what the job's other words say"), Candidate(NONE, "nothing is added")]
-    return [*chosen, *(Candidate(fabric.name, fabric.summary) for fabric in FABRICS.values())]
+    return [*chosen, *(Candidate(fabric.name, fabric.summary) for fabric in fabrics().values())]
 
 
 def _profile_names(words: CommandArgs) -> Iterable[Candidate]:

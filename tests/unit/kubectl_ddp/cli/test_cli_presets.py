@@ -10,7 +10,7 @@ import pytest
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.internal.candidates import OFFERS, CommandArgs
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.fabrics.registry import fabrics
 from kubectl_ddp.spec.presets import PRESETS
 
 JOB = ["--module", "a", "--nnodes", "2", "--gpus", "8"]
@@ -22,11 +22,11 @@ def test_all_presets_and_fabrics_are_listed(capsys: pytest.CaptureFixture[str]) 
     assert head.split() == ["NAME", "TYPE", "SUMMARY"]
     assert [row.split()[:2] for row in rows] == [
         *([name, "preset"] for name in PRESETS),
-        *([name, "fabric"] for name in FABRICS),
+        *([name, "fabric"] for name in fabrics()),
     ]
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *FABRICS])
+@pytest.mark.parametrize("name", [*PRESETS, *fabrics()])
 def test_every_value_of_each_is_shown_with_its_reason_and_source(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["presets", name]) == 0
     shown = capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_the_list_is_also_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["presets", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "PresetList"
-    assert {item["name"] for item in document["items"]} == {*PRESETS, *FABRICS}
+    assert {item["name"] for item in document["items"]} == {*PRESETS, *fabrics()}
 
 
 def test_a_name_that_is_none_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

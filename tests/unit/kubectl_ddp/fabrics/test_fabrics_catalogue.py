@@ -11,11 +11,10 @@ import yaml
 from ddp_trainer.common.lint import names
 from ddp_trainer.common.lint.model import Facts as Node
 from ddp_trainer.common.lint.registry import check, unknown_ids
-from kubectl_ddp.fabrics import aws, oracle, reference
 from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES, choose
 from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
 from kubectl_ddp.fabrics.model import SET, EmitPolicy, Entry, Target
-from kubectl_ddp.fabrics.registry import FABRICS, profiles, suggest_name
+from kubectl_ddp.fabrics.registry import fabrics, profiles, suggest_name
 from kubectl_ddp.fabrics.version import nccl_of, version
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.presets import PRESETS
@@ -28,6 +27,16 @@ OCI = {
 }  # fmt: skip
 GIB = {"NCCL_NET": "gIB", "DDP_LINT_IGNORE": "N03,N10,N11,N30"}
 COREWEAVE = {"NCCL_NET": "IB", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "eth0"}
+AWS = {
+    "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.48xlarge": 32, "p5e.48xlarge": 32, "p5en.48xlarge": 16,
+    "p5.4xlarge": 1, "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 16, "p6e-gb200.36xlarge": 4, "g6.48xlarge": 1,
+}  # fmt: skip
+"""Machine → number of its adapters."""
+ORACLE = {
+    "BM.GPU4.8": 16, "BM.GPU.B4.8": 16, "BM.GPU.A100-v2.8": 16, "BM.GPU.H100.8": 16, "BM.GPU.H200.8": 8,
+    "BM.GPU.B200.8": 8, "BM.GPU.B300.8": 16,
+}  # fmt: skip
+"""Shape → number of its virtual functions."""
 ENVIRONMENTS: list[tuple[str, str, dict[str, str]]] = [
     ("gloo-cpu", "", {}),
     ("single-node-nvlink", "", {}),
@@ -90,7 +99,7 @@ ENVIRONMENTS: list[tuple[str, str, dict[str, str]]] = [
 NODE = Node(nodes=2, nproc=8, gpus=8, cpus=24)
 THREADS = {"OMP_NUM_THREADS": "3"}
 """Every job has it."""
-EVERYTHING = [pytest.param(entry, id=f"{name}-{entry.key}") for name, it in FABRICS.items() for entry in it.entries]
+EVERYTHING = [pytest.param(entry, id=f"{name}-{entry.key}") for name, it in fabrics().items() for entry in it.entries]
 
 
 def facts(machine: str = "", **more: object) -> Facts:
@@ -113,10 +122,10 @@ def test_a_fabric_sets_the_variables_of_its_recipe_and_no_others(
 
 
 def test_every_fabric_has_its_variables_checked() -> None:
-    assert {name for name, _, _ in ENVIRONMENTS} == set(FABRICS)
+    assert {name for name, _, _ in ENVIRONMENTS} == set(fabrics())
 
 
-@pytest.mark.parametrize(("machine", "count"), aws.ADAPTERS.items())
+@pytest.mark.parametrize(("machine", "count"), AWS.items())
 def test_a_machine_of_aws_gives_all_its_adapters_and_huge_pages(machine: str, count: int) -> None:
     assert other_values("aws-efa", machine) == {
         "rdma": f"vpc.amazonaws.com/efa={count}",
@@ -124,20 +133,13 @@ def test_a_machine_of_aws_gives_all_its_adapters_and_huge_pages(machine: str, co
     }
 
 
-def test_the_adapters_of_aws_are_those_of_its_table() -> None:
-    assert aws.ADAPTERS == {
-        "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.48xlarge": 32, "p5e.48xlarge": 32, "p5en.48xlarge": 16,
-        "p5.4xlarge": 1, "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 16, "p6e-gb200.36xlarge": 4, "g6.48xlarge": 1,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("shape", "count"), oracle.FUNCTIONS.items())
+@pytest.mark.parametrize(("shape", "count"), ORACLE.items())
 def test_a_shape_of_oracle_gives_a_function_and_a_network_for_each_device(shape: str, count: int) -> None:
     assert other_values("oci-roce", shape) == {
         "rdma": f"nvidia.com/rdma-vf={count}",
         "networks": ",".join(["rdma-vf"] * count),
     }
-    [listed] = [each for each in FABRICS["oci-roce"].entries if each.machines == (shape,) and "HCA" in each.key]
+    [listed] = [each for each in fabrics()["oci-roce"].entries if each.machines == (shape,) and "HCA" in each.key]
     assert (listed.emission, len(listed.value.split(","))) == (EmitPolicy.OFF, count)
 
 
@@ -196,9 +198,9 @@ def test_every_value_has_a_reason_and_a_source(entry: Entry) -> None:
     assert entry.target in {*Target, *FIELDS}
 
 
-@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize("name", fabrics())
 def test_every_need_and_every_warning_has_a_sentence_and_a_source(name: str) -> None:
-    profile = FABRICS[name]
+    profile = fabrics()[name]
     assert profile.summary.endswith(".")
     assert profile.source.startswith("https://")
     for need in profile.needs:
@@ -229,7 +231,7 @@ def test_every_variable_is_known_to_the_lint(entry: Entry) -> None:
 
 def test_no_variable_of_a_fabric_is_in_a_preset() -> None:
     theirs = {key for preset in PRESETS.values() for key in preset.settings}
-    assert not theirs & {entry.key for profile in FABRICS.values() for entry in profile.entries}
+    assert not theirs & {entry.key for profile in fabrics().values() for entry in profile.entries}
     assert {"env.NCCL_DEBUG", "env.TORCH_FR_BUFFER_SIZE", "env.TORCH_NCCL_TRACE_BUFFER_SIZE"} <= theirs
 
 
@@ -283,10 +285,10 @@ def test_a_recipe_leaves_out_the_rules_that_it_breaks_and_no_others(name: str) -
 WITHOUT_RDMA = ("gloo-cpu", "single-node-nvlink", "tcp", "gb200-mnnvl")
 
 
-@pytest.mark.parametrize("name", [name for name in FABRICS if name not in WITHOUT_RDMA])
+@pytest.mark.parametrize("name", [name for name in fabrics() if name not in WITHOUT_RDMA])
 def test_a_fabric_with_rdma_fails_closed(name: str) -> None:
     assert environment(name, "")["NCCL_NET"] not in {"", "Socket"}
-    assert any("NCCL fails at the start" in entry.reason for entry in FABRICS[name].entries)
+    assert any("NCCL fails at the start" in entry.reason for entry in fabrics()[name].entries)
 
 
 @pytest.mark.parametrize(
@@ -367,9 +369,3 @@ def test_a_name_that_is_no_fabric_is_refused(name: str, sentence: str) -> None:
 def test_a_misspelt_name_is_recognized_and_another_gets_the_list() -> None:
     assert suggest_name("aws-efs") == "Did you mean 'aws-efa'?"
     assert suggest_name("zzz").startswith("There are gloo-cpu, ")
-
-
-def test_the_page_about_fabrics_is_fresh() -> None:
-    written = (ROOT / "docs/fabrics.md").read_text(encoding="utf-8")
-    told = "run: python -m kubectl_ddp.fabrics.reference > docs/fabrics.md"
-    assert written == "\n".join(reference.lines()) + "\n", told

@@ -12,10 +12,9 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.generated_tables import with_tables
 from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS
 from kubectl_ddp.spec.job_file import JobFile, parse
-from kubectl_ddp.spec.job_schema import PAGE, SCHEMA_FILE, job_schema, lines, schema_text
+from kubectl_ddp.spec.job_schema import job_schema
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.serialization import spec_to_dict
 from tests.support.jobs import jobs
@@ -126,9 +125,3 @@ def test_the_schema_refuses(more: dict[str, Any]) -> None:
 
 def test_the_header_is_required() -> None:
     assert wrong({"name": "a"}) != []
-
-
-def test_generated_files_are_fresh() -> None:
-    assert (ROOT / "docs" / SCHEMA_FILE).read_text(encoding="utf-8") == schema_text(), "run: make docs"
-    page = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
-    assert page == with_tables(page, lines()), "run: make docs"

@@ -9,7 +9,7 @@ import pytest
 
 from ddp_trainer.common.constants import Path
 from kubectl_ddp.fabrics.model import Need
-from kubectl_ddp.fabrics.registry import FABRICS
+from kubectl_ddp.fabrics.registry import fabrics
 from tools.release.project import ROOT
 
 ESSENTIAL = {"bash"}
@@ -17,7 +17,7 @@ ESSENTIAL = {"bash"}
 COMPILERS = {"gcc", "g++", "libc6-dev"}
 """Triton calls gcc at its first kernel (triton/runtime/build.py), Inductor g++ for what runs on the processor
 (torch/_inductor/config.py, ``cpp.cxx``); neither depends on the headers of the C library."""
-NEEDS = {need.message: need for profile in FABRICS.values() for need in profile.needs}.values()
+NEEDS = {need.message: need for profile in fabrics().values() for need in profile.needs}.values()
 
 
 def stage(name: str) -> str:
@@ -50,7 +50,7 @@ def test_the_cuda_image_holds_what_a_fabric_demands_of_it(need: Need) -> None:
 def test_each_fabric_over_verbs_demands_its_libraries() -> None:
     over_verbs = [
         profile
-        for profile in FABRICS.values()
+        for profile in fabrics().values()
         if any(entry.key == "env.NCCL_NET" and entry.value == "IB" for entry in profile.entries)
     ]
     assert len(over_verbs) >= 5

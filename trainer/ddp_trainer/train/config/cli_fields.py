@@ -1,7 +1,7 @@
 """Dataclass fields that are command-line options: :func:`option` declares one, :func:`add_options` adds its flag.
 
 The field is the only place that states name, type, default, help text and checks of an option. The parser, ``--help``,
-:func:`check_values` and the table of :mod:`ddp_trainer.train.config.reference` are derived from it.
+:func:`check_values` and the page ``docs/trainer-options.md`` are derived from it.
 """
 
 from __future__ import annotations

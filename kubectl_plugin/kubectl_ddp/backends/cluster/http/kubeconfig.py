@@ -16,14 +16,12 @@ import yaml
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.nearest import suggest_known
+from kubectl_ddp.util.yaml_file import read_yaml
 
 Entry = Mapping[str, Any]
 
 PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Keys of a cluster or a user that contain paths."""
-
-LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""YAML loader; libyaml's if available, because a kubeconfig of many clusters takes long otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,7 @@ def read_context(
 
 def _load_file(path: Path) -> Entry:
     """Return the content of a file, with absolute paths."""
-    found = yaml.load(path.read_bytes(), Loader=LOADER)  # noqa: S506 - both are safe loaders
+    found = read_yaml(path)
     if not isinstance(found, dict):
         raise TypeError(f"{path} is not a mapping")
     return {**found, "clusters": list(_entries(found, "cluster", path)), "users": list(_entries(found, "user", path))}

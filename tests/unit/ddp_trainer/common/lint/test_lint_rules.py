@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.generated_tables import with_tables
 from ddp_trainer.common.lint import model, names
 from ddp_trainer.common.lint.model import Facts, Finding, Severity
-from ddp_trainer.common.lint.reference import lines
 from ddp_trainer.common.lint.registry import RULES, check, unknown_ids
 
 ROOT = Path(__file__).parents[5]
@@ -301,8 +299,3 @@ def test_one_variable_is_not_blamed_by_two_rules_for_the_same() -> None:
 def test_a_rule_gives_its_source(rule: model.Rule) -> None:
     assert rule.source.startswith("https://")
     assert rule.looks_for
-
-
-def test_the_table_in_the_documentation_is_in_step() -> None:
-    written = (ROOT / "docs/lint.md").read_text()
-    assert written == with_tables(written, lines()), "run: make docs"

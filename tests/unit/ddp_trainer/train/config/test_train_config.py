@@ -14,15 +14,10 @@ from ddp_trainer.common.enums import OptimizerName
 from ddp_trainer.train.api import with_defaults
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.reference import lines
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
 
 ROOT = Path(__file__).resolve().parents[5]
-
-
-def test_the_table_in_the_documentation_is_in_step() -> None:
-    assert (ROOT / "docs/trainer-options.md").read_text() == "\n".join(lines()) + "\n", "run: make docs"
 
 
 def test_flags_become_a_config() -> None:

@@ -1,21 +1,18 @@
-"""Render every job file of a directory: ``python -m tools.examples manifests/examples``.
+"""Objects of every job file in ``manifests/examples``.
 
 ``digits.ddp.yaml`` becomes ``pytorchjob/digits.yaml`` and one file for each other engine. A job file that names its
-engine becomes one file. The directory of an engine holds Kubernetes objects only, so ``kubectl apply -f`` accepts it. A
-test renders the files again and compares.
+engine becomes one file. The directory of an engine holds Kubernetes objects only, so ``kubectl apply -f`` accepts it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from kubectl_ddp.code.script import read_script
 from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.errors import DdpError
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER
@@ -63,21 +60,8 @@ def _job(job_file: Path) -> JobSpec:
     return resolve([read(str(job_file))], DefaultingContext(image=default_image())).spec
 
 
-def main(arguments: list[str]) -> int:
-    """Write the rendered objects of every job file in a directory."""
-    if len(arguments) != 1 or not Path(arguments[0]).is_dir():
-        print("usage: python -m tools.examples DIRECTORY", file=sys.stderr)
-        return 2
-    for job_file in sorted(Path(arguments[0]).glob(f"*{JOB_FILE}")):
+def files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield path and text of the objects of every job file in a folder. Raises DdpError."""
+    for job_file in sorted(folder.glob(f"*{JOB_FILE}")):
         for engine, target in targets(job_file).items():
-            target.parent.mkdir(exist_ok=True)
-            target.write_text(render_objects(job_file, engine), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except DdpError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+            yield target, render_objects(job_file, engine)

@@ -1,16 +1,14 @@
-"""Write the keyword arguments of the Python client: ``python -m tools.client_keys``."""
+"""Keyword arguments of the Python client: ``kubectl_ddp/client/job_keys.py``."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.job_key import Field, to_kebab_case
 
-FILE: Final = Path(__file__).parents[1] / "kubectl_plugin" / "kubectl_ddp" / "client" / "job_keys.py"
 _HEAD: Final = '''"""Keyword arguments of :meth:`kubectl_ddp.client.client.Client.submit`, written by ``make docs``."""
 
 from __future__ import annotations
@@ -53,7 +51,3 @@ def _type_of(field: Field) -> str:
         return "str | Sequence[str]"
     other = "" if "boolean" in kinds else "".join(kind for kind in kinds if kind != "string")  # boolean: any text
     return {"integer": "int | str", "number": "float | str"}.get(other, "str")
-
-
-if __name__ == "__main__":
-    FILE.write_text(module_text(), encoding="utf-8")

@@ -1,15 +1,10 @@
-"""Generator of the tables at the end of ``docs/metrics.md``: ``python -m ddp_trainer.metrics.docgen docs/metrics.md``.
-
-They list the catalogue in :mod:`ddp_trainer.metrics.families.registry`.
-"""
+"""Tables of ``docs/metrics.md``, from the catalogue in :mod:`ddp_trainer.metrics.families.registry`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ddp_trainer.common.generated_tables import write_tables
 from ddp_trainer.metrics.families.family import Family, Scope
 from ddp_trainer.metrics.families.registry import FAMILIES
 
@@ -39,7 +34,3 @@ def _row(family: Family) -> str:
         f"| `{family.name}` | {family.kind} | {family.unit or '–'} "  # noqa: RUF001 - a dash in prose
         f"| {labels} | {family.help} | {family.source} |"
     )
-
-
-if __name__ == "__main__":
-    write_tables(sys.argv[1], lines())

@@ -1,4 +1,4 @@
-"""``python -m tools.values_table CHART...``: the table of values in a chart's README, from values.yaml and its schema.
+"""Table of values in a chart's README, from values.yaml and its schema.
 
 A key is described by the comment above it that begins with ``# --``; what an item of a list holds is described in
 values.schema.json, which also says what a value may be. The table stands between two markers, and the rest of the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +39,6 @@ class Row:
         default = f"`{self.default}`" if self.default else ""
         cells = (f"`{self.key}`", default, self.may_be, self.description)
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("  ", " ")
-
-
-def main() -> None:
-    """Write the tables again."""
-    for chart in sys.argv[1:]:
-        readme = Path(chart) / "README.md"
-        readme.write_text(updated(Path(chart)), encoding="utf-8")
 
 
 def updated(chart: Path) -> str:
@@ -157,7 +149,3 @@ def _kind(schema: Schema, kind: str, node: Schema) -> str:
             return f"list of {'maps' if of == 'object' else 'texts'}"
         case _:
             return {"string": "text", "object": "map", "array": "list", "integer": "whole number"}.get(kind, kind)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,9 @@
-"""Generator of the tables in ``docs/lint.md``: ``python -m ddp_trainer.common.lint.reference docs/lint.md``."""
+"""Tables of ``docs/lint.md``, from the rules about variables."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
-from ddp_trainer.common.generated_tables import write_tables
 from ddp_trainer.common.lint.model import Rule
 from ddp_trainer.common.lint.registry import RULES
 
@@ -24,7 +22,3 @@ def _row(rule: Rule) -> str:
     source = f"[source]({address}){' ' + place if place else ''}"
     node = "yes" if rule.needs_node else ""
     return f"| {rule.id} | {rule.severity} | {rule.looks_for} | {says} | {node} | {source} |"
-
-
-if __name__ == "__main__":
-    write_tables(sys.argv[1], lines())

@@ -1,4 +1,4 @@
-"""Write the engines into the chart ddp-job and docs/cluster.md: ``python -m tools.engine_files``."""
+"""Engines in the chart ddp-job and in ``docs/cluster.md``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES, Engine
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "ddp-job"
 _ENUM: Final = re.compile(r'(?<="engine": {"enum": )\[.*?\]')
 _TABLE: Final = re.compile(r"(?<=\| `--engine` \| Needs \| Differs \|\n\|---\|---\|---\|\n)(?:\|.*\n)+")
@@ -62,8 +62,3 @@ def _differences(engine: EngineKind) -> Iterator[str]:
             "with `--queue`, Kueue may start it with the minimum number of nodes, unless `--topology replica=LABEL` "
             "keeps replicas together"
         )
-
-
-if __name__ == "__main__":
-    for path, text in files().items():
-        path.write_text(text, encoding="utf-8")

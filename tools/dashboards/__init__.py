@@ -1,0 +1,15 @@
+"""The dashboards for Grafana, as rows of panels with a question each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tools.dashboards import fleet, grafana, job, ranks
+
+DASHBOARDS: Final = {"fleet": fleet.DASHBOARD, "job": job.DASHBOARD, "ranks": ranks.DASHBOARD}
+"""By the name of the file."""
+
+
+def files() -> dict[str, str]:
+    """The name of each file, and what stands in it."""
+    return {f"{name}.json": grafana.text(each) for name, each in DASHBOARDS.items()}

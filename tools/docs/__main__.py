@@ -1,0 +1,85 @@
+"""``python -m tools.docs``: write again everything that is generated from code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from kubectl_ddp.spec.job_schema import schema_text
+from tools import dashboards
+from tools.docs import (
+    cli,
+    client_keys,
+    engines,
+    environment_lint,
+    examples,
+    fabrics,
+    job_file,
+    metrics,
+    platform_roles,
+    pod_lint,
+    rbac,
+    trainer_options,
+    values_table,
+)
+from tools.docs.tables import with_tables
+
+ROOT: Final = Path(__file__).parents[2]
+DOCS: Final = ROOT / "docs"
+CHARTS: Final = ROOT / "charts"
+DASHBOARDS: Final = CHARTS / "ddp-platform" / "files" / "dashboards"
+CLIENT_KEYS: Final = ROOT / "kubectl_plugin" / "kubectl_ddp" / "client" / "job_keys.py"
+EXAMPLES: Final = ROOT / "manifests" / "examples"
+
+Lines = Callable[[], Iterable[str]]
+
+PAGES: Final[Mapping[Path, Lines]] = {
+    DOCS / "cli.md": cli.lines,
+    DOCS / "fabrics.md": fabrics.lines,
+    DOCS / "lint-pods.md": pod_lint.lines,
+    DOCS / "rbac.md": rbac.lines,
+    DOCS / "trainer-options.md": trainer_options.lines,
+    CHARTS / "ddp-platform" / "files" / "roles.yaml": platform_roles.lines,
+}
+"""Files that are written whole."""
+TABLES: Final[Mapping[Path, Lines]] = {
+    DOCS / "job-file.md": job_file.lines,
+    DOCS / "lint.md": environment_lint.lines,
+    DOCS / "metrics.md": metrics.lines,
+}
+"""Pages with tables at their end."""
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Yield path and text of each generated file. A text may depend on files before it."""
+    yield from engines.files().items()
+    for path, lines in PAGES.items():
+        yield path, "\n".join(lines()) + "\n"
+    for path, lines in TABLES.items():
+        yield path, with_tables(path.read_text(encoding="utf-8"), lines())
+    yield DOCS / "job.schema.json", schema_text()
+    yield CLIENT_KEYS, client_keys.module_text()
+    for name, text in dashboards.files().items():
+        yield DASHBOARDS / name, text
+    for readme in sorted(CHARTS.glob("*/README.md")):
+        yield readme, values_table.updated(readme.parent)
+    yield from examples.files(EXAMPLES)
+
+
+def stale_files() -> set[Path]:
+    """Return the files that are left of an earlier version, in folders that hold generated files only."""
+    return {*DASHBOARDS.glob("*.json"), *EXAMPLES.glob("*/*.yaml")} - {path for path, _ in files()}
+
+
+def main() -> None:
+    """Write the files, and remove those that are left of an earlier version."""
+    for path, text in files():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for path in stale_files():
+        path.unlink()
+
+
+if __name__ == "__main__":
+    main()
