@@ -18,6 +18,12 @@ LAUNCHED = {LifecycleEvent.STARTED: 100.0, LifecycleEvent.LAUNCHED: 100.5}
 MARKS = {StartupPhase.INTERPRETER: 103.25, StartupPhase.IMPORTS: 105.0, StartupPhase.RENDEZVOUS: 106.0}
 
 
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests of this process have compiled."""
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)
+
+
 def started(process: float, now: float = 110.0) -> StartupTimes:
     """The start of a process, whose clock stands still."""
     return StartupTimes(clock=lambda: now, started=lambda: process)
@@ -51,6 +57,7 @@ def test_the_imports_of_a_fork_server_are_imports_of_its_forks() -> None:
     assert seconds(times, LAUNCHED) == {"interpreter": 0.5, "imports": 3.0}
 
 
+@pytest.mark.usefixtures("no_compiler")
 def test_all_phases_are_there_after_the_first_step_and_add_up() -> None:
     times = started(103.0)
     for phase, moment in MARKS.items():
@@ -63,6 +70,7 @@ def test_all_phases_are_there_after_the_first_step_and_add_up() -> None:
     assert times.is_over
 
 
+@pytest.mark.usefixtures("no_compiler")
 def test_a_phase_that_was_not_reported_belongs_to_the_next() -> None:
     times = started(100.5)
     times.finish(seconds=4.0, data_wait=1.0)
@@ -104,8 +112,8 @@ def test_compilation_is_no_part_of_the_first_step(monkeypatch: pytest.MonkeyPatc
     assert seconds(times, LAUNCHED)[StartupPhase.FIRST_STEP] == 1.5
 
 
-def test_without_the_compiler_the_first_step_follows_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)
+@pytest.mark.usefixtures("no_compiler")
+def test_without_the_compiler_the_first_step_follows_the_first_batch() -> None:
     times = started(100.5)
     times.reached(StartupPhase.FIRST_BATCH, 107.0)
     assert seconds(times, LAUNCHED)[StartupPhase.COMPILE] == 0.0

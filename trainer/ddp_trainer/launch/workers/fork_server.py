@@ -33,6 +33,8 @@ MODULES: Final = (
 )
 """Modules that nearly every distributed script imports first; ``--preload`` adds more."""
 
+_FIRST_PACKAGES: Final = frozenset({"torch", "numpy", "ddp_trainer"})
+"""Packages that the reference trainer always imports."""
 _LENGTH: Final = struct.Struct("!Q")
 _GO: Final = b"g"
 _REPLY_SECONDS: Final = 2.0
@@ -53,6 +55,9 @@ class ForkServer:
         self._children = children
         self._python = python
         self._modules = tuple(dict.fromkeys((*MODULES, *modules)))
+        self._first = tuple(modules)
+        self._is_of_first_workers = False
+        """True if the process has imported only what the first workers need."""
         self._environment = {NVML_CHECK: "1", **environment}
         self._control: socket.socket | None = None
         self._pid = 0
@@ -64,21 +69,26 @@ class ForkServer:
         self._learns = True
         """True to import what workers have imported; False once such an import has made forks unsafe."""
 
-    def start(self, imports: Path | None = None) -> None:
+    def start(self, imports: Path | None = None, modules: Sequence[str] = ()) -> None:
         """Start the process in the background, if there is none.
 
         Args:
             imports: File with the names of the modules that a worker has imported.
+            modules: Modules to import (default: all that this server was created with).
         """
+        if self._is_of_first_workers and imports and _needs_more(imports):
+            self.stop()  # one that has these imports takes its place
         if self._control or self._starts >= _MOST_STARTS:
             return
+        self._is_of_first_workers = bool(modules)
         self._starts += 1
         ours, theirs = socket.socketpair()
         ours.settimeout(_REPLY_SECONDS)
         with theirs:
             number = str(theirs.fileno())
             learnt = [str(imports)] if imports and self._learns else []
-            command = [self._python, "-u", str(PROCESS), str(os.getpid()), number, ",".join(self._modules), *learnt]
+            names = ",".join(modules or self._modules)
+            command = [self._python, "-u", str(PROCESS), str(os.getpid()), number, names, *learnt]
             try:
                 self._pid = self._children.start(
                     command,
@@ -101,7 +111,8 @@ class ForkServer:
         """
         if self._starts:
             return False
-        self.start()
+        # What scripts import besides costs as much as all that the reference trainer needs.
+        self.start(modules=self._first)
         if self._control is None:
             return False
         loop, descriptor = asyncio.get_running_loop(), self._control.fileno()
@@ -188,6 +199,14 @@ class ForkServer:
             self._cancel_wait()
             self._control, self._is_ready = None, False
         control.close()
+
+
+def _needs_more(imports: Path) -> bool:
+    """Return whether a worker has imported packages that the first workers' process lacks."""
+    try:
+        return not {name.partition(".")[0] for name in imports.read_text().split()} <= _FIRST_PACKAGES
+    except OSError:
+        return False
 
 
 def has_torch(pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,10 @@ def test_steps_add_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tupl
         assert rank[cell(Metric.PHASE_SECONDS, phase)] == pytest.approx(expected)
 
 
-def test_the_phases_of_the_start_end_with_the_first_step(rank: Rank, agent: Agent) -> None:
+def test_the_phases_of_the_start_end_with_the_first_step(
+    rank: Rank, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)  # whatever other tests have compiled
     startup = StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0)
     rank.board_recorder.follow_startup(startup)
     startup.reached(StartupPhase.RENDEZVOUS, 1004.0)
