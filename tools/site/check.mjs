@@ -17,7 +17,8 @@ const server = createServer((request, response) => {
   try {
     const path = decodeURIComponent(new URL(request.url, "http://localhost").pathname);
     const file = join(root, path.endsWith("/") ? `${path}index.html` : path);
-    response.writeHead(200, { "content-type": types[extname(file)] ?? "application/octet-stream" }).end(readFileSync(file));
+    const body = readFileSync(file);
+    response.writeHead(200, { "content-type": types[extname(file)] ?? "application/octet-stream" }).end(body);
   } catch {
     response.writeHead(404).end();
   }

@@ -82,19 +82,13 @@ def _with_recovery(
     failure: WorkerFailure, series: Sequence[Series], sizes: Sequence[tuple[float, float]], account: Sequence[Series]
 ) -> WorkerFailure:
     before = next((int(size) for moment, size in reversed(sizes) if moment < failure.time), None)
-    formed = min(
-        (
-            moment
-            for each in chosen(series, Metric.RENDEZVOUS_ROUND)
-            for (_, former), (moment, number) in _pairs(each)
-            if moment > failure.time and number > former
-        ),
-        default=None,
-    )
+    formed, following = _formed_after(series, failure.time)
     if before is None or formed is None:
         return replace(failure, ranks_before=before)
-    after = next((int(size) for moment, size in sizes if moment >= formed), before)
-    whole = next((moment for moment, size in sizes if moment >= formed and size >= before), None)
+    # A launcher reports the generation before the size, and a reading may fall between the two.
+    after = next((int(size) for moment, size in reversed(sizes) if formed <= moment < following), before)
+    since = formed if after >= before else following
+    whole = next((moment for moment, size in sizes if moment >= since and size >= before), None)
     trained = _all_trained(series, before, whole) if whole is not None else None
     return replace(
         failure,
@@ -103,6 +97,20 @@ def _with_recovery(
         stopped_seconds=_stopped(account, failure.time),
         restored_seconds=trained - failure.time if trained is not None else None,
     )
+
+
+def _formed_after(series: Sequence[Series], time: float) -> tuple[float | None, float]:
+    """Return when the first group after this time was formed, None if none was, and when the next one was."""
+    rounds = sorted(
+        (later, number)
+        for each in chosen(series, Metric.RENDEZVOUS_ROUND)
+        for (_, former), (later, number) in _pairs(each)
+        if later > time and number > former
+    )
+    if not rounds:
+        return None, math.inf
+    formed, first = rounds[0]
+    return formed, next((moment for moment, number in rounds if number > first), math.inf)
 
 
 def _all_trained(series: Sequence[Series], count: int, since: float) -> float | None:

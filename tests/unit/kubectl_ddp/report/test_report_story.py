@@ -36,6 +36,15 @@ def test_a_pod_that_records_no_rank_is_named_with_the_time_of_its_reading() -> N
     assert a_report(series).story[0] == "A worker of digits-worker-1 was killed at 21.0 s."
 
 
+def test_a_reading_between_the_generation_and_its_size_hides_no_lost_rank() -> None:
+    series = [
+        each for each in a_killed_worker() if (each.name, each.labels[POD]) != (Metric.WORLD_SIZE, "digits-worker-0")
+    ]
+    late = [4.0] * 22 + [2.0] * 9 + [4.0] * 29
+    series.append(Series(Metric.WORLD_SIZE, times(60), late, {POD: "digits-worker-0"}))
+    assert a_report(series).story[1].startswith("The other 2 ranks trained on")
+
+
 def test_failures_at_one_moment_are_one_and_later_ones_are_counted() -> None:
     kills = [0.0] * 21 + [2.0] * 29 + [3.0] * 10
     whose = {"reason": "sigkill", POD: "digits-worker-1"}
