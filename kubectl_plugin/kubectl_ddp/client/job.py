@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_to_change
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.kube.job_kinds import keeps_checkpoints_in_pods
 from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
+from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.invocation import thread_location
 

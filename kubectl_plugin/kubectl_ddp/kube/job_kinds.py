@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ddp_trainer.common.constants import Annotation, CheckpointScope, Env
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.engines.engine_kind import EngineKind, Path
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.kube.objects import Object
@@ -114,13 +114,3 @@ def submitted_spec(job: Object) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def keeps_checkpoints_in_pods(job: Object) -> bool:
-    """Return whether the progress of a job is lost if all its pods are deleted together."""
-    template = at(job, engine_of(job).template)
-    if not template:  # it is in the runtime
-        return "checkpointClaim" not in submitted_spec(job)
-    containers = template["spec"]["containers"]
-    variables = [variable for container in containers for variable in container.get("env") or ()]
-    return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables

@@ -18,9 +18,9 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.cli.jobs.suspend import wait_until_running
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.kube.helm_release import reject_helm_managed
-from kubectl_ddp.kube.job_kinds import keeps_checkpoints_in_pods
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize

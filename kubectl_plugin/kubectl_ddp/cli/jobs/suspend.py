@@ -13,8 +13,8 @@ from kubectl_ddp.cli.internal.job_progress import print_start, show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
-from kubectl_ddp.kube.job_kinds import keeps_checkpoints_in_pods
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.util.invocation import location_flags, program
 

@@ -16,6 +16,13 @@
     ├─ PeerLost               170   another rank ended or does not respond; retryable
     │  ├─ PeerFailed          170   another rank reported that its part of the step failed
     │  └─ GroupEnded           143   planned end of the group, after a step that all ranks agreed on
+    ├─ StorageError             1   an object store answered with an error
+    │  ├─ StorageUnavailable    1   it cannot be reached, or fails for a time; requests are repeated
+    │  ├─ StorageFull           1   its quota or disk is full
+    │  ├─ ObjectMissing         1   there is no such object
+    │  ├─ ObjectExists          1   a conditional write found an object
+    │  ├─ ConditionUnsupported  1   it has no conditional writes
+    │  └─ StorageRefused        2   package, credentials, region, bucket, permission or clock
     ├─ StaleGeneration        172   a newer worker group owns the checkpoint directory
     └─ InvalidLease             2   the claim on the checkpoint directory cannot be parsed
 
@@ -112,6 +119,36 @@ class GroupEnded(PeerLost):
     """The worker group ends as planned, without a failure, because nodes join or leave."""
 
     exit_code = Exit.TERMINATED
+
+
+class StorageError(TrainError):
+    """An object store answered with an error."""
+
+
+class StorageUnavailable(StorageError):
+    """An object store cannot be reached, or fails for a time. The same request may succeed later."""
+
+
+class StorageFull(StorageError):
+    """An object store has no room: a quota or its disk is full."""
+
+
+class ObjectMissing(StorageError):
+    """An object store has no such object."""
+
+
+class ObjectExists(StorageError):
+    """A conditional write found an object, and replaced nothing."""
+
+
+class ConditionUnsupported(StorageError):
+    """An object store does not support conditional writes."""
+
+
+class StorageRefused(StorageError):
+    """An object store cannot be used as configured. A package, credentials, region, bucket or permission is wrong."""
+
+    exit_code = Exit.USAGE
 
 
 class StaleGeneration(TrainError):

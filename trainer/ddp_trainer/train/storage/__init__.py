@@ -1,0 +1,1 @@
+"""Objects in object stores and directories, by fsspec, for checkpoints and data."""

@@ -1,0 +1,177 @@
+"""Objects below one URL, in an object store or in a directory, by fsspec.
+
+:func:`ddp_trainer.train.storage.factory.open_storage` returns an :class:`ObjectStorage`, for checkpoints and for data.
+Requests that fail for a reason that may pass are repeated (:mod:`ddp_trainer.train.storage.retry`). All errors are one
+sentence (:mod:`ddp_trainer.train.storage.client_errors`). An object may be used by several threads, and by a forked
+process, which opens connections of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from ddp_trainer.train.storage.client_errors import as_storage_error
+from ddp_trainer.train.storage.retry import RetryPolicy
+from ddp_trainer.train.utils.errors import StorageError, StorageUnavailable
+from ddp_trainer.train.utils.locations import StorageUrl
+
+PART_BYTES: Final = 8 << 20
+"""Size of the parts in which large objects are read and written. It bounds the memory of a transfer."""
+
+Result = TypeVar("Result")
+
+
+class ObjectInfo(NamedTuple):
+    """Name and size of an object."""
+
+    key: str
+    """Name below the URL of the storage."""
+    size_bytes: int
+
+
+class ObjectStorage:
+    """Objects below one URL."""
+
+    def __init__(self, url: StorageUrl, connect: Callable[[], Any], retry: RetryPolicy) -> None:
+        """Create the view; the first request connects.
+
+        Args:
+            url: Prefix of all keys.
+            connect: Returns a new file system of fsspec.
+            retry: Which failures are repeated, and for how long.
+        """
+        self.url = url
+        self.retry = retry
+        self._connect = connect
+        self._pid = 0
+        self._connected: Any = None
+
+    @property
+    def filesystem(self) -> Any:
+        """The file system of fsspec, connected in this process."""
+        if self._pid != os.getpid():
+            self._connected, self._pid = self._connect(), os.getpid()
+        return self._connected
+
+    def path(self, key: str) -> str:
+        """Return the name of an object as the file system has it."""
+        return f"{self.url.partition('://')[2]}/{key}".rstrip("/")
+
+    def list(self, prefix: str = "") -> list[ObjectInfo]:
+        """Return the objects whose key is in a folder, at any depth, in the order of their keys.
+
+        Args:
+            prefix: Folder, without a slash at the end; empty for all objects.
+        """
+
+        def find() -> list[ObjectInfo]:
+            root = self.path("")
+            found = self.filesystem.find(self.path(prefix), detail=True)
+            return sorted(
+                ObjectInfo(path.removeprefix(root).lstrip("/"), int(info["size"]))
+                for path, info in found.items()
+                if info["type"] == "file"
+            )
+
+        return self.request(find, f"list {prefix or 'objects'}")
+
+    def size(self, key: str) -> int:
+        """Return the size of an object, in bytes.
+
+        Raises:
+            ObjectMissing: There is no such object.
+        """
+        return self.request(lambda: int(self.filesystem.info(self.path(key))["size"]), f"look up {key}")
+
+    def read(self, key: str) -> bytes:
+        """Return a small object.
+
+        Raises:
+            ObjectMissing: There is no such object.
+        """
+        return self.request(lambda: bytes(self.filesystem.cat_file(self.path(key))), f"read {key}")
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes of an object.
+
+        Raises:
+            ObjectMissing: There is no such object.
+            StorageUnavailable: The store returned fewer bytes, repeatedly.
+        """
+
+        def read() -> bytes:
+            data = bytes(self.filesystem.cat_file(self.path(key), start=start, end=start + length)) if length else b""
+            if len(data) != length:
+                raise StorageUnavailable(
+                    f"{self.url} returned {len(data)} of {length} bytes of {key}.",
+                    hint="Check the size of the object, and proxies on the way.",
+                )
+            return data
+
+        return self.request(read, f"read {key}")
+
+    def chunks(self, key: str, size_bytes: int) -> Iterator[bytes]:
+        """Return an object of this size in parts, without holding more than one in memory."""
+        for start in range(0, size_bytes, PART_BYTES):
+            yield self.read_range(key, start, min(PART_BYTES, size_bytes - start))
+
+    def write(self, key: str, content: bytes | Path, *, if_absent: bool = False) -> None:
+        """Write an object, which is visible once it is complete.
+
+        Args:
+            key: Name of the object.
+            content: The content, or a local file with it.
+            if_absent: True to write only if there is no such object, as one atomic operation of the store.
+
+        Raises:
+            ObjectExists: There is such an object, and ``if_absent`` is true. An earlier attempt of this call may have
+                written it, if its answer was lost: compare the content.
+            ConditionUnsupported: The store has no such operation, and ``if_absent`` is true.
+            StorageFull: A quota is exceeded.
+        """
+        mode = {"mode": "create"} if if_absent else {}
+        size_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+
+        def put() -> None:
+            if isinstance(content, bytes):
+                self.filesystem.pipe_file(self.path(key), content, **mode)
+            else:
+                self.filesystem.put_file(str(content), self.path(key), **mode)
+
+        self.request(put, f"write {key}")
+        self._check_written(key, size_bytes)
+
+    def _check_written(self, key: str, size_bytes: int) -> None:
+        if (found := self.size(key)) != size_bytes:
+            raise StorageUnavailable(f"{self.url} has stored {found} of {size_bytes} bytes of {key}.")
+
+    def delete(self, key: str) -> None:
+        """Delete an object; does nothing without one."""
+
+        def remove() -> None:
+            try:
+                self.filesystem.rm_file(self.path(key))
+            except FileNotFoundError:
+                return
+
+        self.request(remove, f"delete {key}")
+
+    def request(self, send: Callable[[], Result], what: str) -> Result:
+        """Return the result of a request, which is repeated on failures that may pass.
+
+        Raises:
+            StorageError: The request failed; the sentence has the URL and the reason.
+        """
+
+        def attempt() -> Result:
+            try:
+                return send()
+            except StorageError:
+                raise
+            except Exception as err:
+                raise as_storage_error(err, self.url, what) from err
+
+        return self.retry.call(attempt)
