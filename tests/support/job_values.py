@@ -267,6 +267,7 @@ def _placement(draw: Draw) -> None:
 
 def _volumes(draw: Draw) -> None:
     draw.some(0.4, "checkpointClaim", lambda: "vision-checkpoints")
+    draw.some(0.2, "compileCache", lambda: draw.one(["kernels", "/cache/kernels"]))
     mounts = (
         "pvc=data:/data",
         "pvc=more.data:/more//x/:ro",
