@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.utils.locations import parse_location
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +63,8 @@ def run(
         scheduler: Learning rate scheduler, stepped with the optimizer after every global step.
         clip_norm: Largest norm of the whole gradient; None for no clipping.
         name: Name of the run. A checkpoint of another name is refused.
-        checkpoint_dir: Directory of checkpoints; ``$DDP_CHECKPOINT_DIR`` by default.
+        checkpoint_dir: Directory of checkpoints, or a URL such as ``s3://bucket/run`` (default:
+            ``$DDP_CHECKPOINT_DIR``).
         checkpoint_steps: Steps between checkpoints; None for no such interval.
         checkpoint_seconds: Seconds between checkpoints; None for no such interval.
         keep: Number of checkpoints to keep.
@@ -88,7 +90,7 @@ def run(
         seed=seed,
         batch_slices=batch_slices,
         clip_norm=clip_norm,
-        checkpoint_dir=None if checkpoint_dir is None else Path(checkpoint_dir),
+        checkpoint_dir=None if checkpoint_dir is None else parse_location(str(checkpoint_dir)),
         checkpoint_steps=checkpoint_steps,
         checkpoint_seconds=checkpoint_seconds,
         keep=keep,

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from ddp_trainer.common.constants import File
+from ddp_trainer.common.constants import CheckpointScope, File
 from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_unused_ranks
@@ -27,6 +27,7 @@ from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immedia
 from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.observability.console import Ended, Mode, Progress
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
+from ddp_trainer.train.utils.locations import StorageUrl
 
 if TYPE_CHECKING:
     from ddp_trainer.train.distributed.group import Group
@@ -91,11 +92,18 @@ def task_flags(config: Config) -> dict[str, Any]:
 
 def with_defaults(config: Config, env: Environment) -> Config:
     """Return the configuration, with the launcher's directories and the job's options where flags are unset."""
+    checkpoint_dir = config.checkpoint_dir or env.checkpoint_dir
+    scope = config.checkpoint_scope
+    if isinstance(checkpoint_dir, StorageUrl):
+        from ddp_trainer.train.storage.factory import require_client  # noqa: PLC0415 - only for object stores
+
+        require_client(checkpoint_dir)
+        scope = scope or CheckpointScope.JOB  # the scope of a job without URL may be that of the pods' volumes
     return replace(
         config,
         summary=config.summary or (env.run_dir / File.SUMMARY if env.run_dir is not None else None),
-        checkpoint_dir=config.checkpoint_dir or env.checkpoint_dir,
-        checkpoint_scope=config.checkpoint_scope or env.checkpoint_scope,
+        checkpoint_dir=checkpoint_dir,
+        checkpoint_scope=scope or env.checkpoint_scope,
         parallel=config.parallel or env.parallel,
         survive_on_nccl=config.survive_on_nccl or env.survives_on_nccl,
     )

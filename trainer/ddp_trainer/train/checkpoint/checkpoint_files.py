@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -29,6 +29,7 @@ from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.utils.durable_files import FsyncStream, sync_directory, write_fsync
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
+_Place = TypeVar("_Place")
 _NAME: Final = re.compile(r"step-(\d{8,})(\.old)?")
 _TEMPORARY: Final = ".tmp-"
 _PROVEN_AT_ONCE: Final = 4
@@ -65,6 +66,8 @@ class CheckpointDirectory:
             best: Metric whose best checkpoint is kept as well; None for none.
         """
         self.path = path
+        self.place = str(path)
+        """Directory or URL of the checkpoints, for messages."""
         self._keep = keep
         self._claim = claim
         self._attempt = 0
@@ -86,8 +89,16 @@ class CheckpointDirectory:
         """Claim the directory for a later worker group; see :meth:`.WriteLease.renew`."""
         self._claim.renew(generation=generation, fence=fence)
 
+    def fetch(self, skipped: Callable[[str], None]) -> None:
+        """Do nothing: the checkpoints are in this directory. Those of an object store are copied to it.
+
+        Args:
+            skipped: Receives a sentence for each damaged checkpoint.
+        """
+
     def latest_checkpoint(self, skipped: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest valid checkpoint, or None; ``skipped`` receives a sentence for each damaged one."""
+        self.fetch(skipped)
         for directory in directories(self.path):
             try:
                 return read(directory)
@@ -125,7 +136,7 @@ class CheckpointDirectory:
             StaleGeneration: Another writer has claimed the directory; nothing was replaced.
             OSError: The disk is full or fails; nothing was replaced.
         """
-        target, temporary = self.path / _name(draft.step), self._temp_path(draft.step)
+        target, temporary = self.path / name_of(draft.step), self._temp_path(draft.step)
         try:
             temporary.mkdir(parents=True, exist_ok=True)  # prepare() may have made it; the name has this writer's token
             with FsyncStream(temporary / PAYLOAD) as stream:
@@ -136,7 +147,7 @@ class CheckpointDirectory:
             write_fsync(temporary / MANIFEST, manifest.to_json().encode())
             sync_directory(temporary)
             self._claim.check()
-            _install(temporary, target)
+            install(temporary, target)
         except OSError:
             # A newer writer removes our unfinished files; then the cause is not the disk.
             self._claim.check()
@@ -148,7 +159,7 @@ class CheckpointDirectory:
         return manifest
 
     def _temp_path(self, step: int) -> Path:
-        return self.path / f"{_TEMPORARY}{_name(step)}-{self._claim.token}-{self._attempt}"
+        return self.path / f"{_TEMPORARY}{name_of(step)}-{self._claim.token}-{self._attempt}"
 
     def _prune(self, newest: int) -> None:
         """Keep the newest ``keep`` valid checkpoints up to the one just written, and the best up to there.
@@ -181,11 +192,11 @@ def directories(path: Path) -> Iterator[Path]:
     return iter(sorted(found, key=lambda entry: (parse_name(entry)[0], not parse_name(entry)[1]), reverse=True))
 
 
-def best_of(manifests: Mapping[Path, Manifest], goal: TargetMetric) -> Path | None:
-    """Return the path of the best evaluated checkpoint, the earliest of equals; None if none was evaluated."""
+def best_of(manifests: Mapping[_Place, Manifest], goal: TargetMetric) -> _Place | None:
+    """Return the place of the best evaluated checkpoint, the earliest of equals; None if none was evaluated."""
     evaluated = [(path, each) for path, each in manifests.items() if goal.metric in (each.metrics or {})]
     evaluated.sort(key=lambda pair: pair[1].step)
-    best: tuple[Path, float] | None = None
+    best: tuple[_Place, float] | None = None
     for path, manifest in evaluated:
         value = (manifest.metrics or {})[goal.metric]
         if goal.is_better(value, None if best is None else best[1]):
@@ -268,7 +279,7 @@ def _read(directory: Path) -> Checkpoint:
         return Checkpoint(manifest, b"", directory)
     _check_file_size(directory / PAYLOAD, manifest.size_bytes)
     payload = (directory / PAYLOAD).read_bytes()
-    _check_digest(PAYLOAD, digest(payload), manifest.sha256)
+    check_digest(PAYLOAD, digest(payload), manifest.sha256)
     return Checkpoint(manifest, payload)
 
 
@@ -283,16 +294,25 @@ def _read_manifest(directory: Path) -> Manifest:
     size_bytes = file.stat().st_size
     if not 0 < size_bytes <= _MAX_MANIFEST_BYTES:  # pipes and devices have size 0 too, and block a reader
         raise CorruptCheckpoint(f"{MANIFEST} is damaged (it has {size_bytes} bytes)")
+    return parse_manifest(file.read_bytes(), parse_name(directory)[0])
+
+
+def parse_manifest(content: bytes, step: int) -> Manifest:
+    """Return the manifest of a checkpoint of this step.
+
+    Raises:
+        CorruptCheckpoint: It cannot be parsed, or belongs to another step.
+    """
     try:
-        manifest = Manifest.from_json(file.read_text())
+        manifest = Manifest.from_json(content.decode())
     except ValueError as err:
         raise CorruptCheckpoint(f"{MANIFEST} is damaged ({err})") from None
-    if manifest.format <= FORMAT and manifest.step != parse_name(directory)[0]:
+    if manifest.format <= FORMAT and manifest.step != step:
         raise CorruptCheckpoint(f"{MANIFEST} is that of step {manifest.step}")
     return manifest
 
 
-def passed_over(directory: Path, err: CorruptCheckpoint | OSError) -> str:
+def passed_over(directory: Path | str, err: Exception) -> str:
     """Return the message about a skipped checkpoint."""
     return f"Skipped the checkpoint {directory}: {reason_of(err)}. Going on from the one before."
 
@@ -314,7 +334,7 @@ def verify_files(directory: Path, pieces: Sequence[CheckpointFile]) -> None:
         _check_file_size(directory / piece.file, piece.size_bytes)
         with (directory / piece.file).open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
-        _check_digest(piece.file, found, piece.sha256)
+        check_digest(piece.file, found, piece.sha256)
 
     with ThreadPoolExecutor(_PROVEN_AT_ONCE, "ddp-digest") as threads:
         for _ in threads.map(verify_file, pieces):
@@ -328,7 +348,8 @@ def _check_file_size(file: Path, wanted: int) -> None:
         raise CorruptCheckpoint(f"{file.name} has {size_bytes} of {wanted} bytes")
 
 
-def _check_digest(file: str, sha256: str, wanted: str) -> None:
+def check_digest(file: str, sha256: str, wanted: str) -> None:
+    """Raise CorruptCheckpoint if the digest of a file is not the wanted one."""
     if sha256 != wanted:
         raise CorruptCheckpoint(f"{file} does not have the digest that {MANIFEST} names")
 
@@ -347,7 +368,7 @@ def manifest_if_complete(directory: Path) -> Manifest | None:
     return manifest
 
 
-def _install(temporary: Path, target: Path) -> None:
+def install(temporary: Path, target: Path) -> None:
     """Rename a finished directory to its final name; a directory of that name stays readable until then."""
     if target.exists():
         old = target.with_name(f"{target.name}.old")
@@ -356,7 +377,8 @@ def _install(temporary: Path, target: Path) -> None:
     temporary.rename(target)
 
 
-def _name(step: int) -> str:
+def name_of(step: int) -> str:
+    """Return the name of a checkpoint's directory."""
     return f"step-{step:08d}"
 
 

@@ -166,7 +166,7 @@ class CheckpointManager:
                 self._failed(err)
                 return
             raise BadConfig(
-                f"The checkpoint directory {directory.path} cannot be used: {err.strerror}.",
+                f"The checkpoint directory {directory.place} cannot be used: {err.strerror}.",
                 hint="Give a --checkpoint-dir that this user may write to.",
             ) from None
 
@@ -342,14 +342,14 @@ class CheckpointManager:
         if self.failure is None or self._directory is None:
             return None
         return CheckpointNotWritten(
-            f"The final state, of step {step}, could not be saved in {self._directory.path}: {self.failure.strerror}.",
+            f"The final state, of step {step}, could not be saved in {self._directory.place}: {self.failure.strerror}.",
             hint="Free space and run again: the run continues from the last saved checkpoint.",
         )
 
     def _failed(self, err: OSError) -> None:
         self.failure = err
         self._recorder.checkpoint_failed()
-        path = "" if self._directory is None else self._directory.path
+        place = "" if self._directory is None else self._directory.place
         self._alarm(
-            f"No checkpoint could be saved in {path}: {err.strerror}. Training continues; older checkpoints are kept."
+            f"No checkpoint could be saved in {place}: {err.strerror}. Training continues; older checkpoints are kept."
         )

@@ -29,6 +29,8 @@ def verify_latest_checkpoint(
     Returns:
         The checkpoint, or None on other ranks and if no checkpoint is valid.
     """
+    if directory is not None:
+        directory.fetch(skipped)
     found = iter(()) if directory is None else checkpoint_files.directories(directory.path)
     while True:
         here = next(found, None)

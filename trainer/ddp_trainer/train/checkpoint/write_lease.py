@@ -51,8 +51,8 @@ _DAY_SECONDS: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """Content of a claim file."""
+class Claim:
+    """A writer and its place in the order of writers, as a claim file has it."""
 
     token: str
     generation: int
@@ -72,10 +72,11 @@ class WriteLease:
         fence: int,
         run_id: str,
         token: str,
+        pid: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = directory / FILE
-        self._own = _Content(token, generation, fence, run_id, os.getpid())
+        self._own = Claim(token, generation, fence, run_id, pid or os.getpid())
         self._clock = clock
         self._taken = False
 
@@ -125,11 +126,11 @@ class WriteLease:
         if standing is None or standing.token != self.token:
             raise self._stale(standing)
 
-    def _read(self) -> _Content | None:
+    def _read(self) -> Claim | None:
         """Return the claim in the directory, or None without one."""
         try:
             with self._file.open("rb") as stream:
-                content: _Content = strict_json.parse(_Content, strict_json.loads(stream.read(_MAX_BYTES)))
+                content: Claim = strict_json.parse(Claim, strict_json.loads(stream.read(_MAX_BYTES)))
         except FileNotFoundError:
             return None
         except strict_json.DecodeError as error:
@@ -139,19 +140,31 @@ class WriteLease:
             ) from None
         return content
 
-    def _stale(self, standing: _Content | None) -> StaleGeneration:
-        sentence = f"Generation {self._own.generation} may no longer write to {self._file.parent}: "
-        delete = f"delete {self._file} if no other worker group of this run is running"
-        now = self._clock()
-        if standing is None:
-            return StaleGeneration(f"{sentence}{self._file} was removed.", hint="Start the run again.")
-        sentence += f"generation {standing.generation} has claimed it"
-        if is_valid_fence(standing.fence, now) and not is_valid_fence(self._own.fence, now):
-            days = (self._own.fence // 1000 - int(now)) // _DAY_SECONDS
-            return StaleGeneration(
-                f"{sentence}, and the fence of this group is {days} days ahead of this machine's clock.",
-                hint=f"Correct the clock of the rendezvous store's machine and start again, or {delete}.",
-            )
+    def _stale(self, standing: Claim | None) -> StaleGeneration:
+        return stale_generation(self._own, standing, str(self._file.parent), str(self._file), self._clock())
+
+
+def stale_generation(own: Claim, standing: Claim | None, place: str, claim: str, now: float) -> StaleGeneration:
+    """Return the error of a writer that may no longer publish.
+
+    Args:
+        own: Claim of this writer.
+        standing: Claim in force; None if there is none.
+        place: Directory or URL of the checkpoints.
+        claim: What holds the claim and can be deleted.
+        now: Seconds since the Unix epoch.
+    """
+    sentence = f"Generation {own.generation} may no longer write to {place}: "
+    delete = f"delete {claim} if no other worker group of this run is running"
+    if standing is None:
+        return StaleGeneration(f"{sentence}{claim} was removed.", hint="Start the run again.")
+    sentence += f"generation {standing.generation} has claimed it"
+    if is_valid_fence(standing.fence, now) and not is_valid_fence(own.fence, now):
+        days = (own.fence // 1000 - int(now)) // _DAY_SECONDS
         return StaleGeneration(
-            f"{sentence}.", hint=f"The newer worker group continues. If there is none, {delete}, and start again."
+            f"{sentence}, and the fence of this group is {days} days ahead of this machine's clock.",
+            hint=f"Correct the clock of the rendezvous store's machine and start again, or {delete}.",
         )
+    return StaleGeneration(
+        f"{sentence}.", hint=f"The newer worker group continues. If there is none, {delete}, and start again."
+    )

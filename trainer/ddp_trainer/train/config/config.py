@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from ddp_trainer.common.constants import CheckpointScope
 from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.option_conflicts import OptionCondition, find_conflicts
 from ddp_trainer.train.config.cli_fields import check_values, flag
 from ddp_trainer.train.config.option_values import Level, LrScaling, Recompute, StrategyName
 from ddp_trainer.train.config.options import Options
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.locations import StorageUrl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,11 @@ def _conflicts(config: Config) -> Iterator[tuple[object, str, str]]:
         (config.lr_scaling is LrScaling.NONE) != (config.lr_reference_batch is None),
         f"--lr-scaling is {config.lr_scaling} and --lr-reference-batch is {config.lr_reference_batch}.",
         "Give both: the rule, and the global batch at which --learning-rate was found.",
+    )
+    yield (
+        isinstance(config.checkpoint_dir, StorageUrl) and config.checkpoint_scope is CheckpointScope.POD,
+        f"--checkpoint-scope is pod, and all pods share --checkpoint-dir {config.checkpoint_dir}.",
+        "Leave --checkpoint-scope out.",
     )
     most = config.global_batch
     yield (

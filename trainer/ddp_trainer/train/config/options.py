@@ -34,6 +34,7 @@ from ddp_trainer.train.config.option_values import (
     parse_recompute,
 )
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
 LARGEST_BATCH: Final = 1 << 20
 """Maximum global batch. Sums of this many 32-bit sample hashes are exact in float64, the dtype of the ranks' votes."""
@@ -192,7 +193,12 @@ class NonfiniteOptions(OptionGroup, heading="guards"):
 class CheckpointOptions(OptionGroup, heading="checkpoints"):
     """Checkpoints and initial weights."""
 
-    checkpoint_dir: Path | None = option(None, f"directory of the checkpoints (default: ${Env.CHECKPOINT_DIR})")
+    checkpoint_dir: Path | StorageUrl | None = option(
+        None,
+        f"directory of the checkpoints, or s3://BUCKET/PREFIX or gs://BUCKET/PREFIX (default: ${Env.CHECKPOINT_DIR})",
+        parse=parse_location,
+        metavar="DIR",
+    )
     checkpoint_scope: CheckpointScope | None = option(
         None,
         f"all ranks share the directory (job), or the ranks of a pod (default: ${Env.CHECKPOINT_SCOPE}, else job)",

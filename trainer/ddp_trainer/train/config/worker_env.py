@@ -15,6 +15,7 @@ from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.process.gpu_devices import VISIBLE
 from ddp_trainer.train.config.goodput_account import LauncherTimes
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
 _PROMISED: Final = "PET_NNODES"
 DEFAULT_GRACE_SECONDS: Final = 30.0
@@ -70,7 +71,7 @@ class Environment:
     moments: LauncherTimes = field(default_factory=LauncherTimes)
     """Time stamps of the formation of this worker group."""
     run_dir: Path | None = _variable(None, Path, Env.RUN_DIR)
-    checkpoint_dir: Path | None = _variable(None, Path, Env.CHECKPOINT_DIR)
+    checkpoint_dir: Path | StorageUrl | None = _variable(None, parse_location, Env.CHECKPOINT_DIR)
     checkpoint_scope: CheckpointScope = _variable(CheckpointScope.JOB, CheckpointScope, Env.CHECKPOINT_SCOPE)
     grace_seconds: float = _variable(DEFAULT_GRACE_SECONDS, float, Env.GRACE_SECONDS)
     error_file: Path | None = _variable(None, Path, "TORCHELASTIC_ERROR_FILE")

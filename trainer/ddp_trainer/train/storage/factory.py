@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from pathlib import Path
-from typing import Any
 
 from ddp_trainer.train.storage.object_storage import ObjectStorage
 from ddp_trainer.train.storage.retry import RetryPolicy
 from ddp_trainer.train.storage.s3_storage import S3Storage
 from ddp_trainer.train.utils.errors import StorageRefused
-from ddp_trainer.train.utils.locations import EXTRAS, StorageUrl, parse_location
+from ddp_trainer.train.utils.locations import CLIENTS, StorageUrl, parse_location
 
 
 def open_storage(url: str | Path, retry: RetryPolicy | None = None) -> ObjectStorage:
@@ -21,24 +21,27 @@ def open_storage(url: str | Path, retry: RetryPolicy | None = None) -> ObjectSto
         StorageRefused: The package of the store is not installed.
     """
     place = parse_location(url) if isinstance(url, str) else url
+    client = importlib.import_module(require_client(place))
     retry = retry or RetryPolicy()
     fresh = {"skip_instance_cache": True, "use_listings_cache": False}
     if isinstance(place, Path):
-        fsspec = _import_client("fsspec", "s3", str(place))
         directory = StorageUrl(f"file://{place.absolute()}")
-        return ObjectStorage(directory, lambda: fsspec.filesystem("file", auto_mkdir=True, **fresh), retry)
+        return ObjectStorage(directory, lambda: client.filesystem("file", auto_mkdir=True, **fresh), retry)
     if place.scheme == "s3":
-        return S3Storage(place, _import_client("s3fs", EXTRAS["s3"], place), retry)
-    gcsfs = _import_client("gcsfs", EXTRAS["gs"], place)
-    return ObjectStorage(place, lambda: gcsfs.GCSFileSystem(**fresh), retry)
+        return S3Storage(place, client, retry)
+    return ObjectStorage(place, lambda: client.GCSFileSystem(**fresh), retry)
 
 
-def _import_client(package: str, extra: str, place: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as err:
-        if err.name != package:
-            raise
+def require_client(place: Path | StorageUrl) -> str:
+    """Return the package that reads a place, which is installed; it is not imported.
+
+    Raises:
+        StorageRefused: The package is not installed.
+    """
+    extra = place.scheme if isinstance(place, StorageUrl) else "s3"
+    package = CLIENTS[place.scheme] if isinstance(place, StorageUrl) else "fsspec"
+    if importlib.util.find_spec(package) is None:
         raise StorageRefused(
             f"{place} needs {package}, which is not installed.", hint=f"Run pip install 'kubectl-ddp[{extra}]'."
-        ) from None
+        )
+    return package

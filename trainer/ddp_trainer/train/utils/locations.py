@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 from ddp_trainer.train.utils.errors import BadConfig
 
-EXTRAS: Final = {"s3": "s3", "gs": "gs"}
-"""Scheme of a URL → extra of ``kubectl-ddp`` with the client of the store."""
+CLIENTS: Final = {"s3": "s3fs", "gs": "gcsfs"}
+"""Scheme of a URL → package that reads the store. The extra of ``kubectl-ddp`` with it has the name of the scheme."""
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -50,8 +50,8 @@ def parse_location(text: str) -> Path | StorageUrl:
         if not rest.startswith("/"):
             raise BadConfig(f"{text} has no absolute path.", hint="Give file:///DIR, with three slashes.")
         return Path(unquote(rest))
-    if scheme not in EXTRAS:
-        known = ", ".join(f"{each}://" for each in ["file", *EXTRAS])
+    if scheme not in CLIENTS:
+        known = ", ".join(f"{each}://" for each in ["file", *CLIENTS])
         raise BadConfig(f"{text} has the scheme {scheme!r}, which is not supported.", hint=f"Give one of {known}.")
     bucket, _, prefix = rest.partition("/")
     if not bucket or any(part in {"", ".", ".."} for part in prefix.split("/") if prefix):
