@@ -14,6 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ddp_trainer.train.data.block_order import BlockTable, block_order
 from ddp_trainer.train.data.keyed_rng import mix, mix_all
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -38,6 +39,9 @@ class BatchPlan:
     max_steps: int | None = None
     sequential: bool = False
     """Samples are used in order, without shuffling, as those of a stream."""
+
+    blocks: BlockTable | None = None
+    """Blocks in which the samples are stored. Batch slices then read whole blocks, in a shuffled order."""
 
     endless: bool = False
     """The stream has no end, so the run has no epochs. ``samples`` is then the number that ``max_steps`` steps use."""
@@ -81,8 +85,22 @@ class BatchPlan:
         length = self.batch_length(steps.start)
         start = index * self.global_batch
         stop = start + len(steps) * length
-        ids = torch.arange(start, stop) if self.sequential else order(self.samples, self.seed, epoch)[start:stop]
+        ids = torch.arange(start, stop) if self.sequential else self._order(epoch)[start:stop]
         return ids.view(len(steps), length)
+
+    def lane(self, step: int, batch_slice: int) -> Tensor:
+        """Return the sample ids of a batch slice from a global step to the end of its epoch: int64, ``(n,)``."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        full = self.samples // self.global_batch
+        whole, rest = self._order(epoch).tensor_split([full * self.global_batch])
+        steps = whole.view(full, self.global_batch)[index:, cut(self.global_batch, self.batch_slices, batch_slice)]
+        return torch.cat([steps.reshape(-1), rest[cut(len(rest), self.batch_slices, batch_slice)]])
+
+    def _order(self, epoch: int) -> Tensor:
+        if self.blocks is None:
+            return order(self.samples, self.seed, epoch)
+        sizes = (cut(self.global_batch, self.batch_slices, number) for number in range(self.batch_slices))
+        return block_order(self.blocks, self.seed, epoch, tuple(size.stop - size.start for size in sizes))
 
     def num_equal_steps(self, step: int) -> int:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""
