@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -45,7 +44,6 @@ class Stored:
         if record in self._bad:
             raise BadSample(f"Sample {record} is broken.")
         return record
-
 
 
 def plan_of(stored: Stored) -> BatchPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_a_block_is_read_together(shards: Path) -> None:
 
     numbers = [
         read.decode(record)
-        for start, stop in zip(starts, starts[1:], strict=False)
+        for start, stop in itertools.pairwise(starts)
         for record in read.read_block(start, stop - start)
     ]
 
