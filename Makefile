@@ -7,6 +7,7 @@ PEERS  := build/peers
 RELEASE := build/release
 SCAN   := build/checkov
 SITE   := build/site-tools
+STORES := build/stores
 CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
@@ -14,7 +15,7 @@ BENCH  ?= --list
 BASE   ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -47,6 +48,8 @@ peers: $(PEERS)/.ready ## Install Lightning, Accelerate and transformers in buil
 
 test-peers: $(PEERS)/.ready ## Tests with scripts of other libraries, after `make peers`
 	@$(PEERS)/bin/python -m pytest -q tests/peers
+
+stores: $(STORES)/.ready ## Install S3 servers (OpenStack Swift, rclone) in build/stores, for tests and bench of object stores
 
 clients: $(CLIENTS:%=build/clients/%/.ready) ## Put versions of the Kubernetes client in build/clients, for test-cluster
 
@@ -128,6 +131,12 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
 	@$(BIN)/python -m pip --python $(PEERS)/bin/python install --disable-pip-version-check --quiet \
 		--constraint constraints.txt --constraint constraints-peers.txt --group bench
+	@touch $@
+
+$(STORES)/.ready: pyproject.toml
+	@$(PYTHON) -m venv --clear $(STORES)
+	@$(STORES)/bin/python -m pip install --disable-pip-version-check --quiet 'pip>=25.1'
+	@$(STORES)/bin/python -m pip install --disable-pip-version-check --quiet --group stores
 	@touch $@
 
 $(SCAN)/.ready: locks/scan.txt

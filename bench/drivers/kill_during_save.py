@@ -7,14 +7,17 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, unpack
-from ddp_trainer.train.checkpoint.write_lease import WriteLease
+from ddp_trainer.train.checkpoint.checkpoint_factory import open_checkpoints
+from ddp_trainer.train.checkpoint.checkpoint_files import unpack
+from ddp_trainer.train.checkpoint.write_lease import Claim
+from ddp_trainer.train.utils.locations import StorageUrl
 
 
 @dataclass(slots=True)
@@ -30,16 +33,30 @@ class KillResults:
     """Number of kills between the beginning of a save and its end."""
 
 
-def kill_at_random_times(path: Path, *, count: int, size_bytes: int, chance: random.Random) -> KillResults:
+def kill_at_random_times(
+    place: Path | StorageUrl, *, count: int, size_bytes: int, chance: random.Random
+) -> KillResults:
     """Kill a process ``count`` times while it saves, each time going on from what the one before left."""
     kills, durable = KillResults(), 0
     command = [sys.executable, "-m", "bench.workloads.save_loop"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as server:
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="ddp-bench-"
+        ) as temporary,  # of its own, so that we read from the store only
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, "TMPDIR": temporary},
+        ) as server,
+    ):
         assert server.stdin is not None
         assert server.stdout is not None
         save_seconds = 0.0
         for generation in range(count):
-            server.stdin.write(f"{path} {generation} {size_bytes}\n")
+            server.stdin.write(f"{place} {generation} {size_bytes}\n")
             pid, begun = 0, 0.0
             for line in server.stdout:
                 word, number = line.split()
@@ -65,15 +82,15 @@ def kill_at_random_times(path: Path, *, count: int, size_bytes: int, chance: ran
                     durable = max(durable, int(number))
             kills.mid_save += saving > durable
             kills.count += 1
-            check_checkpoint(path, durable, kills)
+            check_checkpoint(place, durable, kills)
         server.stdin.close()
     return kills
 
 
-def check_checkpoint(path: Path, durable: int, kills: KillResults) -> None:
+def check_checkpoint(place: Path | StorageUrl, durable: int, kills: KillResults) -> None:
     """Look at what a kill left, after ``durable`` was reported."""
-    claim = WriteLease(path, generation=0, fence=0, run_id="", token="reader")
-    newest = CheckpointDirectory(path, keep=1, claim=claim).latest_checkpoint(lambda _: None)
+    reader = open_checkpoints(place, Claim("reader", 0, 0, "", 0), keep=1, alarm=lambda _: None)
+    newest = reader.latest_checkpoint(lambda _: None)
     if newest is None:
         kills.unloadable += 1
         return

@@ -5,6 +5,8 @@ A model and its AdamW of 500 MB are saved by the trainer, by ``torch.save`` with
 saves do not overlap. The first save of each is a separate figure, because it allocates memory. Beside the
 writes of both asynchronous ways, small steps are computed, and compared with steps beside nothing.
 
+The part ``object-store`` repeats stalls and kills with uploads to Swift by S3, which ``make stores`` installs.
+
 The part ``layouts`` is about what is in a checkpoint: :mod:`bench.workloads.checkpoint_layouts`.
 """
 
@@ -14,7 +16,8 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +25,16 @@ from typing import Any
 from bench.drivers.kill_during_save import kill_at_random_times
 from bench.harness import Options, Report, interleaved, paired_ratio
 from bench.workloads.checkpoint_layouts import cross
+from ddp_trainer.train.utils.locations import StorageUrl
 
-SUMMARY = "how long a save of 500 MB stops the training, what 50 kills during saves leave, and layouts that go on"
-PARTS = ("stall", "kills", "layouts")
+SUMMARY = (
+    "how long a save of 500 MB stops the training, what 50 kills leave, also in an object store, and layouts that go on"
+)
+PARTS = ("stall", "kills", "object-store", "layouts")
 
 STATE_BYTES = 500_000_000
+QUICK_BYTES = 100_000_000
+"""Size of the state for kills in a quick run, and of uploads that are killed: Swift is written in Python."""
 LAYERS = 12
 STALL_BAR_SECONDS = 0.060
 STEP_SECONDS = 0.25
@@ -54,7 +62,12 @@ class SaveMethod:
 def measure(options: Options) -> Report:
     """Stalls in turns and steps beside writes, kills, and layouts of ranks."""
     report = Report()
-    parts: dict[str, Callable[[Report, Options], None]] = {"stall": measure_stall, "kills": kill, "layouts": cross}
+    parts: dict[str, Callable[[Report, Options], None]] = {
+        "stall": measure_stall,
+        "kills": kill_in_directory,
+        "object-store": measure_object_store,
+        "layouts": cross,
+    }
     for part in options.parts(PARTS):
         parts[part](report, options)
     return report
@@ -76,11 +89,41 @@ def measure_stall(report: Report, options: Options) -> None:
     report.at_most("median seconds that a save of 500 MB stops the training", ours.median, STALL_BAR_SECONDS)
 
 
-def kill(report: Report, options: Options) -> None:
+def kill_in_directory(report: Report, options: Options) -> None:
     """Measure the state after kills at random moments."""
-    count, size = (10, 100_000_000) if options.quick else (50, STATE_BYTES)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
-        kills = kill_at_random_times(Path(directory), count=count, size_bytes=size, chance=options.random)
+        kill(Path(directory), report, options, size_bytes=STATE_BYTES)
+
+
+def measure_object_store(report: Report, options: Options) -> None:
+    """Measure stalls and kills with uploads to Swift."""
+    from tests.support.object_stores import BUCKET, swift
+
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
+        directory = Path(name)
+        with swift(directory / "store") as store, environment(store.environ | {"TMPDIR": name}):
+            measure_upload_stall(StorageUrl(f"s3://{BUCKET}/stall"), report, options)
+            kill(StorageUrl(f"s3://{BUCKET}/kills"), report, options, size_bytes=QUICK_BYTES)
+
+
+def measure_upload_stall(place: StorageUrl, report: Report, options: Options) -> None:
+    """Measure how long a save that is uploaded blocks the training, and how long the upload takes."""
+    arm = our_save_method(place, make_state())
+    arm.time_save()  # allocates the memory
+    stalls, uploads = [], []
+    for _ in range(3 if options.quick else 10):
+        begun = time.perf_counter()
+        stalls.append(arm.time_save())
+        uploads.append(time.perf_counter() - begun)
+    report.figure("upload_seconds", uploads)
+    stall = report.figure("object_store_stall_seconds", stalls).median
+    report.at_most("median seconds that a save of 500 MB to an object store stops training", stall, STALL_BAR_SECONDS)
+
+
+def kill(place: Path | StorageUrl, report: Report, options: Options, *, size_bytes: int) -> None:
+    """Measure the state after kills at random moments."""
+    count, size = (10, QUICK_BYTES) if options.quick else (50, size_bytes)
+    kills = kill_at_random_times(place, count=count, size_bytes=size, chance=options.random)
     report.figure("kills_count", float(kills.count))
     report.figure("kills_mid_save_count", float(kills.mid_save))
     report.at_most(f"kills of {count} that left no loadable checkpoint", kills.unloadable, 0)
@@ -151,20 +194,10 @@ def make_save_methods(directory: Path) -> dict[str, SaveMethod]:
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
-    from bench.workloads.save_loop import a_saver, draft
-    from ddp_trainer.train.checkpoint.torch_zip_writer import pack
-
     state = make_state()
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    saver = a_saver(directory / "ours", 0)
-    saver.open()
-    saver.reserve(pack(state).storage_bytes)
     steps = iter(range(1, 1 << 20))
-
-    def save_with_manager() -> None:
-        step = next(steps)
-        saver.save(step, lambda: state, lambda: draft(step))
 
     def plain() -> None:
         torch.save(state, directory / "plain.pt")
@@ -187,8 +220,39 @@ def make_save_methods(directory: Path) -> dict[str, SaveMethod]:
 
     warnings.filterwarnings("ignore", module="torch.distributed")
     return {
-        "ours": SaveMethod(save_with_manager, saver.wait_for_save),
+        "ours": our_save_method(directory / "ours", state),
         "torch_save": SaveMethod(plain, lambda: None),
         "dcp_save": SaveMethod(dcp_sync, lambda: None),
         "dcp_async": SaveMethod(dcp_async, dcp_wait),
     }
+
+
+def our_save_method(place: Path | StorageUrl, state: dict[str, Any]) -> SaveMethod:
+    """The trainer's way to save a state at a place."""
+    from bench.workloads.save_loop import a_saver, draft
+    from ddp_trainer.train.checkpoint.torch_zip_writer import pack
+
+    saver = a_saver(place, 0)
+    saver.open()
+    saver.reserve(pack(state).storage_bytes)
+    steps = iter(range(1, 1 << 20))
+
+    def save_with_manager() -> None:
+        step = next(steps)
+        saver.save(step, lambda: state, lambda: draft(step))
+
+    return SaveMethod(save_with_manager, saver.wait_for_save)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process, which its children inherit, and restore them."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    tempfile.tempdir = None
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        tempfile.tempdir = None

@@ -1,8 +1,9 @@
 """A process that saves without a pause, and is killed during a save. Run as ``python -m bench.workloads.save_loop``.
 
-It imports torch once and then, for every line ``DIRECTORY GENERATION BYTES`` on stdin, forks a child that resumes
-from the newest checkpoint in the directory and saves after every step. The child prints ``pid N``, ``saving STEP`` and
-``durable STEP``, the last when the trainer's recorder gets the event. When it has died, its parent prints ``gone``.
+It imports torch once and then, for every line ``PLACE GENERATION BYTES`` on stdin, forks a child that resumes from the
+newest checkpoint at the place, a directory or the URL of an object store, and saves after every step. The child prints
+``pid N``, ``saving STEP`` and ``durable STEP``, the last when the trainer's recorder gets the event. When it has died,
+its parent prints ``gone``.
 
 All numbers of the state are the number of the step, so a mixture of two steps is detected on loading.
 """
@@ -18,12 +19,13 @@ from typing import NoReturn
 import torch
 
 from ddp_trainer.process.recorder import NoopRankRecorder
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
+from ddp_trainer.train.checkpoint.checkpoint_factory import open_checkpoints
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import PIECE_BYTES
-from ddp_trainer.train.checkpoint.write_lease import WriteLease
+from ddp_trainer.train.checkpoint.write_lease import Claim
 from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
 TENSORS = 8
 
@@ -59,12 +61,12 @@ def draft(step: int) -> Manifest:
     )
 
 
-def a_saver(path: Path, generation: int) -> CheckpointManager:
+def a_saver(place: Path | StorageUrl, generation: int) -> CheckpointManager:
     """The trainer's own, asynchronous."""
-    claim = WriteLease(path, generation=generation, fence=generation, run_id="saving", token=str(generation))
+    claim = Claim(str(generation), generation, generation, "saving", os.getpid())
     return CheckpointManager(
-        Config(checkpoint_dir=path),
-        CheckpointDirectory(path, keep=2, claim=claim),
+        Config(checkpoint_dir=place),
+        open_checkpoints(place, claim, keep=2, alarm=print_line),
         keeps_time=False,
         recorder=StdoutRecorder(),
         alarm=print_line,
@@ -73,10 +75,10 @@ def a_saver(path: Path, generation: int) -> CheckpointManager:
     )
 
 
-def save_until_killed(path: Path, generation: int, size_bytes: int) -> NoReturn:
+def save_until_killed(place: Path | StorageUrl, generation: int, size_bytes: int) -> NoReturn:
     """Save after every step until the process is killed."""
     tensors = [torch.zeros(size_bytes // 4 // TENSORS) for _ in range(TENSORS)]
-    saver = a_saver(path, generation)
+    saver = a_saver(place, generation)
     saver.open()
     newest = saver.latest_checkpoint()
     saver.reserve(size_bytes + PIECE_BYTES)
@@ -96,9 +98,9 @@ def main() -> None:
     # The child of a process with threads could wait for one that it does not have.
     torch.set_num_threads(1)
     for line in sys.stdin:
-        path, generation, size_bytes = line.split()
+        place, generation, size_bytes = line.split()
         if not (child := os.fork()):
-            save_until_killed(Path(path), int(generation), int(size_bytes))
+            save_until_killed(parse_location(place), int(generation), int(size_bytes))
         os.waitpid(child, 0)
         print_line("gone")
 
