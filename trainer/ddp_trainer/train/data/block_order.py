@@ -1,15 +1,16 @@
 """Order of samples that are stored in blocks: blocks are shuffled, and each batch slice reads its own ones.
 
-:class:`BlockTable` names the blocks of a data set, and :func:`block_order` arranges an epoch. Each batch slice reads
-one contiguous part of the shuffled sequence of blocks, its lane. So a rank reads large pieces of storage, nothing that
-belongs to another rank, and the order depends on neither ranks nor restarts.
+:class:`BlockTable` names the blocks of a data set, and :func:`block_order` shuffles them for an epoch. Each batch slice
+reads one contiguous part of the shuffled sequence, its lane (:func:`step_positions`). So a rank reads large pieces of
+storage, nothing that belongs to another rank, and the order depends on neither ranks nor restarts. All is arithmetic on
+the blocks; no list of samples is made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import Final
 
 import torch
@@ -29,18 +30,34 @@ class BlockTable:
     samples: int
     """Number of samples of the data set."""
 
-    def number_of(self, ids: Tensor) -> Tensor:
-        """Return the block of each sample, in the shape of ``ids``."""
-        return torch.searchsorted(self.starts, ids, right=True) - 1
 
-    def shuffled(self, seed: int, epoch: int) -> Tensor:
-        """Return all samples, block by block, with the blocks in the order of the epoch: int64, ``(samples,)``."""
-        lengths = torch.diff(self.starts, append=torch.tensor([self.samples]))
-        keys = mix_all(torch.arange(len(self.starts)), mix(_BLOCK_KEY, seed, epoch))
-        places = torch.argsort(keys, stable=True)
-        lengths = lengths[places]
-        shifts = self.starts[places] - (lengths.cumsum(0) - lengths)
-        return torch.arange(self.samples) + torch.repeat_interleave(shifts, lengths)
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockOrder:
+    """Sequence of all samples of an epoch, block by block."""
+
+    starts: Tensor
+    """First sample of each block, in the order of the epoch: int64, shape ``(blocks,)``."""
+    ends: Tensor
+    """Position after the last sample of each block: int64, shape ``(blocks,)``."""
+
+    def samples_at(self, positions: Tensor) -> Tensor:
+        """Return the samples at these positions of the sequence, int64 in the shape of ``positions``."""
+        numbers = torch.searchsorted(self.ends, positions, right=True)
+        return self._shifts()[numbers] + positions
+
+    def runs(self, positions: range) -> Iterator[tuple[int, int]]:
+        """Yield the first sample and the number of samples of each block at adjacent positions."""
+        at = positions.start
+        number = int(torch.searchsorted(self.ends, at, right=True))
+        shifts = self._shifts()
+        while at < positions.stop:
+            stop = min(int(self.ends[number]), positions.stop)
+            yield int(shifts[number]) + at, stop - at
+            at, number = stop, number + 1
+
+    def _shifts(self) -> Tensor:
+        lengths = torch.diff(self.ends, prepend=torch.tensor([0]))
+        return self.starts - (self.ends - lengths)
 
 
 def uniform_blocks(counts: Tensor, size: int) -> BlockTable:
@@ -57,17 +74,24 @@ def uniform_blocks(counts: Tensor, size: int) -> BlockTable:
 
 
 @lru_cache(maxsize=2)
-def block_order(blocks: BlockTable, seed: int, epoch: int, sizes: tuple[int, ...]) -> Tensor:
-    """Return the samples of an epoch, step by step, and in a step slice by slice: int64, shape ``(samples,)``.
+def block_order(blocks: BlockTable, seed: int, epoch: int) -> BlockOrder:
+    """Return the order of the blocks in an epoch, a pure function of its arguments."""
+    lengths = torch.diff(blocks.starts, append=torch.tensor([blocks.samples]))
+    keys = mix_all(torch.arange(len(blocks.starts)), mix(_BLOCK_KEY, seed, epoch))
+    places = torch.argsort(keys, stable=True)
+    return BlockOrder(blocks.starts[places], lengths[places].cumsum(0))
+
+
+def step_positions(sizes: Sequence[int], full_steps: int, steps: range) -> Tensor:
+    """Return the positions of the samples of full global steps: int64, shape ``(steps, sum(sizes))``.
 
     Args:
-        blocks: Blocks of the data set.
-        seed: Seed of the run.
-        epoch: Epoch, from 0.
-        sizes: Samples of each batch slice of a full global step. The samples that make no full step come last.
+        sizes: Samples of each batch slice in a full global step.
+        full_steps: Number of full global steps of an epoch.
+        steps: Global steps, counted from the beginning of the epoch.
     """
-    sequence = blocks.shuffled(seed, epoch)
-    steps = len(sequence) // sum(sizes)
-    *lanes, rest = sequence.tensor_split([steps * end for end in accumulate(sizes)])
-    full = torch.cat([lane.view(steps, size) for lane, size in zip(lanes, sizes, strict=True)], dim=1)
-    return torch.cat([full.reshape(-1), rest])
+    each = torch.tensor(sizes)
+    lanes = (each.cumsum(0) - each) * full_steps
+    within = torch.cat([torch.arange(size) for size in sizes])
+    firsts, strides = torch.repeat_interleave(lanes, each) + within, torch.repeat_interleave(each, each)
+    return firsts + torch.arange(steps.start, steps.stop).unsqueeze(1) * strides

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any, Final
 
-import torch
 from torch.utils.data import default_collate
 
 from ddp_trainer.train.data.batch_plan import BatchPlan
@@ -80,38 +80,29 @@ class _Lane:
 
     def __init__(self, plan: BatchPlan, request: Request, read: ReadBlock, threads: ThreadPoolExecutor) -> None:
         self._epoch = request.epoch
-        ids = plan.lane(request.step, request.slice_index)
-        self._ids = ids
-        self._taken = 0
-        assert plan.blocks is not None  # noqa: S101 - the factory builds this feed for blocks only
-        blocks = plan.blocks.number_of(ids)
-        is_start = torch.ones(len(ids), dtype=torch.bool)
-        is_start[1:] = (torch.diff(ids) != 1) | (torch.diff(blocks) != 0)
-        self._run_starts = is_start.nonzero().view(-1).tolist()
-        self._next_run = 0
+        self._runs = plan.lane(request.step, request.slice_index)
         self._read, self._threads = read, threads
-        self._coming: deque[Future[list[Any]]] = deque()
+        self._coming: deque[tuple[int, Future[list[Any]]]] = deque()
+        """Runs that are being read: the first sample, and the records."""
         self._records: deque[Any] = deque()
+        self._next = int(request.ids[0])
+        """The next sample."""
+        self._read_ahead()
 
     def is_at(self, request: Request) -> bool:
         """Return True if the next record is the first of the request."""
-        return (
-            request.epoch == self._epoch
-            and self._taken < len(self._ids)
-            and int(self._ids[self._taken]) == int(request.ids[0])
-        )
+        following = self._next if self._records or not self._coming else self._coming[0][0]
+        return request.epoch == self._epoch and following == int(request.ids[0])
 
     def next_record(self) -> Any:
         """Return the next record, and read the following runs ahead."""
-        while len(self._coming) < RUNS_AHEAD - bool(self._records) and self._next_run < len(self._run_starts):
-            self._coming.append(self._threads.submit(self._read, *self._run(self._next_run)))
-            self._next_run += 1
         if not self._records:
-            self._records.extend(self._coming.popleft().result())
-        self._taken += 1
+            self._next, coming = self._coming.popleft()
+            self._records.extend(coming.result())
+            self._read_ahead()
+        self._next += 1
         return self._records.popleft()
 
-    def _run(self, number: int) -> tuple[int, int]:
-        start = self._run_starts[number]
-        stop = self._run_starts[number + 1] if number + 1 < len(self._run_starts) else len(self._ids)
-        return int(self._ids[start]), stop - start
+    def _read_ahead(self) -> None:
+        for first, count in islice(self._runs, RUNS_AHEAD - bool(self._records) - len(self._coming)):
+            self._coming.append((first, self._threads.submit(self._read, first, count)))
