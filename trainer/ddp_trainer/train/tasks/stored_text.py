@@ -7,7 +7,7 @@ training samples of :class:`~ddp_trainer.train.tasks.text.Text`. Test windows ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ddp_trainer.train.data.block_order import BlockTable, uniform_blocks
 from ddp_trainer.train.data.shards.shard_reader import ShardReader
-from ddp_trainer.train.storage.object_storage import ObjectInfo, ObjectStorage
+from ddp_trainer.train.storage.object_storage import ObjectStorage
 from ddp_trainer.train.utils.errors import BadData
 
 BLOCK_BYTES: Final = 1 << 20
@@ -98,19 +98,16 @@ def list_corpus(
     """
     files = [file for file in storage.list() if file.size_bytes and is_text(PurePosixPath(file.key))]
     sha = hashlib.sha256("".join(f"{file.key} {file.size_bytes}\n" for file in files).encode())
-    train = [file for file in files if not is_for_test(file.key)]
-    test = [file for file in files if is_for_test(file.key)]
-    train_bytes = _total(train)
-    if min(train_bytes, _total(test)) < least:
-        train, test = files, []
-        train_bytes = _total(files) - max(_total(files) // 10, least)
+    files.sort(key=lambda file: is_for_test(file.key))
+    train_bytes = sum(file.size_bytes for file in files if not is_for_test(file.key))
+    reader = ShardReader(storage, files)
+    if min(train_bytes, reader.total_bytes - train_bytes) < least:
+        train_bytes = reader.total_bytes - max(reader.total_bytes // 10, least)
     if train_bytes < least:
         raise BadData(
-            f"{storage.url} has {_total(files)} bytes of text in {len(files)} files, and two windows need {2 * least}.",
+            f"{storage.url} has {reader.total_bytes} bytes of text in {len(files)} files, and two windows need "
+            f"{2 * least}.",
             hint="Give --data a place with more text, or a smaller --window.",
         )
-    return StoredCorpus(ShardReader(storage, [*train, *test]), train_bytes, sha.hexdigest())
+    return StoredCorpus(reader, train_bytes, sha.hexdigest())
 
-
-def _total(files: Sequence[ObjectInfo]) -> int:
-    return sum(file.size_bytes for file in files)
