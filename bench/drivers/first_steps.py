@@ -30,7 +30,7 @@ class FirstStepModel:
 
 MODELS: Final = {
     "small": FirstStepModel("gpt", 128, 16),
-    "medium": FirstStepModel("gpt:layers=8,width=512,heads=8", 256, 32),
+    "medium": FirstStepModel("gpt:layers=2,width=1024,heads=8", 256, 16),
 }
 """0.8 million weights, and 25 million."""
 

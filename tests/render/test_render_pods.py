@@ -109,7 +109,8 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert found[Env.SHARE_STORE_OFF] == "1"
     of_metrics = {Env.METRICS_ADDRESS, Env.METRICS_DIR}
     of_a_group = {Env.CHANNEL, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE, Env.MOMENTS, Env.NODES}
-    assert set(Env) - set(found) == of_metrics | of_a_group | SWITCHES | {Env.PARALLEL}  # of a job with a layout
+    of_options = {Env.PARALLEL, Env.COMPILE_CACHE}  # of a job with a layout, and with a compile cache
+    assert set(Env) - set(found) == of_metrics | of_a_group | SWITCHES | of_options
 
 
 @pytest.mark.parametrize("switch", sorted(SWITCHES))
