@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kubectl_ddp.engines.registry import ENGINES, PARTIALLY_ADMITTED
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import fabric
+from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.values.engine import Gang
 
@@ -26,7 +27,9 @@ def _of_the_job(spec: JobSpec) -> Iterator[str]:
             f"The minimum of nnodes {spec.nnodes} may be below a majority: one store decides membership, so a "
             "network partition cannot form a second group."
         )
-    if spec.checkpoint_claim is None:
+    if (url := object_store_url(spec.args)) is not None:
+        yield from _of_the_object_store(spec, url)
+    elif spec.checkpoint_claim is None:
         yield (
             "Without a checkpointClaim each node keeps its own copy of the checkpoints: any remaining node is enough "
             "to resume from, and if all nodes are lost together, also by suspend, the run restarts from step 0."
@@ -37,6 +40,16 @@ def _of_the_job(spec: JobSpec) -> Iterator[str]:
             f"{spec.rdma.resource} needs unlimited locked memory, which only the container runtime of the machines can "
             "grant; a pod under Pod Security 'restricted' cannot request it."
         )
+
+
+def _of_the_object_store(spec: JobSpec, url: str) -> Iterator[str]:
+    if not spec.secret_env and not spec.env_from:
+        yield (
+            f"The job names no credentials for {url}: give --secret-env or --env-from with those of the store, unless "
+            "its pods get a role from the cloud."
+        )
+    if spec.checkpoint_claim is not None:
+        yield f"The trainer keeps its checkpoints in {url}, and none on the volume '{spec.checkpoint_claim}'."
 
 
 def _of_the_engine(spec: JobSpec) -> Iterator[str]:

@@ -116,6 +116,10 @@ class CheckpointScope(StrEnum):
     """A volume per pod. Local rank 0 of every pod writes. On resume, all ranks receive the newest copy."""
 
 
+STORE_CLIENTS: Final = {"s3": "s3fs", "gs": "gcsfs"}
+"""Scheme of an object store's URL → package that reads it. The extra of ``kubectl-ddp`` has the name of the scheme."""
+
+
 class Port(IntEnum):
     """Port numbers inside a pod."""
 

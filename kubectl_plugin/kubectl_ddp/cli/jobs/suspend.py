@@ -14,6 +14,7 @@ from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.util.invocation import location_flags, program
 
 
@@ -61,6 +62,8 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
 
 def keeps_checkpoints_in_pods(job: Object) -> bool:
     """Return whether the progress of a job is lost if all its pods are deleted together."""
+    if object_store_url(job_kinds.submitted_spec(job).get("args") or ()) is not None:
+        return False
     template = job_kinds.at(job, job_kinds.engine_of(job).template)
     if not template:  # it is in the runtime
         return "checkpointClaim" not in job_kinds.submitted_spec(job)

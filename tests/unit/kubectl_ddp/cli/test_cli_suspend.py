@@ -20,3 +20,9 @@ def test_progress_goes_with_the_pods_unless_there_is_a_claim_whatever_the_engine
 ) -> None:
     job = job_kinds.root_of(render(a_job(engine=engine, checkpoint_claim=claim), "run1"))
     assert keeps_checkpoints_in_pods(job) is (claim is None)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_progress_stays_in_an_object_store_whatever_the_engine(engine: Engine) -> None:
+    job = job_kinds.root_of(render(a_job(engine=engine, args=("--checkpoint-dir", "s3://bucket/run")), "run1"))
+    assert not keeps_checkpoints_in_pods(job)

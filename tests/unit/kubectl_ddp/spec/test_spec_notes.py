@@ -9,6 +9,7 @@ import pytest
 from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Rdma
+from kubectl_ddp.values.parsers import EnvSource
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.jobs import a_job
 
@@ -22,6 +23,16 @@ def test_a_minority_of_nodes_is_explained_and_a_majority_needs_no_words() -> Non
 def test_what_becomes_of_checkpoints_without_a_volume_is_explained() -> None:
     [note] = spec_notes(a_job(nnodes=Nodes(2, 2)))
     assert "if all nodes are lost together, also by suspend, the run restarts" in note
+
+
+@pytest.mark.parametrize("args", [("--checkpoint-dir", "s3://bucket/run"), ("--checkpoint-dir=gs://bucket/run",)])
+def test_checkpoints_in_an_object_store_need_credentials_and_no_volume(args: tuple[str, ...]) -> None:
+    [note] = spec_notes(a_job(nnodes=Nodes(2, 2), args=args))
+    assert "names no credentials for" in note
+    source = {"env_from": (EnvSource.parse("secret/s3-credentials"),)}
+    assert spec_notes(a_job(nnodes=Nodes(2, 2), args=args, **source)) == []
+    [note] = spec_notes(a_job(nnodes=Nodes(2, 2), args=args, checkpoint_claim="shared", **source))
+    assert "none on the volume 'shared'" in note
 
 
 @pytest.mark.parametrize(

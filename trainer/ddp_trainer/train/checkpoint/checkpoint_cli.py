@@ -1,7 +1,7 @@
 """Implementation of ``python -m ddp_trainer checkpoint (inspect|verify|export) DIR``.
 
-Lists and verifies the checkpoints in a directory, and exports the weights of one. The entry point is :func:`main`; it
-reads checkpoints through :mod:`ddp_trainer.train.checkpoint.checkpoint_files`.
+Lists and verifies the checkpoints in a directory or an object store, and exports the weights of one. The entry point is
+:func:`main`; it finds checkpoints through :mod:`ddp_trainer.train.checkpoint.listed_checkpoints`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,18 +21,20 @@ from torch import Tensor
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint import checkpoint_files
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CorruptCheckpoint, parse_name, reason_of
-from ddp_trainer.train.checkpoint.manifest import FORMAT, PAYLOAD, Manifest
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CorruptCheckpoint, reason_of
+from ddp_trainer.train.checkpoint.listed_checkpoints import ListedCheckpoint, list_checkpoints
+from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
 from ddp_trainer.train.checkpoint.weights_io import export_weights
 from ddp_trainer.train.config.metric_goal import TargetMetric
-from ddp_trainer.train.utils.errors import BadConfig, TrainError
+from ddp_trainer.train.utils.errors import BadConfig, StorageError, TrainError
+from ddp_trainer.train.utils.locations import parse_location
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Result of examining one checkpoint."""
 
-    directory: Path
+    listed: ListedCheckpoint
     manifest: Manifest | None
     """The manifest, or None if it cannot be read."""
     trouble: str
@@ -43,10 +46,10 @@ class Entry:
         """Return the entry for ``-o json``."""
         manifest = self.manifest
         return {
-            "name": self.directory.name,
+            "name": self.listed.name,
             "valid": not self.trouble,
             "reason": self.trouble or None,
-            "step": parse_name(self.directory)[0],
+            "step": self.listed.step,
             "epoch": None if manifest is None else manifest.epoch,
             "size_bytes": None if manifest is None else manifest.total_bytes,
             "world_size": None if manifest is None else manifest.world_size,
@@ -70,8 +73,6 @@ def main(argv: Sequence[str]) -> int:
     """
     try:
         arguments = _parser().parse_args(list(argv))
-        if not arguments.directory.is_dir():
-            raise BadConfig(f"There is no directory {arguments.directory}.", hint="Give a --checkpoint-dir of a run.")
         return {"inspect": _list_checkpoints, "verify": _list_checkpoints, "export": _export}[arguments.command](
             arguments
         )
@@ -81,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="python -m ddp_trainer checkpoint", description="Look into a directory of checkpoints.")
+    parser = _Parser(prog="python -m ddp_trainer checkpoint", description="Look into checkpoints.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for name, text in (
         ("inspect", "list the checkpoints, what is in them, and whether they are valid; exits with 1 when one is not"),
@@ -89,7 +90,12 @@ def _parser() -> _Parser:
         ("export", "write the weights of one as a plain file, for inference"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("directory", type=Path, metavar="DIR", help="a run's checkpoint directory")
+        command.add_argument(
+            "directory",
+            type=parse_location,
+            metavar="DIR",
+            help="a run's checkpoint directory, or its s3:// or gs:// URL",
+        )
         if name != "export":
             command.add_argument("-o", "--output", choices=["table", "json"], default="table")
             continue
@@ -102,27 +108,25 @@ def _parser() -> _Parser:
 
 def _list_checkpoints(arguments: argparse.Namespace) -> int:
     with_contents = arguments.command == "inspect"
-    entries = [
-        _entry(directory, with_contents=with_contents)
-        for directory in checkpoint_files.directories(arguments.directory)
-    ]
+    entries = [_entry(each, with_contents=with_contents) for each in list_checkpoints(arguments.directory)]
     _show(entries, arguments)
     bad = [entry for entry in entries if entry.trouble]
     for entry in bad:
-        print(f"{entry.directory}: {entry.trouble}.", file=sys.stderr)
+        print(f"{entry.listed.place}: {entry.trouble}.", file=sys.stderr)
     if not entries:
         print(f"There is no checkpoint in {arguments.directory}.", file=sys.stderr)
     return Exit.FAILURE if bad or not entries else Exit.SUCCESS
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    checkpoint = _chosen(arguments)
-    try:
-        found = checkpoint_files.weights(checkpoint)
-    except OSError as err:
-        raise BadConfig(
-            f"{checkpoint.directory} cannot be read: {reason_of(err)}.", hint="Export another one."
-        ) from None
+    with ExitStack() as stack:
+        checkpoint = _chosen(arguments, stack)
+        try:
+            found = checkpoint_files.weights(checkpoint)
+        except OSError as err:
+            raise BadConfig(
+                f"{checkpoint.directory} cannot be read: {reason_of(err)}.", hint="Export another one."
+            ) from None
     try:
         export_weights(found, arguments.to)
     except OSError as err:
@@ -131,27 +135,28 @@ def _export(arguments: argparse.Namespace) -> int:
     return Exit.SUCCESS
 
 
-def _chosen(arguments: argparse.Namespace) -> Checkpoint:
+def _chosen(arguments: argparse.Namespace, stack: ExitStack) -> Checkpoint:
+    """Return the checkpoint to export; its files are there until the stack is closed."""
     whole = {
-        path: each
-        for path in checkpoint_files.directories(arguments.directory)
-        if (each := checkpoint_files.manifest_if_complete(path)) is not None
+        listed: manifest
+        for listed in list_checkpoints(arguments.directory)
+        if (manifest := listed.manifest()) is not None
     }
     wanted = list(whole)
     if arguments.step is not None:
-        wanted = [path for path, manifest in whole.items() if manifest.step == arguments.step]
+        wanted = [listed for listed, manifest in whole.items() if manifest.step == arguments.step]
     elif arguments.best is not None:
         best = checkpoint_files.best_of(whole, TargetMetric(arguments.best))
         wanted = [] if best is None else [best]
-    for path in wanted:
+    for listed in wanted:
         try:
-            checkpoint = checkpoint_files.read(path)
+            checkpoint = checkpoint_files.read(stack.enter_context(listed.open()))
         except (CorruptCheckpoint, OSError) as err:
-            print(f"Skipped {path}: {err}.", file=sys.stderr)
+            print(f"Skipped {listed.place}: {err}.", file=sys.stderr)
             continue
         if checkpoint.manifest.format > FORMAT:
             raise BadConfig(
-                f"{path} has format {checkpoint.manifest.format}, and this version reads format {FORMAT}.",
+                f"{listed.place} has format {checkpoint.manifest.format}, and this version reads format {FORMAT}.",
                 hint="Export with the version that wrote it.",
             )
         return checkpoint
@@ -164,18 +169,21 @@ def _chosen(arguments: argparse.Namespace) -> Checkpoint:
     raise BadConfig(f"There is no {which} in {arguments.directory}.", hint=f"There are steps: {steps}.")
 
 
-def _entry(directory: Path, *, with_contents: bool) -> Entry:
-    manifest = checkpoint_files.manifest_if_complete(directory)
+def _entry(listed: ListedCheckpoint, *, with_contents: bool) -> Entry:
+    manifest = listed.manifest()
     try:
-        checkpoint = checkpoint_files.read(directory)
-        if checkpoint.manifest.format > FORMAT:
-            return Entry(directory, None, f"format {checkpoint.manifest.format} is newer than this version")
-        contents = ", ".join(_described(checkpoint_files.unpack(checkpoint))) if with_contents else ""
+        with listed.open() as directory:
+            checkpoint = checkpoint_files.read(directory)
+            if checkpoint.manifest.format > FORMAT:
+                return Entry(listed, None, f"format {checkpoint.manifest.format} is newer than this version")
+            contents = ", ".join(_described(checkpoint_files.unpack(checkpoint))) if with_contents else ""
+    except StorageError:
+        raise
     except TrainError as err:
-        return Entry(directory, manifest, err.message.rstrip("."))
+        return Entry(listed, manifest, err.message.rstrip("."))
     except (CorruptCheckpoint, OSError) as err:
-        return Entry(directory, manifest, reason_of(err))
-    return Entry(directory, checkpoint.manifest, "", contents)
+        return Entry(listed, manifest, reason_of(err))
+    return Entry(listed, checkpoint.manifest, "", contents)
 
 
 def _described(state: dict[str, object]) -> Iterator[str]:
@@ -203,10 +211,11 @@ def _show(entries: Sequence[Entry], arguments: argparse.Namespace) -> None:
         return
     rows = [("STEP", "EPOCH", "SIZE", "WORLD", "WRITTEN", "METRICS", "VALID")]
     for entry in entries:
-        step = str(parse_name(entry.directory)[0])
+        step = str(entry.listed.step)
         valid = entry.trouble or "yes"
         if entry.manifest is None:
-            rows.append((step, "", _size(entry.directory), "", "", "", valid))
+            size_bytes = entry.listed.size_bytes
+            rows.append((step, "", "" if size_bytes is None else f"{size_bytes:,}", "", "", "", valid))
             continue
         manifest = entry.manifest
         metrics = " ".join(f"{name}={value:.4g}" for name, value in (manifest.metrics or {}).items())
@@ -219,10 +228,3 @@ def _show(entries: Sequence[Entry], arguments: argparse.Namespace) -> None:
     newest = next((entry.contents for entry in entries if entry.contents), "")
     if newest:
         print(f"\nThe newest holds {newest}.")
-
-
-def _size(directory: Path) -> str:
-    try:
-        return f"{(directory / PAYLOAD).stat().st_size:,}"
-    except OSError:
-        return ""

@@ -6,11 +6,12 @@ import importlib
 import importlib.util
 from pathlib import Path
 
+from ddp_trainer.common.constants import STORE_CLIENTS
 from ddp_trainer.train.storage.object_storage import ObjectStorage
 from ddp_trainer.train.storage.retry import RetryPolicy
 from ddp_trainer.train.storage.s3_storage import S3Storage
 from ddp_trainer.train.utils.errors import StorageRefused
-from ddp_trainer.train.utils.locations import CLIENTS, StorageUrl, parse_location
+from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
 
 def open_storage(url: str | Path, retry: RetryPolicy | None = None) -> ObjectStorage:
@@ -39,7 +40,7 @@ def require_client(place: Path | StorageUrl) -> str:
         StorageRefused: The package is not installed.
     """
     extra = place.scheme if isinstance(place, StorageUrl) else "s3"
-    package = CLIENTS[place.scheme] if isinstance(place, StorageUrl) else "fsspec"
+    package = STORE_CLIENTS[place.scheme] if isinstance(place, StorageUrl) else "fsspec"
     if importlib.util.find_spec(package) is None:
         raise StorageRefused(
             f"{place} needs {package}, which is not installed.", hint=f"Run pip install 'kubectl-ddp[{extra}]'."

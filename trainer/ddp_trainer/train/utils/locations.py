@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from ddp_trainer.common.constants import STORE_CLIENTS
 from ddp_trainer.train.utils.errors import BadConfig
 
-CLIENTS: Final = {"s3": "s3fs", "gs": "gcsfs"}
-"""Scheme of a URL → package that reads the store. The extra of ``kubectl-ddp`` with it has the name of the scheme."""
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -50,8 +49,8 @@ def parse_location(text: str) -> Path | StorageUrl:
         if not rest.startswith("/"):
             raise BadConfig(f"{text} has no absolute path.", hint="Give file:///DIR, with three slashes.")
         return Path(unquote(rest))
-    if scheme not in CLIENTS:
-        known = ", ".join(f"{each}://" for each in ["file", *CLIENTS])
+    if scheme not in STORE_CLIENTS:
+        known = ", ".join(f"{each}://" for each in ["file", *STORE_CLIENTS])
         raise BadConfig(f"{text} has the scheme {scheme!r}, which is not supported.", hint=f"Give one of {known}.")
     bucket, _, prefix = rest.partition("/")
     if not bucket or any(part in {"", ".", ".."} for part in prefix.split("/") if prefix):
