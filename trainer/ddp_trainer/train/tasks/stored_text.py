@@ -110,4 +110,3 @@ def list_corpus(
             hint="Give --data a place with more text, or a smaller --window.",
         )
     return StoredCorpus(reader, train_bytes, sha.hexdigest())
-
