@@ -97,12 +97,15 @@ def bytes_read(reads: Path) -> int:
     return sum(int(line) for file in reads.iterdir() for line in file.read_text().split())
 
 
-def resume_seconds(url: str, progress: float) -> float:
-    """Return the time of a new process from opening the shards to its first batch, as the first of two ranks.
+def resume_seconds(url: str, progress: float) -> tuple[float, float]:
+    """Return the time from opening the shards to the first batch, as the first of two ranks.
 
     Args:
         url: The shards.
         progress: Part of the epoch that is committed.
+
+    Returns:
+        Wall seconds, and processor seconds of this process.
     """
     import torch
 
@@ -113,7 +116,7 @@ def resume_seconds(url: str, progress: float) -> float:
     from ddp_trainer.train.data.sample_tracker import SampleTracker
     from ddp_trainer.train.data.shards import ShardedSamples
 
-    started = time.monotonic()
+    started, used = time.monotonic(), time.process_time()
     samples = ShardedSamples(url)
     tracker = SampleTracker(len(samples))
     plan = BatchPlan(
@@ -126,6 +129,6 @@ def resume_seconds(url: str, progress: float) -> float:
     for request in portion.own:
         feed.fetch(request)
     tracker.commit(portion.ids)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - started, time.process_time() - used
     feed.close()
     return seconds
