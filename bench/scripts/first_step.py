@@ -19,7 +19,7 @@ from ddp_trainer.train import Config, load_task, run
 class FirstStep(NoopRankRecorder):
     """Recorder that ends the process at the first committed step."""
 
-    def step(self, *_: object) -> None:  # type: ignore[override] # only the first call counts
+    def step(self, *_: object) -> None:
         """Print the time since the start of the launcher, and the processor time of this rank and its children."""
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         seconds = {

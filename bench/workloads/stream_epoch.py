@@ -88,7 +88,7 @@ class _Stream(Numbers):
             stream.write(f"{len(data)}\n")
             return data
 
-        ObjectStorage.read_range = counted  # type: ignore[method-assign] # counts without a change of the trainer
+        ObjectStorage.read_range = counted  # type: ignore[method-assign,assignment] # the trainer does not count
         return ShardedSamples(self._url, lambda columns: columns["number"], block_bytes=BLOCK_BYTES)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ddp_trainer.launch.host import compile_cache
 from ddp_trainer.launch.host.compile_cache import INDUCTOR, TRITON, compile_cache_variables, machine_key
 
 CPUINFO = "processor\t: 0\nmodel name\t: Some CPU @ {ghz} GHz\nflags\t\t: {flags}\n"
@@ -53,7 +54,7 @@ def test_a_directory_that_cannot_be_made_is_reported_and_left_out(tmp_path: Path
     [{"flags": "avx2"}, {"gpus": ("NVIDIA A100",)}, {"gpus": ()}],
     ids=["instruction sets", "GPU model", "no GPU"],
 )
-def test_machines_with_other_code_have_another_key(tmp_path: Path, other: dict[str, str]) -> None:
+def test_machines_with_other_code_have_another_key(tmp_path: Path, other: dict[str, Any]) -> None:
     here = proc_of(tmp_path / "here", gpus=("NVIDIA H100", "NVIDIA H100"))
 
     assert machine_key(here) != machine_key(proc_of(tmp_path / "there", **{"gpus": ("NVIDIA H100",), **other}))
@@ -68,6 +69,6 @@ def test_clock_rate_order_of_flags_and_number_of_gpus_do_not_matter(tmp_path: Pa
 
 def test_another_torch_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = machine_key()
-    monkeypatch.setattr(compile_cache.metadata, "version", lambda _name: "9.9.9")
+    monkeypatch.setattr(metadata, "version", lambda _name: "9.9.9")
 
     assert machine_key() != before

@@ -54,7 +54,8 @@ def steps_of(feed: Feed, plan: BatchPlan, batch_slices: range, steps: range) -> 
     """Fetch the samples of some steps, as a rank with these batch slices does, and return them."""
     batches = StepBatches(plan, batch_slices)
     requests = [request for step in steps for request in batches.of(step).own]
-    return [value for request in requests for value in feed.fetch(request).batch.tolist()]
+    fetched = [feed.fetch(request).batch for request in requests]
+    return [value for batch in fetched if batch is not None for value in batch.tolist()]
 
 
 def test_resizes_within_an_epoch_use_every_sample_once_and_read_little_twice() -> None:
