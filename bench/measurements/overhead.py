@@ -17,6 +17,10 @@ independent rows.
 A third part does the same for a model that is sharded: ``--parallel shard=2`` beside ``fully_shard`` by hand
 (``bench/workloads/fsdp_loops.py``), each with its own optimizer.
 
+The part ``compile-cache`` starts runs of one rank under the launcher until their first step is committed: without
+``--compile``, with it on an empty cache, and with it on the cache of the run before. All of a start counts, from the
+import of torch on.
+
 What is added is judged by the processor's seconds, all threads of the process together: other load on the machine does
 not count as ours, and waiting, of which a step of one process has none, does not hide. Peers that are not installed
 are named and left out: ``pip install --group bench`` brings them.
@@ -35,12 +39,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bench.drivers.first_steps import MODELS, first_step, write_text
 from bench.harness import CannotMeasure, Options, Report, interleaved, paired_ratio
 from bench.peers.torchrun_driver import free_port
 
 SUMMARY = "what our loop and other libraries' add to a step of one written by hand"
 
-PARTS: Final = ("tiny", "gpt", "fsdp")
+PARTS: Final = ("tiny", "gpt", "fsdp", "compile-cache")
 
 SCRIPT: Final = Path(__file__).parents[1] / "scripts" / "loop.py"
 PEERS: Final = {
@@ -64,14 +69,38 @@ def measure(options: Options) -> Report:
     """The small model in one process, then the larger one in two, whole on each and sharded."""
     report = Report()
     parts = options.parts(PARTS)
-    peers = [] if parts == ["fsdp"] else installed(options)
+    peers = installed(options) if {"tiny", "gpt"} & set(parts) else []
     if "tiny" in parts:
         _measure_tiny(report, peers, options)
     if "gpt" in parts:
         _measure_gpt(report, [peer for peer in peers if peer in GPT_PEERS], options)
     if "fsdp" in parts:
         _measure_fsdp(report, options)
+    if "compile-cache" in parts:
+        _measure_compile_cache(report, options)
     return report
+
+
+def _measure_compile_cache(report: Report, options: Options) -> None:
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
+        directory = Path(name)
+        write_text(directory / "text")
+        for size, model in MODELS.items():
+            cache = directory / f"cache-{size}"
+            cold = first_step(directory, model, cache=cache)
+            report.figure(f"compile_cache_{size}_cold_cpu_seconds", cold["cpu"])
+            arms = {"plain": None, "warm": cache}
+            cpu: dict[str, list[float]] = {arm: [] for arm in arms}
+            for number in range(1 if options.quick else 3):
+                for arm in options.random.sample(list(arms), k=len(arms)):
+                    taken = first_step(directory, model, cache=arms[arm])
+                    cpu[arm].append(taken["cpu"])
+                    options.progress(f"{size}, {arm}, round {number + 1}: {taken}; cold {cold}")
+            report.baseline(f"compile_cache_{size}_plain_cpu_seconds", cpu["plain"])
+            report.figure(f"compile_cache_{size}_warm_cpu_seconds", cpu["warm"])
+            ratio = report.figure(f"compile_cache_{size}_warm_to_plain_ratio", paired_ratio(cpu["warm"], cpu["plain"]))
+            if size == "medium":
+                report.at_most("start to the first step, compiled on a warm cache / uncompiled", ratio.median, 1.3)
 
 
 def installed(options: Options) -> list[str]:

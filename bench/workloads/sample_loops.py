@@ -22,10 +22,13 @@ CHECKPOINT_STEPS: Final = 4
 
 def reference_trainer(stage: Stage, log: Log) -> None:
     """Our trainer, whose last rank is killed in the midst of the step after ``stop``; it keeps the first batch size."""
+    train_reference(stage, log, Numbers(stage, log))
+
+
+def train_reference(stage: Stage, log: Log, task: Numbers) -> None:
+    """Train a task with our trainer, as one rank of the group."""
     from ddp_trainer.process.recorder import NoopRankRecorder
     from ddp_trainer.train import Config, TrainError, run
-
-    task = _Numbers(stage, log)
 
     class CommitRecorder(NoopRankRecorder):
         def step(self, step: int, *_: float) -> None:  # type: ignore[override]
@@ -50,7 +53,7 @@ def reference_trainer(stage: Stage, log: Log) -> None:
         os._exit(err.exit_code)
 
 
-class _Numbers:
+class Numbers:
     """Samples that are their own numbers."""
 
     name = "numbers"
@@ -65,7 +68,7 @@ class _Numbers:
 
         return torch.nn.Linear(1, 1)
 
-    def train_samples(self) -> range:
+    def train_samples(self) -> Any:
         return range(SAMPLES)
 
     def test_samples(self) -> range:

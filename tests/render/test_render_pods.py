@@ -109,7 +109,8 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert found[Env.SHARE_STORE_OFF] == "1"
     of_metrics = {Env.METRICS_ADDRESS, Env.METRICS_DIR}
     of_a_group = {Env.CHANNEL, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE, Env.MOMENTS, Env.NODES}
-    assert set(Env) - set(found) == of_metrics | of_a_group | SWITCHES | {Env.PARALLEL}  # of a job with a layout
+    of_options = {Env.PARALLEL, Env.COMPILE_CACHE}  # of a job with a layout, and with a compile cache
+    assert set(Env) - set(found) == of_metrics | of_a_group | SWITCHES | of_options
 
 
 @pytest.mark.parametrize("switch", sorted(SWITCHES))
@@ -145,6 +146,21 @@ def test_checkpoints_on_a_volume_belong_to_the_job() -> None:
     volumes = {volume["name"]: volume for volume in worker_pod(spec)["volumes"]}
     assert volumes["checkpoints"]["persistentVolumeClaim"] == {"claimName": "shared"}
     assert environment(spec)[Env.CHECKPOINT_SCOPE] == CheckpointScope.JOB
+
+
+def test_a_compile_cache_on_a_claim_is_mounted_and_named_to_the_launcher() -> None:
+    spec = a_job(compile_cache="kernels")
+    volumes = {volume["name"]: volume for volume in worker_pod(spec)["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(spec)["volumeMounts"]}
+    assert volumes["compile-cache"]["persistentVolumeClaim"] == {"claimName": "kernels"}
+    assert environment(spec)[Env.COMPILE_CACHE] == mounts["compile-cache"] == Path.COMPILE_CACHE
+
+
+def test_a_compile_cache_in_a_directory_uses_the_volume_that_is_mounted_there() -> None:
+    spec = a_job(compile_cache="/data/kernels")
+    assert environment(spec)[Env.COMPILE_CACHE] == "/data/kernels"
+    assert "compile-cache" not in {volume["name"] for volume in worker_pod(spec)["volumes"]}
+    assert environment(spec, site=Site.LOCAL)[Env.COMPILE_CACHE] == "/data/kernels"
 
 
 def test_shared_memory_is_memory_and_sized_below_the_limit() -> None:

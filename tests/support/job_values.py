@@ -167,6 +167,7 @@ def scenario(seed: int, number: int) -> Scenario:
     draw.values["name"] = draw.one([release, "named", "n", "x" * 40])
     draw.some(0.2, "namespace", lambda: namespace)
     api_servers = tuple(draw.few(["10.0.0.1", "10.0.0.2", "fd00::1"], 2)) if draw.chance(0.3) else ()
+    draw.some(0.2, "compileCache", lambda: draw.one(["kernels", "/cache/kernels"]))
     return Scenario(number, draw.values, draw.code, release, namespace, api_servers)
 
 

@@ -127,6 +127,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
             max_restarts=draw(st.integers(0, 1000)),
             grace_seconds=draw(st.integers(5, 3600)),
             checkpoint_claim=draw(st.none() | LABEL),
+            compile_cache=draw(st.none() | LABEL | st.just("/data/cache")),
             deadline_seconds=draw(st.none() | seconds),
             ttl_seconds=draw(st.none() | seconds),
             namespace=draw(st.none() | LABEL),

@@ -73,7 +73,7 @@ def swift(directory: Path) -> Iterator[Store]:
 @contextmanager
 def rclone(directory: Path) -> Iterator[Store]:
     """Run rclone's server, with the bucket. It has no conditional writes."""
-    (directory / "files" / BUCKET).mkdir(parents=True)
+    (directory / "files" / BUCKET).mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     key, secret = "rclone-tester", "rclone-testing"

@@ -130,7 +130,7 @@ def _size(spec: JobSpec) -> Values:
 
 def _environment(spec: JobSpec) -> Values:
     return {
-        "env": dict(spec.env),
+        "env": pod.plain_env(spec),
         "secretEnv": {name: {"name": entry.secret, "key": entry.key} for name, entry in spec.secret_env.items()},
         "envFrom": _pod(spec)["env_from"],
         "launcher": _fabric(spec)["launch_command"],

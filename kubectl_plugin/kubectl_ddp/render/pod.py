@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
 from kubectl_ddp.code.archive import ARCHIVE
+from kubectl_ddp.render import volumes
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.parsers import EnvSource, Toleration
 from kubectl_ddp.values.program import Command, Module, Script
@@ -133,12 +134,18 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
     """Return the user's variables sorted by name, the only order that clones and chart values can reproduce."""
     secrets = [] if is_local else sorted(spec.secret_env.items())
     return [
-        *(_variable(name, literal(value)) for name, value in sorted(spec.env.items())),
+        *(_variable(name, literal(value)) for name, value in sorted(plain_env(spec).items())),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": entry.secret, "key": entry.key}}}
             for name, entry in secrets
         ),
     ]
+
+
+def plain_env(spec: JobSpec) -> dict[str, str]:
+    """Return the variables with literal values that the job's keys set: ``env`` and ``compileCache``."""
+    cache = volumes.compile_cache_directory(spec)
+    return dict(spec.env) | ({str(Env.COMPILE_CACHE): cache} if cache is not None else {})
 
 
 def literal(text: str) -> str:

@@ -33,6 +33,11 @@ _NAMESPACE: Final = v.Matching(
 _OBJECT: Final = v.Matching(
     rf"(?=.{{1,253}}$){v.SUBDOMAIN}", "not a name of an object", "Use lower case letters, digits, '-' and '.'."
 )
+_CACHE: Final = v.Matching(
+    rf"(?=.{{1,253}}$){v.SUBDOMAIN}|/[^/:\s][^:\s]*",
+    "neither a claim nor a directory",
+    "Name a PersistentVolumeClaim, or a directory from the root, as in '/data/compile-cache'.",
+)
 _IMAGE: Final = v.Matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "not an image", "Write it as 'registry/name:version'.")
 _MODULE: Final = v.Matching(rf"{_VARIABLE}(\.{_VARIABLE})*", "not a Python module", "Write it as after 'python -m'.")
 _LABEL: Final = v.Matching(v.LABEL_VALUE, "not a value of a label", "Use letters, digits, '-', '_' and '.'.")
@@ -142,6 +147,11 @@ class JobSpec:
     checkpoint_claim: str | None = key(
         "checkpointClaim", Group.LIFETIME, _OBJECT, "Shared volume for checkpoints (a PersistentVolumeClaim).", "CLAIM",
         example="digits-checkpoints", default=None,
+    )
+    compile_cache: str | None = key(
+        "compileCache", Group.LIFETIME, _CACHE,
+        "Shared cache of torch.compile: a PersistentVolumeClaim, or a directory of a mounted volume.", "CLAIM|DIR",
+        example="compile-cache", default=None,
     )
     deadline_seconds: int | None = key(
         "deadline", Group.LIFETIME, _SECONDS, "Stop the job after this time; it counts as failed.", "TIME",

@@ -26,6 +26,7 @@ OURS: Final = (
     Path.RUN_DIR,
     Path.SECRET,
     Path.CHECKPOINT_DIR,
+    Path.COMPILE_CACHE,
     Path.CODE,
     Path.CODE_ARCHIVE,
     Path.SHARED_MEMORY,

@@ -45,6 +45,9 @@ class Env(StrEnum):
     CHECKPOINT_DIR = "DDP_CHECKPOINT_DIR"
     CHECKPOINT_SCOPE = "DDP_CHECKPOINT_SCOPE"
     """Scope of ``DDP_CHECKPOINT_DIR``: a value of :class:`CheckpointScope`."""
+    COMPILE_CACHE = "DDP_COMPILE_CACHE"
+    """Directory of the caches of torch.compile that outlives the pod. The launcher points Inductor and Triton to a
+    directory in it."""
     TERMINATION_LOG = "DDP_TERMINATION_LOG"
     """File that becomes the container's termination message."""
     GRACE_SECONDS = "DDP_GRACE_SECONDS"
@@ -176,6 +179,8 @@ class Path(StrEnum):
     SECRET = "/var/run/ddp-secret"  # noqa: S105 - a path
     """Mount point of the run's Secret; the file in it is :data:`SECRET_KEY`."""
     CHECKPOINT_DIR = "/checkpoints"
+    COMPILE_CACHE = "/compile-cache"
+    """Mount point of the claim of ``compileCache``."""
     CODE = "/var/run/ddp-code"
     """Code that is submitted with the job: a read-only script, or a directory."""
     CODE_ARCHIVE = "/var/run/ddp-code-archive"

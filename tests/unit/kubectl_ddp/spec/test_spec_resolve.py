@@ -135,7 +135,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "name": "a", "namespace": "a", "script": "a.py", "module": "a", "command": "a", "args": ["a"], "nnodes": "2",
         "nproc": "1", "gpus": "1", "cpu": "1", "memory": "8Gi", "shm": "1Gi", "image": "a:1", "env": {"A": "1"},
         "secretEnv": {"A": "s:k"}, "envFrom": ["secret/a"], "maxRestarts": "1", "grace": "9s", "checkpointClaim": "a",
-        "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
+        "compileCache": "a", "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
         "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
         "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
         "queuePriority": "c", "parallel": "replicate=1",

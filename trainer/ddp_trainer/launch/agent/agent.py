@@ -25,6 +25,7 @@ from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
+from ddp_trainer.launch.host.compile_cache import compile_cache_variables
 from ddp_trainer.launch.host.environment import common_environment
 from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.protocol import exit_codes
@@ -108,7 +109,9 @@ class Agent:
             stalled=setup.recorder.stalled,
         )
         self._hang_page = self._guard.page_server(setup.environment)
-        environment = common_environment(setup.environment, setup.launch)
+        environment = common_environment(setup.environment, setup.launch) | compile_cache_variables(
+            setup.environment, log_line
+        )
         self._workers = Workers(
             children=children,
             program=setup.program,

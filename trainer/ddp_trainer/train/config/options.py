@@ -84,7 +84,9 @@ class TaskOptions(OptionGroup, heading="task"):
     model: str | None = option(
         None, "mlp, cnn, resnet18, resnet50 or gpt, as in gpt:layers=4,width=128 (default: the task's own)"
     )
-    data: Path | None = option(None, "directory of the samples")
+    data: Path | StorageUrl | None = option(
+        None, "directory or URL (s3://, gs://) of the samples", parse=parse_location, metavar="DIR|URL"
+    )
     window: int | None = option(None, "bytes in a sample of text (default: 128)", at_least(1))
     image_size: int | None = option(None, "side of the images in pixels (default: 64)", at_least(1))
 

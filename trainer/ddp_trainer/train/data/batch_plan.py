@@ -8,12 +8,14 @@ therefore change its world size between any two steps and still use every sample
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from ddp_trainer.train.data.block_order import BlockTable, block_order, step_positions
 from ddp_trainer.train.data.keyed_rng import mix, mix_all
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -38,6 +40,9 @@ class BatchPlan:
     max_steps: int | None = None
     sequential: bool = False
     """Samples are used in order, without shuffling, as those of a stream."""
+
+    blocks: BlockTable | None = None
+    """Blocks in which the samples are stored. Batch slices then read whole blocks, in a shuffled order."""
 
     endless: bool = False
     """The stream has no end, so the run has no epochs. ``samples`` is then the number that ``max_steps`` steps use."""
@@ -81,8 +86,37 @@ class BatchPlan:
         length = self.batch_length(steps.start)
         start = index * self.global_batch
         stop = start + len(steps) * length
-        ids = torch.arange(start, stop) if self.sequential else order(self.samples, self.seed, epoch)[start:stop]
+        if self.blocks is not None:
+            ids = block_order(self.blocks, self.seed, epoch).samples_at(self._positions(range(start, stop), length))
+        else:
+            ids = torch.arange(start, stop) if self.sequential else order(self.samples, self.seed, epoch)[start:stop]
         return ids.view(len(steps), length)
+
+    def _positions(self, taken: range, length: int) -> Tensor:
+        """Return where the samples of steps of this length are in the order of blocks."""
+        if length < self.global_batch:
+            return torch.arange(taken.start, taken.stop)
+        steps = range(taken.start // length, taken.stop // length)
+        return step_positions(self._slice_sizes(), self.samples // length, steps)
+
+    def lane(self, step: int, batch_slice: int) -> Iterator[tuple[int, int]]:
+        """Yield what a batch slice reads from a global step to the end of its epoch, of samples stored in blocks.
+
+        Each item is the first sample and the number of samples of a run of adjacent samples in one block.
+        """
+        assert self.blocks is not None  # noqa: S101 - only the feed for blocks reads lanes
+        epoch, index = divmod(step, self.steps_per_epoch)
+        full = self.samples // self.global_batch
+        mine = cut(self.global_batch, self.batch_slices, batch_slice)
+        rest = cut(self.samples % self.global_batch, self.batch_slices, batch_slice)
+        first, size, end = mine.start * full, mine.stop - mine.start, full * self.global_batch
+        blocks = block_order(self.blocks, self.seed, epoch)
+        yield from blocks.runs(range(first + index * size, first + full * size))
+        yield from blocks.runs(range(end + rest.start, end + rest.stop))
+
+    def _slice_sizes(self) -> list[int]:
+        slices = (cut(self.global_batch, self.batch_slices, number) for number in range(self.batch_slices))
+        return [each.stop - each.start for each in slices]
 
     def num_equal_steps(self, step: int) -> int:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""

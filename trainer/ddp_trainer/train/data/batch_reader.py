@@ -56,11 +56,12 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def data_digest(task: Task, samples: Samples | Iterable[Any]) -> str:
     """Return a string that identifies the training samples.
 
-    This is the digest of the task if it provides one. Otherwise it is the type name of a stream, or a SHA-256 of the
-    number of samples and up to eight samples at equal distances.
+    This is the digest of the task or of the samples if they provide one. Otherwise it is the type name of a stream, or
+    a SHA-256 of the number of samples and up to eight samples at equal distances.
     """
-    if isinstance(task, SupportsDataDigest):
-        return task.data_digest()
+    for provider in (task, samples):
+        if isinstance(provider, SupportsDataDigest):
+            return provider.data_digest()
     if is_stream(samples):
         # Samples of a stream cannot be read without consuming them.
         return f"stream {type(samples).__qualname__}"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from ddp_trainer.train.data.block_order import BlockTable
+
 Batch: TypeAlias = Any
 """Collated samples of a slice: a tensor, or tuples, lists and dicts of tensors."""
 
@@ -44,6 +46,26 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
+
+
+@runtime_checkable
+class BlockSamples(Protocol):
+    """Samples that are stored in blocks, as :class:`~ddp_trainer.train.data.shards.sharded_samples.ShardedSamples`.
+
+    Each rank reads the blocks of its own batch slices only, in threads ahead of the steps.
+    """
+
+    blocks: BlockTable
+    """Blocks of the data set."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def read_block(self, first: int, count: int) -> list[Any]:
+        """Return adjacent records of one block as they are stored; called by several threads."""
+
+    def decode(self, record: Any) -> Any:
+        """Return the sample of a record; called by the training process, with keyed random generators."""
 
 
 _BatchMethod = TypeVar("_BatchMethod", bound=Callable[..., Any])

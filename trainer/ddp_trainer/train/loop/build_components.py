@@ -25,7 +25,7 @@ from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sampl
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.loaders.step_batches import StepBatches
 from ddp_trainer.train.data.sample_tracker import SampleTracker
-from ddp_trainer.train.data.task import Batch, Samples
+from ddp_trainer.train.data.task import Batch, BlockSamples, Samples
 from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
@@ -157,6 +157,7 @@ def _plan(context: RunContext, stored_batch_slices: int | None) -> BatchPlan:
         epochs=config.epochs,
         max_steps=config.max_steps,
         sequential=is_stream(samples),
+        blocks=samples.blocks if isinstance(samples, BlockSamples) else None,
         endless=not known_count(samples) and is_stream(samples),
     )
 

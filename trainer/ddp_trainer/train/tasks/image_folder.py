@@ -88,6 +88,11 @@ class ImageFolder(Classification):
         Raises:
             BadData: Pillow is not installed, the folder is missing, or a class has no images in one split.
         """
+        if not isinstance(data, Path):
+            raise BadData(
+                f"The task 'image-folder' cannot read {data}.",
+                hint="Give --data a directory, or write shards with ddp_trainer.train.data.shards.write_shards.",
+            )
         if importlib.util.find_spec("PIL") is None:
             raise BadData("The task 'image-folder' needs Pillow, which is not installed.", hint=_INSTALL)
         self.name = f"image-folder/{image_size}"

@@ -2,7 +2,8 @@
 
 All text files below the folder are concatenated in memory, in the order of their names. A sample is a window of bytes
 and the byte after it. Windows are adjacent, so each epoch trains on every byte once. Every tenth file, by a hash of its
-name, is for the test; if one split has too little text, the last tenth of all text is. The entry point is
+name, is for the test; if one split has too little text, the last tenth of all text is. A URL of an object store, and a
+folder of more than 1 GiB, are not held in memory: see :mod:`ddp_trainer.train.tasks.stored_text`. The entry point is
 :class:`Text`.
 """
 
@@ -13,7 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, cast
 
 import torch
@@ -21,7 +22,10 @@ from torch import Tensor, nn
 
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.models.registry import build
+from ddp_trainer.train.storage.factory import open_storage
+from ddp_trainer.train.tasks.stored_text import StoredCorpus, StoredWindows, list_corpus
 from ddp_trainer.train.utils.errors import BadData
+from ddp_trainer.train.utils.locations import StorageUrl
 
 if TYPE_CHECKING:
     from ddp_trainer.train.models.gpt import Gpt
@@ -32,6 +36,8 @@ MOST_TEST_WINDOWS: Final = 2048
 """Maximum number of windows in an evaluation, evenly spaced over all test bytes. More would take longer without a
 better estimate."""
 
+MOST_BYTES: Final = 1 << 30
+"""Largest folder that is read into memory."""
 SHOWN_BYTES: Final = 240
 SHOWN_START: Final = b"def "
 TEMPERATURE: Final = 0.8
@@ -58,6 +64,13 @@ class Windows:
         count = (len(text) - 1) // window
         taken = count if most is None else min(count, most)
         self._starts = torch.arange(taken) * count // max(taken, 1) * window
+
+    @classmethod
+    def of_rows(cls, rows: Tensor) -> Windows:
+        """Return the windows in the rows of a tensor, each with the byte after it: uint8 ``(n, window + 1)``."""
+        windows = cls(rows.reshape(-1), rows.shape[1] - 1, most=0)
+        windows._starts = torch.arange(len(rows)) * rows.shape[1]
+        return windows
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -88,19 +101,20 @@ class Corpus:
 class Text:
     """Predict the next byte."""
 
-    def __init__(self, *, data: Path, window: int = WINDOW, model: str = "gpt") -> None:
-        """Read the folder.
+    def __init__(self, *, data: Path | StorageUrl, window: int = WINDOW, model: str = "gpt") -> None:
+        """Read the folder, or list the files where they are not read into memory.
 
         Raises:
             BadData: The folder is missing, has no text, or has too little for one window in either split.
+            StorageError: The store cannot be read, or its package is missing.
         """
         self.name = f"text/{window}"
         self._window = window
         self._model = model
-        self._corpus = read(data, least=window + 1)
+        self._corpus = open_corpus(data, least=window + 1)
 
     def data_digest(self) -> str:
-        """Return the SHA-256 digest of the names and contents of all files."""
+        """Return the SHA-256 digest of the names and contents of all files; of names and sizes if they are not read."""
         return self._corpus.sha256
 
     def model(self) -> nn.Module:
@@ -111,12 +125,16 @@ class Text:
         """Fill one weight of the GPT, which is the only model for text."""
         cast("Gpt", model).init_weight(name, weight)
 
-    def train_samples(self) -> Windows:
+    def train_samples(self) -> Windows | StoredWindows:
         """Return all windows of the training bytes."""
+        if isinstance(self._corpus, StoredCorpus):
+            return self._corpus.train(self._window)
         return Windows(self._corpus.train, self._window)
 
     def test_samples(self) -> Windows:
         """Return windows of the test bytes, at most :data:`MOST_TEST_WINDOWS`."""
+        if isinstance(self._corpus, StoredCorpus):
+            return Windows.of_rows(self._corpus.test(self._window, MOST_TEST_WINDOWS))
         return Windows(self._corpus.test, self._window, most=MOST_TEST_WINDOWS)
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -158,6 +176,37 @@ def generate_text(model: nn.Module, start: bytes, count: int, window: int) -> st
     return bytes(written).decode(errors="replace")
 
 
+def open_corpus(place: Path | StorageUrl, *, least: int) -> Corpus | StoredCorpus:
+    """Return the text of a folder, in memory unless it is larger than :data:`MOST_BYTES`, or of a URL.
+
+    Raises:
+        BadData: There is no text, or too little.
+        StorageError: The store cannot be read.
+    """
+    if isinstance(place, Path) and _is_small(place):
+        return read(place, least=least)
+    return list_corpus(open_storage(place), least=least, is_text=_is_taken, is_for_test=_is_for_test)
+
+
+def _is_small(folder: Path) -> bool:
+    """Return whether a folder, or what is in its place, is read into memory."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        total += sum(os.lstat(Path(directory, name)).st_size for name in names)
+        if total > MOST_BYTES:
+            return False
+    return True
+
+
+def _is_taken(file: PurePosixPath) -> bool:
+    """Return whether a stored file is text, by its name alone."""
+    return not any(part.startswith(".") or part in _SKIPPED for part in file.parts)
+
+
+def _is_for_test(name: str) -> bool:
+    return hashlib.sha256(name.encode()).digest()[0] % _TEST_SHARE == 0
+
+
 def read(folder: Path, *, least: int) -> Corpus:
     """Read all text below a folder.
 
@@ -172,8 +221,7 @@ def read(folder: Path, *, least: int) -> Corpus:
     for name, content in _files(folder):
         sha.update(f"{name} {len(content)}\n".encode())
         sha.update(content)
-        is_for_test = hashlib.sha256(name.encode()).digest()[0] % _TEST_SHARE == 0
-        sides[is_for_test].extend(content)
+        sides[_is_for_test(name)].extend(content)
     train, test = sides
     if min(len(train), len(test)) < least:
         everything = train + test

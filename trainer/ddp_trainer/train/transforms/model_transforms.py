@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ddp_trainer.common.constants import Env
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Level, Recompute
 from ddp_trainer.train.data.task import Batch
@@ -48,6 +50,8 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
     if config.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks this form
         losses = _with_channels_last(losses)
+    if config.compile and group.device.type == "cpu":
+        _prepare_compile_cache()
     if config.activation_checkpointing or config.compile:
         losses = _of_blocks(model, losses, config, alarm)
     context = precision_context(config.precision, group.device)
@@ -87,6 +91,14 @@ def _compiled(
         return CompiledLosses(model, losses, backend=config.compile_backend, alarm=fallback)
     compile_blocks(found, backend=config.compile_backend, alarm=fallback)
     return losses
+
+
+def _prepare_compile_cache() -> None:
+    directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if directory and Env.COMPILE_CACHE in os.environ:
+        from ddp_trainer.train.transforms.isa_probe import reuse_isa_probes  # noqa: PLC0415 - imports the compiler
+
+        reuse_isa_probes(Path(directory))
 
 
 def _blocks(model: nn.Module, config: Config, flag: str) -> Sequence[nn.Module]:

@@ -15,10 +15,11 @@ from ddp_trainer.train.data.batch_reader import is_stream
 from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import Feed, Stateful
 from ddp_trainer.train.data.loaders.batched_map import RowsFeed
+from ddp_trainer.train.data.loaders.block_feed import BlockFeed
 from ddp_trainer.train.data.loaders.iterable import StreamFeed
 from ddp_trainer.train.data.loaders.map_reader import DirectFeed, SliceReader
 from ddp_trainer.train.data.loaders.worker_loader import LoaderWorkerFeed
-from ddp_trainer.train.data.task import Samples, is_rowwise
+from ddp_trainer.train.data.task import BlockSamples, Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData
 
 
@@ -63,14 +64,19 @@ def make_feed(
     stream = is_stream(samples)
     if stateful := isinstance(samples, Stateful):
         _check_loadable_state(samples)
-    if config.loader_workers and (stream or stateful):
-        what = "are a stream, which each rank reads in order" if stream else "have a state, which follows the reading"
+    in_blocks = isinstance(samples, BlockSamples)
+    if config.loader_workers and (stream or stateful or in_blocks):
+        what = "have a state, which follows the reading"
+        if stream or in_blocks:
+            what = "are a stream, which each rank reads in order" if stream else "are shards, which threads read ahead"
         raise BadConfig(
             f"--loader-workers is {config.loader_workers}, but the samples {what}.", hint="Leave --loader-workers out."
         )
     random = KeyedRng(config.seed, torch.device("cpu") if config.loader_workers else device)
     if stream:
         return StreamFeed(cast("Iterable[Any]", samples), plan.samples, random, skips=skips)
+    if in_blocks:
+        return BlockFeed(cast("BlockSamples", samples), plan, batch_slices, random, skips=skips)
     samples = cast("Samples", samples)
     reader = SliceReader(samples, random, skips=skips)
     if not config.loader_workers:

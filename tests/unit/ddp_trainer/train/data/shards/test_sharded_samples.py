@@ -1,0 +1,141 @@
+"""Shards in a directory: what is written is read, and bad input is one sentence."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddp_trainer.train.data.shards import ShardedSamples, write_shards
+from ddp_trainer.train.utils.errors import BadData, BadSample, TrainError
+
+COLUMNS = {"number": "int", "text": "str", "image": "bytes", "pair": "ndarray:float32:2"}
+
+
+def sample(number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "text": f"number {number}",
+        "image": bytes(number % 7),
+        "pair": torch.tensor([number, -number], dtype=torch.float32),
+    }
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """Return a directory of 100 samples in several shards."""
+    assert write_shards(tmp_path / "data", map(sample, range(100)), COLUMNS, shard_bytes=1000) == 100
+    assert len(list((tmp_path / "data").glob("*.mds"))) > 3
+    return tmp_path / "data"
+
+
+def test_samples_are_read_as_they_were_written(shards: Path) -> None:
+    read = ShardedSamples(shards)
+
+    assert len(read) == 100
+    for number in (0, 41, 99):
+        found = read[number]
+        assert found.pop("pair").tolist() == [number, -number]
+        assert found == {"number": number, "text": f"number {number}", "image": bytes(number % 7)}
+
+
+def test_a_block_is_read_together(shards: Path) -> None:
+    read = ShardedSamples(shards, lambda columns: int(columns["number"]), block_bytes=500)
+    starts = [*read.blocks.starts.tolist(), 100]
+
+    numbers = [
+        read.decode(record)
+        for start, stop in itertools.pairwise(starts)
+        for record in read.read_block(start, stop - start)
+    ]
+
+    assert len(starts) > 10
+    assert numbers == list(range(100))
+
+
+def test_the_digest_changes_with_data_and_block_size(shards: Path, tmp_path: Path) -> None:
+    write_shards(tmp_path / "other", map(sample, range(99)), COLUMNS, shard_bytes=1000)
+
+    digests = {
+        ShardedSamples(place, block_bytes=size).data_digest()
+        for place, size in ((shards, 500), (shards, 5000), (tmp_path / "other", 500))
+    }
+
+    assert len(digests) == 3
+    assert ShardedSamples(shards, block_bytes=500).data_digest() in digests
+
+
+def _shorten(directory: Path) -> None:
+    for file in directory.glob("*.mds"):
+        file.write_bytes(file.read_bytes()[:60])
+
+
+def _remove(directory: Path) -> None:
+    for file in directory.glob("*.mds"):
+        file.unlink()
+
+
+def _overwrite(directory: Path) -> None:
+    for file in directory.glob("*.mds"):
+        file.write_bytes(b"\xff" * file.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (_shorten, "shard.00000.mds has 60 bytes, and had"),
+        (_remove, "shard.00000.mds is gone, and had"),
+        (_overwrite, "shard.00000.mds has another table of offsets"),
+    ],
+)
+def test_a_shard_that_changed_since_the_run_began_is_named(
+    shards: Path, harm: Callable[[Path], None], sentence: str
+) -> None:
+    read = ShardedSamples(shards)
+    harm(shards)
+
+    with pytest.raises(BadData, match=sentence):
+        read.read_block(5, 3)
+
+
+@pytest.mark.parametrize(
+    ("index", "sentence"),
+    [
+        (None, "has no index.json"),
+        ("[1]", "is not an index"),
+        ('{"shards": []}', "is empty"),
+        ('{"shards": [{"format": "json", "raw_data": {"basename": "a", "bytes": 1}, "samples": 1}]}', "are json"),
+    ],
+)
+def test_an_index_that_cannot_be_used_is_refused(tmp_path: Path, index: str | None, sentence: str) -> None:
+    if index is not None:
+        (tmp_path / "index.json").write_text(index)
+
+    with pytest.raises(BadData, match=sentence):
+        ShardedSamples(tmp_path)
+
+
+def test_compressed_shards_are_refused(shards: Path) -> None:
+    index = json.loads((shards / "index.json").read_text())
+    index["shards"][0]["zip_data"] = {"basename": "shard.00000.mds.zstd", "bytes": 1}
+    (shards / "index.json").write_text(json.dumps(index))
+
+    with pytest.raises(BadData, match="compressed mds"):
+        ShardedSamples(shards)
+
+
+def test_a_record_of_other_columns_is_a_bad_sample(shards: Path) -> None:
+    with pytest.raises(BadSample):
+        ShardedSamples(shards).decode(b"\xff" * 40)
+
+
+def test_a_sample_that_does_not_fit_is_refused_and_leaves_no_index(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match="cannot be written"):
+        write_shards(tmp_path / "data", [{"number": 1}], COLUMNS)
+
+    assert not (tmp_path / "data/index.json").exists()
