@@ -244,7 +244,7 @@ def _is_pulling(pod: Object, pulls: Mapping[str, float]) -> bool:
 def _pull_by_conditions(pod: Object, started: float) -> float:
     """Return the seconds from the pod's network to its first container, where they are too many for its creation."""
     network = epoch(condition_of(pod, "PodReadyToStartContainers").get("lastTransitionTime"))
-    first = next(iter((pod.get("status") or {}).get("initContainerStatuses") or ()), {})
+    first: Mapping[str, Any] = next(iter((pod.get("status") or {}).get("initContainerStatuses") or ()), {})
     begun = [epoch((first.get("state") or {}).get(how, {}).get("startedAt")) for how in ("terminated", "running")]
     seconds = min([moment for moment in begun if moment is not None], default=started) - (network or started)
     return seconds if seconds > _CREATION_SECONDS else 0.0
