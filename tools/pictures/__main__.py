@@ -29,7 +29,7 @@ CHOICES: Final = {"namespace": "training", "namespaces": "training", "ddp_job": 
 ROWS_OF: Final = {"job": 68, "ranks": 50, "fleet": 48}
 """Rows of the grid that a picture shows. Those below are about checkpoints, learning and GPUs."""
 PLAN: Final = ("plan", "--params", "7B", "--gpus", "8", "--gpu-type", "H100")
-REPORT_SIZE: Final = (1180, 900, 0.85)
+REPORT_SIZE: Final = (1280, 960, 0.8)
 """Width and height of the report's picture in pixels of the page, and its scale."""
 NEEDED: Final = ("prometheus", "chromium")
 

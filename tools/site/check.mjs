@@ -31,7 +31,8 @@ mkdirSync(pictures, { recursive: true });
 const loads = new Set();
 
 for (const scheme of ["light", "dark"]) {
-  const page = await browser.newPage();
+  const context = await browser.createBrowserContext(); // the site stores its scheme
+  const page = await context.newPage();
   await page.setBypassCSP(true);
   await page.setViewport({ width: 1280, height: 900 });
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);

@@ -75,6 +75,8 @@ def _translate(text: str, origin: str, page: str) -> str:
         return f"[{found[1]}]({_relative(there, page)}{found[3]})" if there else found[1]
 
     def image(found: re.Match[str]) -> str:
+        if "://" in found[2]:  # a badge; the site loads nothing from the network
+            return f"{found[1][2:-1]}."
         there = _page_at(posixpath.normpath(posixpath.join(posixpath.dirname(origin), found[2])))
         return f"{found[1]}({_relative(there, page)})" if there else found[0]
 

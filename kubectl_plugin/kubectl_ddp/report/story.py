@@ -90,6 +90,11 @@ def _recovery_sentence(failure: WorkerFailure) -> Iterator[str]:
 
 def _resize_sentences(numbers: JobTimeSeries) -> Iterator[str]:
     sizes = numbers.worlds
+    restarts = [one for one in numbers.changes if one.kind is Kind.RESTART]
+    if restarts:  # of a failure that no pod has counted: the workers had left the group before one of them ended
+        last = restarts[-1]
+        cause = last.text.removeprefix("restart: ")
+        yield f"The worker group restarted at {moment(last.time - numbers.timeline.start)} (cause: {cause})."
     if len(sizes) == 2:
         moments = [one.time for one in numbers.changes if one.kind is Kind.SCALE]
         when = f" at {moment(moments[-1] - numbers.timeline.start)}" if moments else ""

@@ -45,6 +45,13 @@ def test_a_reading_between_the_generation_and_its_size_hides_no_lost_rank() -> N
     assert a_report(series).story[1].startswith("The other 2 ranks trained on")
 
 
+def test_a_failure_that_no_pod_has_counted_is_told_as_a_restart() -> None:
+    restarts = [0.0] * 21 + [1.0] * 39
+    series = without(a_killed_worker(), Metric.FAILURES)
+    series.append(Series(Metric.RESTARTS, times(60), restarts, {"cause": "failure", POD: "digits-worker-0"}))
+    assert a_report(series).story[0] == "The worker group restarted at 21.0 s (cause: failure)."
+
+
 def test_failures_at_one_moment_are_one_and_later_ones_are_counted() -> None:
     kills = [0.0] * 21 + [2.0] * 29 + [3.0] * 10
     whose = {"reason": "sigkill", POD: "digits-worker-1"}
