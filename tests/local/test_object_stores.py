@@ -176,7 +176,7 @@ def test_what_cannot_pass_is_one_sentence_with_the_fix(
     proxy.fail(fault, method="PUT")
     with pytest.raises(kind, match=words):
         open_storage(url, SOON).write("object", b"content")
-    assert len(proxy.requests) == 1
+    assert len(proxy.requests) == (2 if fault is Fault.REGION else 1)  # the client tries the region that was named
 
 
 def test_wrong_credentials_and_a_missing_bucket_are_one_sentence(
