@@ -66,7 +66,7 @@ def a_saver(place: Path | StorageUrl, generation: int) -> CheckpointManager:
     claim = Claim(str(generation), generation, generation, "saving", os.getpid())
     return CheckpointManager(
         Config(checkpoint_dir=place),
-        open_checkpoints(place, claim, keep=2, alarm=print_line),
+        open_checkpoints(place, claim, keep=2, alarm=lambda _: None),
         keeps_time=False,
         recorder=StdoutRecorder(),
         alarm=print_line,

@@ -60,13 +60,16 @@ class S3Storage(ObjectStorage):
             self._call("delete_object", f"delete {key}", key)
 
     def abort_uploads(self) -> None:
-        """Remove the parts of uploads below this URL that were never completed, which the store would keep."""
+        """Remove the parts of uploads below this URL that were never completed, which the store would keep.
+
+        Does nothing if the store does not list them, or does not allow it.
+        """
         prefix = self._place("")["Key"]
-        found = self._call("list_multipart_uploads", "list uploads", "", Key=None, Prefix=prefix).get("Uploads", [])
-        for each in found:
-            if each["Key"].startswith(f"{prefix}/"):
-                arguments = {"Key": each["Key"], "UploadId": each["UploadId"]}
-                with suppress(ObjectMissing):
+        with suppress(StorageError):
+            found = self._call("list_multipart_uploads", "list uploads", "", Key=None, Prefix=prefix)
+            for each in found.get("Uploads", []):
+                if each["Key"].startswith(f"{prefix}/"):
+                    arguments = {"Key": each["Key"], "UploadId": each["UploadId"]}
                     self._call("abort_multipart_upload", "remove an unfinished upload", "", **arguments)
 
     def _write_parts(self, key: str, content: bytes | Path, size_bytes: int, condition: dict[str, str]) -> None:
