@@ -52,6 +52,8 @@ class JobKeys(TypedDict, total=False):
     """Time from SIGTERM to SIGKILL, to finish a step and save."""
     checkpoint_claim: str
     """Shared volume for checkpoints (a PersistentVolumeClaim)."""
+    compile_cache: str
+    """Shared cache of torch.compile: a PersistentVolumeClaim, or a directory of a mounted volume."""
     deadline: int | str
     """Stop the job after this time; it counts as failed."""
     ttl: int | str

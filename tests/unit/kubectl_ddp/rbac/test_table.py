@@ -18,12 +18,14 @@ from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
-from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, STANDSTILL, needs, permissions_to_check, to_submit
+from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
 from tests.support.jobs import a_job
 
+STANDSTILL: Final = "the progress does not name every cause of a standstill"
+"""Effect of the rights that only the progress of a waiting command needs."""
 VERSIONS: Final = {
     **{root.group: root.api_version.partition("/")[2] for root in ENGINES.values()},
     "kueue.x-k8s.io": "v1beta2",
