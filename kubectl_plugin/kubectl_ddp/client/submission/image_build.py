@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import tempfile
@@ -76,11 +75,10 @@ def _push(tool: str, tagged: str, digest_file: Path) -> str:
         _run([tool, "push", f"--digestfile={digest_file}", tagged], failure)
         return digest_file.read_text(encoding="utf-8").strip() if digest_file.exists() else ""
     _run([tool, "push", tagged], failure)
-    inspect = [tool, "image", "inspect", "--format={{json .RepoDigests}}", tagged]
-    shown = subprocess.run(inspect, stdout=subprocess.PIPE, text=True, check=False)
-    pushed = json.loads(shown.stdout) if shown.returncode == 0 else None
+    inspect = [tool, "image", "inspect", "--format={{range .RepoDigests}}{{println .}}{{end}}", tagged]
+    pushed = subprocess.run(inspect, stdout=subprocess.PIPE, text=True, check=False).stdout.split()
     repository = tagged.rpartition(":")[0]
-    return next((each.partition("@")[2] for each in pushed or () if each.startswith(f"{repository}@")), "")
+    return next((each.partition("@")[2] for each in pushed if each.startswith(f"{repository}@")), "")
 
 
 def _run(words: Sequence[str], failure: str) -> None:
