@@ -7,8 +7,8 @@ from typing import Final
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "init": (
-        "train.py --image registry.example.com/team/train --nnodes 2 --gpus 8",
-        "train.py --image registry.example.com/team/train --nnodes 1:2 --gpus 0 --force",
+        "train.py --image example.com/train --nnodes 2 --gpus 8",
+        "train.py --image example.com/train --nnodes 1:2 --gpus 0",
     ),
     "submit": (
         "train.py --local --nproc 2 --follow",

@@ -51,7 +51,7 @@ def submit(
     build: str | None,
     preflight: str | None,
 ) -> None:
-    """Run SCRIPT, a module or a job file: on a cluster, or on this machine with --local.
+    """Run SCRIPT, a module or a job file on a cluster; with --local on this machine.
 
     Words after '--' are arguments of the program. The job continues when this command has ended.
     """

@@ -41,7 +41,7 @@ script: {script_value}
 # Directory to send with the script, for modules of your own.
 {code}
 # args: [--epochs, 10]
-# submit --build pushes your image to this repository. Without a tag, the tag is derived from the content.
+# submit --build pushes your image to this repository. Without a tag, the tag is the image's id.
 image: {image}
 # Nodes. MIN:MAX, as in 2:4, makes the job elastic.
 nnodes: {nnodes}

@@ -18,7 +18,7 @@ TOOLS: Final = ("docker", "podman", "buildah")
 """Tools in the order of preference, as in the Makefile."""
 DOCKERFILE: Final = "Dockerfile"
 TAG_LETTERS: Final = 12
-"""Length of a tag that is derived from the content, in hexadecimal digits of the image's id."""
+"""Length of a tag that is made from the image's id, in hexadecimal digits."""
 _STDERR: Final = 2
 
 
@@ -26,8 +26,8 @@ def build_image(image: str, directory: Path) -> str:
     """Build and push an image, and return its reference, with the pushed digest if the tool reports one.
 
     Args:
-        image: Repository, such as ``registry.example.com/team/train``. Without a tag, the tag is derived from the
-            content of the image.
+        image: Repository, such as ``registry.example.com/team/train``. Without a tag, the tag is the start of
+            the image's id, which an unchanged build keeps.
         directory: Directory with the Dockerfile, and context of the build.
 
     Raises:
@@ -49,7 +49,13 @@ def build_image(image: str, directory: Path) -> str:
     tool = _find_tool()
     with tempfile.TemporaryDirectory() as scratch:
         id_file = Path(scratch, "id")
-        _run([tool, "build", f"--iidfile={id_file}", str(directory)], f"'{directory / DOCKERFILE}' was not built")
+        cached = (
+            ["--layers"] if PurePath(tool).name == "buildah" else []
+        )  # the others keep the id of an unchanged image
+        _run(
+            [tool, "build", *cached, f"--iidfile={id_file}", str(directory)],
+            f"'{directory / DOCKERFILE}' was not built",
+        )
         image_id = id_file.read_text(encoding="utf-8").strip().removeprefix("sha256:")
         tagged = image if ":" in image.rpartition("/")[2] else f"{image}:{image_id[:TAG_LETTERS]}"
         _run([tool, "tag", image_id, tagged], f"The image was not tagged as '{tagged}'")
