@@ -57,6 +57,7 @@ def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> 
     """Submit the job of a command line. Raises errors of the specification, the backend and the job's end."""
     prepared = prepare(options, request, name_suffix=random_suffix(), shown=manner.dry_run == "client")
     if manner.build is not None:
+        _check_flags(manner)  # before the build, which takes minutes
         directory = Path(manner.build or _directory_of(request))
         prepared = _with_built_image(prepared, directory, options, builds=manner.dry_run == "none")
     submit_prepared(prepared, options, manner)
@@ -100,8 +101,8 @@ def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, 
 def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
     """Submit a prepared job."""
     submitted = time.time() - time.process_time()  # the start of this process, which has only imported so far
-    stays, level = manner.follow or manner.waits, level_of(manner.preflight)
-    seconds = _parse_timeout(manner.timeout, stays=stays)
+    stays = manner.follow or manner.waits
+    level, seconds = _check_flags(manner)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
@@ -125,6 +126,11 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
         raise _interrupted(backend, prepared.spec.name, run_id) from None
     if stays:
         attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
+
+
+def _check_flags(manner: SubmitOptions) -> tuple[str, float | None]:
+    """Return the level of the checks and the maximum wait in seconds. Raises UsageError."""
+    return level_of(manner.preflight), _parse_timeout(manner.timeout, stays=manner.follow or manner.waits)
 
 
 def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:

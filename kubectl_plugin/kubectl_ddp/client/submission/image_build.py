@@ -49,9 +49,8 @@ def build_image(image: str, directory: Path) -> str:
     tool = _find_tool()
     with tempfile.TemporaryDirectory() as scratch:
         id_file = Path(scratch, "id")
-        cached = (
-            ["--layers"] if PurePath(tool).name == "buildah" else []
-        )  # the others keep the id of an unchanged image
+        # By default, buildah alone gives an unchanged image a new id.
+        cached = ["--layers"] if PurePath(tool).name == "buildah" else []
         _run(
             [tool, "build", *cached, f"--iidfile={id_file}", str(directory)],
             f"'{directory / DOCKERFILE}' was not built",

@@ -145,6 +145,7 @@ def test_a_tool_that_fails_ends_the_submission_with_its_exit_code_in_the_sentenc
         (["--build"], 2, "--image"),
         (["--image", REPOSITORY, "--build", "train.py"], 2, "--build=."),
         (["--image", REPOSITORY, "--build", "--local"], 2, "Leave --build out"),
+        (["--image", REPOSITORY, "--build", "--timeout", "5"], 2, "--wait"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_the_way_out(
