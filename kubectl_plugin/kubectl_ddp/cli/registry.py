@@ -27,6 +27,7 @@ SETUP: Final = "Setup"
 
 SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
     RUN: {
+        "init": Entry("kubectl_ddp.cli.setup.init", "init", "Write a job file and a Dockerfile for a script."),
         "submit": Entry("kubectl_ddp.cli.jobs.submit", "submit", "Run a script or a job file on a cluster or locally."),
         "preflight": Entry(
             "kubectl_ddp.cli.setup.preflight", "preflight", "Check whether a job can run, and can start now."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -11,6 +11,7 @@ from kubectl_ddp.code import ignore
 from kubectl_ddp.code.archive import Code
 from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
 from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.nearest import suggest_file
 
@@ -51,6 +52,37 @@ def check_is_python(script: Path) -> None:
             hint=f"Send its directory and run it as a program: '{program()} submit --code {script.parent} "
             f'--command "{_interpreter(kind, first)} {script.name}"{location_flags()}\'.',
         )
+
+
+def script_warnings(script: Path) -> Iterator[Finding]:
+    """Yield warnings about what a script imports."""
+    data = _read(script)
+    if b"horovod" in data and "horovod" in imported_modules(data):
+        yield warning(
+            f"'{script}' imports horovod, which does not run under ddp-launch.",
+            "docs/howto/migrate-horovod.md lists the replacement of each call.",
+        )
+
+
+def imported_modules(source: bytes) -> frozenset[str]:
+    r"""Return the top-level modules that a Python source imports; empty if its syntax is invalid.
+
+    >>> sorted(imported_modules(b"import torch.nn, os\nfrom lib.word import WORD"))
+    ['lib', 'os', 'torch']
+    """
+    import ast  # noqa: PLC0415 - only for sources that are looked at
+
+    found: set[str] = set()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return frozenset(found)
 
 
 def _interpreter(kind: str, first: bytes) -> str:

@@ -19,6 +19,7 @@ MEANT: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("launch", "train", "torchrun", "python", "python3", "accelerate", "deepspeed"), _SUBMIT),
     **dict.fromkeys(("sbatch", "srun", "qsub", "mpirun"), _SUBMIT),
     **dict.fromkeys(("apply", "create", "replace"), _APPLY),
+    **dict.fromkeys(("build", "push"), ("submit -f FILE --build",)),
     **dict.fromkeys(("jobs", "job", "queue", "ps", "squeue", "qstat"), ("list",)),
     **dict.fromkeys(("log", "tail", "attach"), _LOGS),
     **dict.fromkeys(("shell", "ssh", "bash"), _EXEC),

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "init": (
+        "train.py --image example.com/train --nnodes 2 --gpus 8",
+        "train.py --image example.com/train --nnodes 1:2 --gpus 0",
+    ),
     "submit": (
         "train.py --local --nproc 2 --follow",
         "train.py --nnodes 4 --gpus 8 --image example.com/train:1",

@@ -25,6 +25,13 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
     default="none",
     help="Create nothing: 'client' only renders, 'server' lets the API server check.",
 )
+@click.option(
+    "--build",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    help="Build DIR/Dockerfile (default: beside the job file) and push it as the image.",
+)
 @grouped_option(
     "--preflight",
     is_common=False,
@@ -41,9 +48,10 @@ def submit(
     waits: bool,
     timeout: str | None,
     dry_run: str,
+    build: str | None,
     preflight: str | None,
 ) -> None:
-    """Run SCRIPT, a module or a job file: on a cluster, or on this machine with --local.
+    """Run SCRIPT, a module or a job file on a cluster; with --local on this machine.
 
     Words after '--' are arguments of the program. The job continues when this command has ended.
     """
@@ -52,5 +60,5 @@ def submit(
     submit_job(
         options,
         request,
-        SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight),
+        SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight, build=build),
     )

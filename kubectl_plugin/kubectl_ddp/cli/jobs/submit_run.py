@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import secrets
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,7 +27,9 @@ from kubectl_ddp.client.submission.resolved_job import random_suffix
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site
+from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.serialization import digest
+from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
@@ -44,19 +49,60 @@ class SubmitOptions:
     """``none``, ``client`` or ``server``."""
     preflight: str | None
     """``off``, ``warn`` or ``strict``; None for the value in the environment."""
+    build: str | None = None
+    """Directory of the Dockerfile to build; empty for the one beside the job file, None to build nothing."""
 
 
 def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
     """Submit the job of a command line. Raises errors of the specification, the backend and the job's end."""
     prepared = prepare(options, request, name_suffix=random_suffix(), shown=manner.dry_run == "client")
+    if manner.build is not None:
+        _check_flags(manner)  # before the build, which takes minutes
+        directory = Path(manner.build or _directory_of(request))
+        prepared = _with_built_image(prepared, directory, options, builds=manner.dry_run == "none")
     submit_prepared(prepared, options, manner)
+
+
+def _directory_of(request: JobRequest) -> str:
+    """Return the directory of the job file; the current one without a job file."""
+    return os.path.dirname(request.file) if isinstance(request.file, str) else ""  # noqa: PTH120 - '' is no Path
+
+
+def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, builds: bool) -> Prepared:
+    """Build and push the image of a job, and return the job with the pushed image. Raises DdpError."""
+    from kubectl_ddp.client.submission.image_build import build_image  # noqa: PLC0415 - only with --build
+
+    resolved = prepared.resolved
+    if prepared.site is Site.LOCAL:
+        raise UsageError("--build makes an image, and a job on this machine uses none.", hint="Leave --build out.")
+    if directory.is_file():
+        raise UsageError(
+            f"--build '{directory}' is a file, and a directory is expected.",
+            hint="Write --build=. for the current directory, or --build after the script.",
+        )
+    if resolved.origins["image"].kind not in {Kind.FLAG, Kind.FILE}:  # a shared default must not be overwritten
+        raise UsageError(
+            f"--build does not push to '{prepared.spec.image}', which is a default.",
+            hint="Name your repository with --image, or in the job file.",
+        )
+    if not builds:
+        options.print_message("A dry run builds no image.")
+        return prepared
+    image = build_image(prepared.spec.image, directory)
+    options.print_message(f"Image: {image}.")
+    origins = {**resolved.origins, "image": Origin(Kind.RULE, "--build", "the image that was pushed")}
+    spec = dataclasses.replace(prepared.spec, image=image)
+    settled = set(rules.warnings(prepared.spec)) - set(rules.warnings(spec))
+    warnings = tuple(each for each in resolved.warnings if each not in settled)
+    built = dataclasses.replace(resolved, spec=spec, origins=origins, warnings=warnings)
+    return dataclasses.replace(prepared, resolved=built)
 
 
 def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
     """Submit a prepared job."""
     submitted = time.time() - time.process_time()  # the start of this process, which has only imported so far
-    stays, level = manner.follow or manner.waits, level_of(manner.preflight)
-    seconds = _parse_timeout(manner.timeout, stays=stays)
+    stays = manner.follow or manner.waits
+    level, seconds = _check_flags(manner)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
@@ -80,6 +126,11 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
         raise _interrupted(backend, prepared.spec.name, run_id) from None
     if stays:
         attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
+
+
+def _check_flags(manner: SubmitOptions) -> tuple[str, float | None]:
+    """Return the level of the checks and the maximum wait in seconds. Raises UsageError."""
+    return level_of(manner.preflight), _parse_timeout(manner.timeout, stays=manner.follow or manner.waits)
 
 
 def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:

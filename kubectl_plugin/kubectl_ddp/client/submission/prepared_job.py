@@ -12,7 +12,7 @@ from typing import Any, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, check_place_of_new_job, is_local
 from kubectl_ddp.code import pack, script_inside
-from kubectl_ddp.code.script import check_is_python, check_script, read_script
+from kubectl_ddp.code.script import check_is_python, check_script, read_script, script_warnings
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.registry import NONE
@@ -105,6 +105,8 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         _check_secrets(resolved.spec)
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_image_warnings(resolved.spec)))
     code, spec = _with_code(resolved.spec, site, kept)
+    if kept is None:
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_script_warnings(spec)))
     if not shown:
         check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
@@ -117,6 +119,12 @@ def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
             f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
             f"Name an image of your registry with --image or ${IMAGE_VARIABLE}.",
         )
+
+
+def _script_warnings(spec: JobSpec) -> Iterator[Finding]:
+    """Yield warnings about a script of this machine. Its path is relative to the code, if a directory is sent."""
+    if isinstance(spec.program, Script):
+        yield from script_warnings(Path(spec.code or "", spec.program.path))
 
 
 def _check_secrets(spec: JobSpec) -> None:

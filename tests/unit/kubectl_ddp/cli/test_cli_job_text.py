@@ -41,6 +41,7 @@ def commands() -> dict[str, click.Command]:
 
 
 ARGUMENTS: Mapping[str, list[list[str]]] = {
+    "init": [["init", "--help"]],
     "submit": [["submit", "{script}", "--image", "example.com/a:1", "--name", "other"]],
     "preflight": [["preflight", "{script}", "--image", "example.com/a:1"]],
     "capacity": [["capacity"]],

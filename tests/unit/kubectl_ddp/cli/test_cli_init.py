@@ -1,0 +1,100 @@
+"""``init`` writes files that ``submit`` takes, asks on a terminal, and names missing flags elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kubectl_ddp.cli.run import run
+
+IMAGE: Final = "registry.example.com/team/train"
+SIZE: Final = ("--nnodes", "2", "--gpus", "8")
+
+
+class Terminal(io.StringIO):
+    """Standard input of a user who types lines."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory with one script that uses torch, and no terminal."""
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "download.py").write_text("print()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", os.devnull)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+
+def init(*words: str) -> int:
+    return run(["init", "--image", IMAGE, *words])
+
+
+def test_flags_and_the_only_script_with_torch_make_a_job_that_submit_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(*SIZE) == 0
+    assert capsys.readouterr().out.split() == ["train.ddp.yaml", "job.schema.json", "Dockerfile"]
+    lines = Path("train.ddp.yaml").read_text().splitlines()
+    assert lines[0] == "# yaml-language-server: $schema=job.schema.json"
+    assert {"name: train", 'script: "train.py"', f"image: {IMAGE}", "nnodes: 2", "gpus: 8"} <= set(lines)
+    assert run(["submit", "-f", "train.ddp.yaml", "--dry-run=client"]) == 0
+
+
+def test_answers_on_a_terminal_take_the_place_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(f"\n{IMAGE}\n2:4x0\n"))
+    assert run(["init"]) == 0
+    assert {'script: "train.py"', f"image: {IMAGE}", "nnodes: 2:4", "nproc: 1"} <= set(
+        Path("train.ddp.yaml").read_text().splitlines()
+    )
+    assert run(["submit", "-f", "train.ddp.yaml", "--dry-run=client"]) == 0
+
+
+def test_without_a_terminal_each_missing_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("evaluate.py").write_text("import torch\n")
+    assert run(["init"]) == 2
+    told = capsys.readouterr().err
+    assert all(word in told for word in ("SCRIPT", "--image", "--nnodes", "--gpus"))
+    assert not Path("Dockerfile").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--gpus", "many"), ("--nnodes", "4:2:1"), ("--name", "A b"), ("--base", "-")]
+)
+def test_a_bad_value_is_refused_with_its_flag(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init("train.py", *SIZE, flag, value) == 2
+    assert flag in capsys.readouterr().err
+    assert not Path("Dockerfile").exists()
+
+
+def test_files_that_exist_are_kept_unless_forced() -> None:
+    Path("Dockerfile").write_text("FROM mine\n")
+    assert init(*SIZE) == 0
+    assert Path("Dockerfile").read_text() == "FROM mine\n"
+    Path("train.ddp.yaml").write_text("mine\n")
+    assert init(*SIZE) == 2
+    assert Path("train.ddp.yaml").read_text() == "mine\n"
+    assert init(*SIZE, "--force") == 0
+    assert "mine" not in Path("train.ddp.yaml").read_text() + Path("Dockerfile").read_text()
+
+
+def test_the_dockerfile_installs_the_requirements_and_ends_as_the_user_of_the_pods() -> None:
+    Path("requirements.txt").write_text("requests\n")
+    assert init(*SIZE, "--base", "example.com/base:1") == 0
+    text = Path("Dockerfile").read_text().replace("\\\n", "")
+    words = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    assert [line[0] for line in words] == ["FROM", "USER", "RUN", "USER"]
+    assert words[0][1] == "example.com/base:1"
+    assert words[3][1] == "65532:65532"
+
+
+def test_a_directory_is_sent_if_the_script_imports_a_module_beside_it() -> None:
+    Path("model.py").write_text("")
+    Path("train.py").write_text("import torch\nfrom model import Net\n")
+    assert init(*SIZE) == 0
+    assert 'code: "."' in Path("train.ddp.yaml").read_text().splitlines()
