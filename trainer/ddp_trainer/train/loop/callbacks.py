@@ -55,8 +55,11 @@ class CallbackList:
         if self._is_first is None:
             self.profile = open_profile(context.config, context.process.env)
         if is_first is not self._is_first:
-            self._reports.close()
-            self._reports = open_reports(context.config, context.process.env)
+            self._reports.close(waits=False)
+            progress = context.process.progress
+            self._reports = open_reports(
+                context.config, context.process.env, warn=progress.warn_rank, note=progress.log_message
+            )
         self._is_first = is_first
 
     def expect(self, state: TrainState) -> None:
@@ -76,7 +79,7 @@ class CallbackList:
         progress, group, plan = self._process.progress, self._process.group, state.plan
         task, model, step = state.context.task, state.context.model, state.step
         progress.begin(step)
-        self._reports.begin(step)
+        self._reports.begin(step, state.logger_run_id)
         sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
         progress.show_event(
             Started(
@@ -162,7 +165,7 @@ class CallbackList:
 
     def close(self, *, has_failed: bool) -> None:
         """Complete the curves on disk and, unless the run has failed, the trace of ``--profile``."""
-        self._reports.close()
+        self._reports.close(waits=not has_failed)
         if self.profile is not None and not has_failed:
             self.profile.close()
 
