@@ -55,7 +55,7 @@ class CallbackList:
         if self._is_first is None:
             self.profile = open_profile(context.config, context.process.env)
         if is_first is not self._is_first:
-            self._reports.close(waits=False)
+            self._reports.close(is_over=False)
             progress = context.process.progress
             self._reports = open_reports(
                 context.config, context.process.env, warn=progress.warn_rank, note=progress.log_message
@@ -165,7 +165,7 @@ class CallbackList:
 
     def close(self, *, has_failed: bool) -> None:
         """Complete the curves on disk and, unless the run has failed, the trace of ``--profile``."""
-        self._reports.close(waits=not has_failed)
+        self._reports.close(is_over=not has_failed)
         if self.profile is not None and not has_failed:
             self.profile.close()
 

@@ -140,16 +140,17 @@ def read_batches(descriptor: int) -> Iterator[list[dict[str, Any]]]:
 
 
 def new_points(batch: Sequence[Mapping[str, Any]], last_step: int) -> list[Point]:
-    """Return the points of a batch without those below the highest step so far.
+    """Return the points of a batch without steps that the run has already.
 
-    >>> [point.step for point in new_points([{"step": 4}, {"step": 5}, {"step": 3}, {"step": 6}], 5)]
-    [5, 6]
+    An evaluation follows the values of its step, so it is kept at the last step too.
     """
     points = []
     for line in batch:
-        if "step" in line and line["step"] >= last_step:
+        values = {name: value for name, value in line.items() if name != "step"}
+        is_training = any(name.startswith("train/") for name in values)
+        if "step" in line and line["step"] >= last_step + is_training:
             last_step = line["step"]
-            points.append(Point(last_step, {name: value for name, value in line.items() if name != "step"}))
+            points.append(Point(last_step, values))
     return points
 
 

@@ -23,6 +23,9 @@ from ddp_trainer.train.utils.errors import BadConfig
 MAX_PENDING_BYTES: Final = 16 << 20
 """Values that wait for a slow service, in bytes; with more, the logger is dropped."""
 
+LAST_WORDS_SECONDS: Final = 1.0
+"""Time that the values of a run which another process continues have to be sent, in seconds."""
+
 
 class RemoteLogger:
     """Logger of one service. The library runs in a child process, so training does not wait for it."""
@@ -50,7 +53,7 @@ class RemoteLogger:
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = bytearray()
         self._answer = b""
-        self._has_failed = False
+        self._has_failed = self._is_open = False
 
     def begin(self, step: int, run_id: str = "") -> None:  # noqa: ARG002 - the process drops repeated steps itself
         """Start the process that continues the run with this id; a running process stays.
@@ -93,33 +96,43 @@ class RemoteLogger:
         if len(self._pending) > MAX_PENDING_BYTES:
             self._fail("it has been slower than training for too long")
 
-    def close(self, *, waits: bool = True) -> None:
-        """End the run of the service and wait for its last values, at most :data:`FLUSH_SECONDS` seconds.
+    def close(self, *, is_over: bool = True) -> None:
+        """Send the last values and end the process.
 
         Args:
-            waits: False if training continues elsewhere: the run stays open, and its process ends by itself.
+            is_over: The run is over: wait at most :data:`FLUSH_SECONDS` seconds. Otherwise another process continues
+                it: wait at most :data:`LAST_WORDS_SECONDS` seconds, then leave a process alone that sends its values.
         """
         process = self._process
         if process is None or process.stdin is None:
             return
-        deadline = time.monotonic() + (FLUSH_SECONDS if waits else 0)
-        if waits:
+        if is_over:
             self._pending += b'{"end": true}\n'
-            while self._pending and process.poll() is None and (left := deadline - time.monotonic()) > 0:
-                select((), (process.stdin,), (), left)
-                self._send()
-        process.stdin.close()
-        if waits:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                self._fail(f"it did not take its last values within {FLUSH_SECONDS:g} s")
+        limit = FLUSH_SECONDS if is_over else LAST_WORDS_SECONDS
+        has_ended = self._wait_for_end(process, time.monotonic() + limit)
         self._read_answers()
-        if process.stdout is not None:
-            process.stdout.close()
+        if not has_ended and is_over:
+            self._fail(f"it did not take its last values within {limit:g} s")
+        elif not has_ended and not self._is_open:
+            process.kill()  # it would open a second run beside that of the process that continues
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
         self._process = None
+
+    def _wait_for_end(self, process: subprocess.Popen[bytes], deadline: float) -> bool:
+        """Send what is pending, and return whether the process has ended in time."""
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        while self._pending and process.poll() is None and (left := deadline - time.monotonic()) > 0:
+            select((), (process.stdin,), (), left)
+            self._send()
+        process.stdin.close()
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _send(self) -> None:
         assert self._process is not None  # noqa: S101 - callers check
@@ -144,6 +157,7 @@ class RemoteLogger:
         for line in lines:
             answer = json.loads(line)
             if "note" in answer:
+                self._is_open = True
                 self._note(f"{self._service}: {answer['note']}")
             else:
                 self._fail(answer["error"])
