@@ -2,15 +2,16 @@
 
 ``python -m ddp_trainer.train.observability.logger_process SERVICE TARGET RUN_ID OPTIONS``
 
-It reads one JSON object per line from stdin, and ends at the end of stdin. On stdout it reports where the run is, or
-why it failed. :class:`~ddp_trainer.train.observability.remote_logger.RemoteLogger` starts it. Both services receive the
-step as a metric. Values of steps below the last one that the run has are dropped, so repeated steps appear once.
+It reads one JSON object per line from stdin until ``{"end": true}`` or the end of stdin. On stdout it
+reports where the run is, or why it failed. :class:`~ddp_trainer.train.observability.remote_logger.RemoteLogger` starts
+it. Both services receive the step as a metric. Values of steps below the last one that the run has are dropped, so repeated steps appear once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -154,24 +155,44 @@ def new_points(batch: Sequence[Mapping[str, Any]], last_step: int) -> list[Point
     return points
 
 
+def exit_with_trainer(is_open: threading.Event) -> None:
+    """Exit :data:`FLUSH_SECONDS` seconds after the trainer closed stdin, or at once if the run is not open yet.
+
+    The next process of the trainer opens the run, and MLflow would have two.
+    """
+    closed = select.poll()
+    closed.register(0, 0)  # a hangup is always reported
+    closed.poll()
+    if is_open.is_set():
+        time.sleep(FLUSH_SECONDS)
+    os._exit(1)
+
+
+def send(run: ServiceRun) -> None:
+    """Send the lines of stdin to the service, until the end of the run or of stdin."""
+    is_over = False
+    for batch in read_batches(0):
+        if points := new_points(batch, run.last_step):
+            run.write(points)
+            run.last_step = points[-1].step
+        if is_over := any("end" in line for line in batch):
+            break
+    run.end(is_over=is_over)
+
+
 def main(service: str, target: str, run_id: str, options: str) -> int:
-    """Send the lines of stdin to the service; return the exit code."""
+    """Open the run and send the lines of stdin to it; return the exit code."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the library prints is no answer
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the trainer stops in an orderly way and closes stdin
+    is_open = threading.Event()
+    threading.Thread(target=exit_with_trainer, args=(is_open,), daemon=True).start()
     try:
-        run, is_over = RUNS[Service(service)](target, run_id, json.loads(options)), False
+        run = RUNS[Service(service)](target, run_id, json.loads(options))
+        is_open.set()
         print(json.dumps({"note": run.place}), file=answers)
-        for batch in read_batches(0):
-            if points := new_points(batch, run.last_step):
-                run.write(points)
-                run.last_step = points[-1].step
-            is_over |= any("end" in line for line in batch)
-        limit = threading.Timer(FLUSH_SECONDS, os._exit, (1,))
-        limit.daemon = True
-        limit.start()
-        run.end(is_over=is_over)
+        send(run)
     except Exception as err:  # noqa: BLE001 - a library may raise anything, and training continues
         why = " ".join(str(err).split()) or type(err).__name__
         print(json.dumps({"error": why[:300].rstrip(".")}), file=answers)

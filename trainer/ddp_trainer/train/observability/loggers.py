@@ -56,7 +56,7 @@ class CsvReport:
         """Write a row for each value."""
         self._rows((step, epoch, name, repr(value)) for name, value in values.items())
 
-    def close(self, *, is_over: bool = True) -> None:  # noqa: ARG002 - files take what they get at once
+    def close(self, *, is_over: bool = True, waits: bool = True) -> None:  # noqa: ARG002 - files take what they get
         """Write out buffered values and close the report."""
         if self._stream is not None:
             self._stream.close()
@@ -101,7 +101,7 @@ class TensorBoardReport:
             for name, value in values.items():
                 self._events.add_scalar(name, value, step)
 
-    def close(self, *, is_over: bool = True) -> None:  # noqa: ARG002 - files take what they get at once
+    def close(self, *, is_over: bool = True, waits: bool = True) -> None:  # noqa: ARG002 - files take what they get
         """Write out buffered values and close the report."""
         if self._events is not None:
             self._events.close()
@@ -146,10 +146,15 @@ class Reports(list[CsvReport | TensorBoardReport | RemoteLogger]):
             except OSError:
                 self.remove(report)
 
-    def close(self, *, is_over: bool = True) -> None:
-        """Write out buffered values and close the reports; without ``is_over``, another process continues the run."""
+    def close(self, *, is_over: bool = True, waits: bool = True) -> None:
+        """Write out buffered values and close the reports.
+
+        Args:
+            is_over: The run is over; otherwise another process may continue it.
+            waits: Give services the time that they have at the end of a run.
+        """
         for report in self:
-            report.close(is_over=is_over)
+            report.close(is_over=is_over, waits=waits)
 
 
 def open_reports(

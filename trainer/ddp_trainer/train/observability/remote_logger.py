@@ -24,7 +24,7 @@ MAX_PENDING_BYTES: Final = 16 << 20
 """Values that wait for a slow service, in bytes; with more, the logger is dropped."""
 
 LAST_WORDS_SECONDS: Final = 1.0
-"""Time that the values of a run which another process continues have to be sent, in seconds."""
+"""Time that a failing rank 0, or one that gets another rank, waits for its last values, in seconds."""
 
 
 class RemoteLogger:
@@ -78,6 +78,7 @@ class RemoteLogger:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                start_new_session=True,  # the launcher kills the process group of a worker, and values are on their way
             )
         except OSError as err:
             self._fail(f"its process could not be started: {err.strerror}")
@@ -96,38 +97,43 @@ class RemoteLogger:
         if len(self._pending) > MAX_PENDING_BYTES:
             self._fail("it has been slower than training for too long")
 
-    def close(self, *, is_over: bool = True) -> None:
+    def close(self, *, is_over: bool = True, waits: bool = True) -> None:
         """Send the last values and end the process.
 
         Args:
-            is_over: The run is over: wait at most :data:`FLUSH_SECONDS` seconds. Otherwise another process continues
-                it: wait at most :data:`LAST_WORDS_SECONDS` seconds, then leave a process alone that sends its values.
+            is_over: The run is over; otherwise another process may continue it.
+            waits: Wait at most :data:`FLUSH_SECONDS` seconds, instead of :data:`LAST_WORDS_SECONDS`.
         """
         process = self._process
         if process is None or process.stdin is None:
             return
         if is_over:
             self._pending += b'{"end": true}\n'
-        limit = FLUSH_SECONDS if is_over else LAST_WORDS_SECONDS
-        has_ended = self._wait_for_end(process, time.monotonic() + limit)
+        limit = FLUSH_SECONDS if waits else LAST_WORDS_SECONDS
+        has_ended = self._wait_for_end(process, time.monotonic() + limit, is_over=is_over)
         self._read_answers()
-        if not has_ended and is_over:
+        if not has_ended and waits:
             self._fail(f"it did not take its last values within {limit:g} s")
-        elif not has_ended and not self._is_open:
-            process.kill()  # it would open a second run beside that of the process that continues
-            process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
         self._process = None
 
-    def _wait_for_end(self, process: subprocess.Popen[bytes], deadline: float) -> bool:
-        """Send what is pending, and return whether the process has ended in time."""
+    def _wait_for_end(self, process: subprocess.Popen[bytes], deadline: float, *, is_over: bool) -> bool:
+        """Send what is pending, and return whether the process has ended in time.
+
+        Without an end, a process whose stdin is closed before it has opened its run exits at once.
+        """
         assert process.stdin is not None  # noqa: S101 - it is a pipe
-        while self._pending and process.poll() is None and (left := deadline - time.monotonic()) > 0:
-            select((), (process.stdin,), (), left)
+        assert process.stdout is not None  # noqa: S101 - as above
+        while self._process is process and (self._pending or not (is_over or self._is_open)):
+            if process.poll() is not None or (left := deadline - time.monotonic()) <= 0:
+                break
+            select((process.stdout,), (process.stdin,) if self._pending else (), (), left)
             self._send()
-        process.stdin.close()
+            self._read_answers()
+        if not is_over:
+            process.stdin.close()
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
