@@ -2,9 +2,9 @@
 
 ``python -m ddp_trainer.train.observability.logger_process SERVICE TARGET RUN_ID OPTIONS``
 
-It reads one JSON object per line from stdin until ``{"end": true}`` or the end of stdin. On stdout it
-reports where the run is, or why it failed. :class:`~ddp_trainer.train.observability.remote_logger.RemoteLogger` starts
-it. Both services receive the step as a metric. Values of steps below the last one that the run has are dropped, so repeated steps appear once.
+It reads one JSON object per line from stdin until ``{"end": true}`` or the end of stdin. On stdout it reports where the
+run is, or why it failed. :class:`~ddp_trainer.train.observability.remote_logger.RemoteLogger` starts it. Both services
+receive the step as a metric. Values of steps that the run has already are dropped, so repeated steps appear once.
 """
 
 from __future__ import annotations
