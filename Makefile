@@ -44,9 +44,9 @@ test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped wi
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' tests/cluster
 	@$(BIN)/python -m pytest -q -m alone tests/cluster
 
-peers: $(PEERS)/.ready ## Install Lightning, Accelerate and transformers in build/peers, beside what .venv has
+peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and MLflow in build/peers, beside what .venv has
 
-test-peers: $(PEERS)/.ready ## Tests with scripts of other libraries, after `make peers`
+test-peers: $(PEERS)/.ready ## Tests with other libraries, after `make peers`
 	@$(PEERS)/bin/python -m pytest -q tests/peers
 
 stores: $(STORES)/.ready ## Install S3 servers (OpenStack Swift, rclone) in build/stores, for tests and bench of object stores

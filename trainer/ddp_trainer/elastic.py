@@ -48,6 +48,10 @@ def run(
     checkpoint_steps: int | None = Config.checkpoint_steps,
     checkpoint_seconds: float | None = Config.checkpoint_seconds,
     keep: int = Config.keep,
+    csv: Path | str | None = Config.csv,
+    tensorboard: Path | str | None = Config.tensorboard,
+    wandb: str | None = Config.wandb,
+    mlflow: str | None = Config.mlflow,
 ) -> ElasticLoop:
     """Return an elastic run of the caller's own loop; call it in every process of the worker group.
 
@@ -68,6 +72,10 @@ def run(
         checkpoint_steps: Steps between checkpoints; None for no such interval.
         checkpoint_seconds: Seconds between checkpoints; None for no such interval.
         keep: Number of checkpoints to keep.
+        csv: File for the curves; None for no file.
+        tensorboard: Directory of TensorBoard events; None for no events.
+        wandb: Project of Weights & Biases; None to log nothing there.
+        mlflow: Experiment of MLflow; None to log nothing there.
 
     Returns:
         A context manager to iterate over. After a stop request it saves and raises SystemExit with code 143 between two
@@ -94,6 +102,10 @@ def run(
         checkpoint_steps=checkpoint_steps,
         checkpoint_seconds=checkpoint_seconds,
         keep=keep,
+        csv=None if csv is None else Path(csv),
+        tensorboard=None if tensorboard is None else Path(tensorboard),
+        wandb=wandb,
+        mlflow=mlflow,
     )
     env = Environment.from_environ(os.environ)
     control = Control.from_environ(os.environ)

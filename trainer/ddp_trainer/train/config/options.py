@@ -237,6 +237,8 @@ class OutputOptions(OptionGroup, heading="output"):
     log_json: bool = option(False, "progress and summary as JSON lines on stdout")
     summary: Path | None = option(None, f"summary of the run (default: ${Env.RUN_DIR}/summary.json)", metavar="FILE")
     tensorboard: Path | None = option(None, "write TensorBoard events (needs tensorboard)")
+    wandb: str | None = option(None, "log to this project of Weights & Biases (needs wandb)", metavar="PROJECT")
+    mlflow: str | None = option(None, "log to this experiment of MLflow (needs mlflow)", metavar="EXPERIMENT")
     csv: Path | None = option(None, "append every step and evaluation to a CSV file", metavar="FILE")
     profile: ProfileWindow | None = option(
         None, "write a torch profiler trace of these steps", parse=ProfileWindow.parse, metavar="START:COUNT"

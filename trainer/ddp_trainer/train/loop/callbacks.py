@@ -43,6 +43,7 @@ class CallbackList:
         """Profiler of this rank, which the trainer calls at the beginning of each step; None without ``--profile``."""
         self._reports = Reports()
         self._is_first: bool | None = None
+        self._is_finished = False
         self._tokens = self._flops = 0
         self._recorded_gradients_at = -math.inf
         self.loss: float | None = None
@@ -55,8 +56,11 @@ class CallbackList:
         if self._is_first is None:
             self.profile = open_profile(context.config, context.process.env)
         if is_first is not self._is_first:
-            self._reports.close()
-            self._reports = open_reports(context.config, context.process.env)
+            self._reports.close(is_over=False, waits=False)
+            progress = context.process.progress
+            self._reports = open_reports(
+                context.config, context.process.env, warn=progress.warn_rank, note=progress.log_message
+            )
         self._is_first = is_first
 
     def expect(self, state: TrainState) -> None:
@@ -76,7 +80,7 @@ class CallbackList:
         progress, group, plan = self._process.progress, self._process.group, state.plan
         task, model, step = state.context.task, state.context.model, state.step
         progress.begin(step)
-        self._reports.begin(step)
+        self._reports.begin(step, state.logger_run_id)
         sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
         progress.show_event(
             Started(
@@ -153,7 +157,8 @@ class CallbackList:
         self._reports.record_evaluation(step, epoch, metrics)
 
     def show(self, state: TrainState) -> None:
-        """Print the task's report on the trained model; every rank must call it if the state is distributed."""
+        """Print the task's report at the end of the run; every rank must call it if the state is distributed."""
+        self._is_finished = True
         is_first = self._process.group.rank == 0
         if is_first or state.sharded is not None:
             text = model_report(state.context.task, state.context.model)
@@ -162,7 +167,7 @@ class CallbackList:
 
     def close(self, *, has_failed: bool) -> None:
         """Complete the curves on disk and, unless the run has failed, the trace of ``--profile``."""
-        self._reports.close()
+        self._reports.close(is_over=self._is_finished, waits=not has_failed)
         if self.profile is not None and not has_failed:
             self.profile.close()
 

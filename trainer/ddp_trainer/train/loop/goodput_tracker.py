@@ -212,6 +212,11 @@ class GoodputTracker:
         seconds = round(max(self._clock() - self._reading.first_start, 1e-9), 3)
         return self._of_job(self._until_now()).summary() | {"seconds": seconds}
 
+    @property
+    def run_name(self) -> str:
+        """Name of a run outside of Kubernetes, from its first start; the same on all ranks."""
+        return f"ddp-{int(self._reading.first_start * 1e6):x}"
+
     def state_dict(self) -> HistoryState:
         """Return the state for a checkpoint, in plain values only."""
         account = self._until_now()

@@ -58,6 +58,8 @@ class TrainState:
     """Writer of this rank's shards; None if one rank writes the whole, for example if each pod has its own disk."""
     step: int = 0
     """Number of committed global steps."""
+    logger_run_id: str = ""
+    """Id of the run in W&B and MLflow: of the job that started the run, also after a resume by another job."""
 
     def commit(self, ids: Tensor, *, skipped: int) -> None:
         """Count a step as committed; ``skipped`` of its samples could not be read."""
@@ -141,6 +143,7 @@ class TrainState:
             "watch": context.watch.state_dict(),
             "computed_on": self._computed_on(),
             "time": self.history.state_dict(),
+            "logger_run_id": self.logger_run_id,
             "summary": None if summary is None else summary.to_dict(),
         }
 
@@ -187,6 +190,7 @@ class TrainState:
         self._report_hardware_change(state.get("computed_on", ""))
         if not knows_time:
             self.history.load_state_dict(state["time"])
+        self.logger_run_id = state.get("logger_run_id") or self.logger_run_id
         self.step = state["cursor"]["step"]
         summary, data = state["summary"], state.get("data")
         if summary is None or not (self.step >= self.plan.total_steps or context.watch.should_stop):

@@ -1,16 +1,20 @@
-"""Metrics of a run in files: CSV tables and TensorBoard events. Only rank 0 writes them.
+"""Curves of a run: CSV tables, TensorBoard events, Weights & Biases and MLflow. Only rank 0 writes them.
 
 :func:`open_reports` opens the reports that the flags select. A resumed run appends to existing files. Steps that were
-lost in a crash or rollback are removed first, so the files contain each step once, as the weights do.
+lost in a crash or rollback are removed first, so the files contain each step once, as the weights do. The services
+keep the first values of such steps (:mod:`ddp_trainer.train.observability.remote_logger`).
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from ddp_trainer.train.observability.logger_process import Service
+from ddp_trainer.train.observability.remote_logger import RemoteLogger
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -29,7 +33,7 @@ class CsvReport:
         self._file = file
         self._stream: TextIO | None = None
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, run_id: str = "") -> None:  # noqa: ARG002 - the file is the run
         """Open the file and keep the rows up to this step.
 
         Raises:
@@ -52,7 +56,7 @@ class CsvReport:
         """Write a row for each value."""
         self._rows((step, epoch, name, repr(value)) for name, value in values.items())
 
-    def close(self) -> None:
+    def close(self, *, is_over: bool = True, waits: bool = True) -> None:  # noqa: ARG002 - files take what they get
         """Write out buffered values and close the report."""
         if self._stream is not None:
             self._stream.close()
@@ -69,7 +73,7 @@ class TensorBoardReport:
         self._directory = directory
         self._events: SummaryWriter | None = None
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, run_id: str = "") -> None:  # noqa: ARG002 - the directory is the run
         """Open the report. TensorBoard then hides values of later steps that were written before.
 
         Raises:
@@ -97,23 +101,27 @@ class TensorBoardReport:
             for name, value in values.items():
                 self._events.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def close(self, *, is_over: bool = True, waits: bool = True) -> None:  # noqa: ARG002 - files take what they get
         """Write out buffered values and close the report."""
         if self._events is not None:
             self._events.close()
 
 
-class Reports(list[CsvReport | TensorBoardReport]):
+class Reports(list[CsvReport | TensorBoardReport | RemoteLogger]):
     """All reports of a run. A report that cannot be written during training is dropped, and training continues."""
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, run_id: str = "") -> None:
         """Open all reports for training after ``step`` committed steps, and remove values of later steps.
+
+        Args:
+            step: Number of committed steps.
+            run_id: Id of the run in services, the same after each restart.
 
         Raises:
             BadConfig: A report cannot be written.
         """
         for report in self:
-            report.begin(step)
+            report.begin(step, run_id)
 
     def rollback(self, step: int) -> None:
         """Remove values of steps after ``step`` during training, and drop reports that cannot be written."""
@@ -138,20 +146,46 @@ class Reports(list[CsvReport | TensorBoardReport]):
             except OSError:
                 self.remove(report)
 
-    def close(self) -> None:
-        """Write out buffered values and close the files."""
+    def close(self, *, is_over: bool = True, waits: bool = True) -> None:
+        """Write out buffered values and close the reports.
+
+        Args:
+            is_over: The run is over; otherwise another process may continue it.
+            waits: Give services the time that they have at the end of a run.
+        """
         for report in self:
-            report.close()
+            report.close(is_over=is_over, waits=waits)
 
 
-def open_reports(config: Config, env: Environment) -> Reports:
-    """Return the reports that the flags select; none on ranks other than rank 0."""
+def open_reports(
+    config: Config,
+    env: Environment,
+    *,
+    warn: Callable[[str], None] = print,
+    note: Callable[[str], None] = print,
+) -> Reports:
+    """Return the reports that the flags select; none on ranks other than rank 0.
+
+    Args:
+        config: The configuration.
+        env: This process's place in the group.
+        warn: Receives a sentence when a service fails.
+        note: Receives a sentence on where a service keeps the curves.
+    """
     reports = Reports()
     if env.rank == 0 and config.csv is not None:
         reports.append(CsvReport(config.csv))
     if env.rank == 0 and config.tensorboard is not None:
         reports.append(TensorBoardReport(config.tensorboard))
+    for service, target in ((Service.WANDB, config.wandb), (Service.MLFLOW, config.mlflow)):
+        if env.rank == 0 and target is not None:
+            reports.append(RemoteLogger(service, target, changed_options(config), warn=warn, note=note))
     return reports
+
+
+def changed_options(config: Config) -> dict[str, str]:
+    """Return the options that differ from their defaults, as text by name."""
+    return {each.name: str(value) for each in fields(config) if (value := getattr(config, each.name)) != each.default}
 
 
 def valid_prefix_bytes(file: Path, step: int) -> int:

@@ -107,6 +107,7 @@ class ElasticState:
             process.recorder.checkpoint_loaded(time.perf_counter() - began)
         elif restored is None and held is None:
             self._initialize()
+        self.state.logger_run_id = self.state.logger_run_id or process.env.run_id or history.run_name
         group.confirm()
         self.is_whole, self._local_state = True, None
         history.end_restore(loaded=is_loaded)

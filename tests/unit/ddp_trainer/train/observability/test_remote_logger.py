@@ -1,0 +1,73 @@
+"""Curves for services: which points are sent, to which run, and what happens without the package."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_trainer.train import Config, run
+from ddp_trainer.train.observability.logger_process import Service, new_points
+from ddp_trainer.train.observability.loggers import changed_options
+from ddp_trainer.train.utils.errors import BadConfig
+from tests.support.train_builders import HERE, Lines
+
+
+def a_config(folder: Path | None = None, **changes: object) -> Config:
+    values: dict[str, object] = {"epochs": 1, "global_batch": 4, "warmup_steps": 0, "checkpoint_dir": folder}
+    return Config(**{**values, **changes})  # type: ignore[arg-type] # a builder
+
+
+@pytest.mark.parametrize("service", Service)
+def test_a_missing_package_is_named_with_its_extra(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == service else real(name))
+    with pytest.raises(BadConfig, match=rf"--{service} needs .* not installed\. Install kubectl-ddp\[{service}\]\."):
+        run(a_config(**{service: "curves"}), Lines(), env=HERE)
+
+
+def test_the_folder_of_wandb_is_not_taken_for_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("wandb") is not None:
+        pytest.skip("wandb is installed")
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadConfig, match=r"Install kubectl-ddp\[wandb\]"):
+        run(a_config(wandb="curves"), Lines(), env=HERE)
+
+
+def test_steps_that_the_run_has_are_dropped() -> None:
+    lines = [{"step": step, "train/loss": 1.0} for step in (4, 5, 6, 5, 6, 7)]
+    assert [point.step for point in new_points(lines, 4)] == [5, 6, 7]
+
+
+def test_an_evaluation_of_the_last_step_is_kept() -> None:
+    lines = [{"step": 5, "train/loss": 1.0}, {"step": 5, "test/loss": 2.0}, {"step": 4, "test/loss": 3.0}]
+    assert [(point.step, point.values) for point in new_points(lines, 4)] == [
+        (5, {"train/loss": 1.0}),
+        (5, {"test/loss": 2.0}),
+    ]
+
+
+def stored_run_id(folder: Path) -> str:
+    """Return the id for services in the newest checkpoint."""
+    newest = max(folder.glob("*/state.pt"))
+    return str(torch.load(newest, weights_only=True)["logger_run_id"])
+
+
+def test_a_job_that_resumes_continues_the_run_of_the_first_job(tmp_path: Path) -> None:
+    for epochs, job in ((1, "first"), (2, "second")):
+        run(a_config(tmp_path, epochs=epochs), Lines(), env=replace(HERE, run_id=job))
+        assert stored_run_id(tmp_path) == "first"
+
+
+def test_outside_of_kubernetes_each_run_has_its_own_id(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        run(a_config(tmp_path / folder), Lines(), env=HERE)
+    assert stored_run_id(tmp_path / "a") != stored_run_id(tmp_path / "b")
+
+
+def test_changed_options_are_the_configuration_of_the_run() -> None:
+    assert changed_options(Config(seed=3, wandb="curves")) == {"seed": "3", "wandb": "curves"}
