@@ -133,16 +133,14 @@ _LAUNCH_BLOCKING: Final = Rule(
 )
 
 
-@Rule(
+_LAUNCHER_IN_WORKER: Final = Rule(
+    when=where(lambda _: True, "LOCAL_RANK", given=lambda environment, _: "TORCHELASTIC_RUN_ID" in environment),
     id="T13",
     looks_for="a launcher that is started by a worker of another",
     message="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
     fix="Start one launcher per node.",
     source="https://docs.pytorch.org/docs/stable/elastic/run.html",
 )
-def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]:
-    if "LOCAL_RANK" in environment and "TORCHELASTIC_RUN_ID" in environment:
-        yield Found("LOCAL_RANK", environment["LOCAL_RANK"])
 
 
 @Rule(
