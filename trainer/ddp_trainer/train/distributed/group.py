@@ -146,6 +146,9 @@ class Group(group_teardown.GroupTeardown):
     def read(self, tensor: Tensor) -> list[Any]:
         """Return the values of a collective's result as (nested) lists.
 
+        Args:
+            tensor: Result of a collective, of any shape and dtype.
+
         Raises:
             PeerLost: The group broke before the result was complete.
         """
@@ -231,11 +234,19 @@ class Group(group_teardown.GroupTeardown):
             self._abort.mark()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over ranks, in place, and return it."""
+        """Sum a tensor over ranks, in place, and return it.
+
+        Args:
+            tensor: Tensor of any shape on the device of this rank. Shape and dtype are the same on all ranks.
+        """
         return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> Tensor:
-        """Take the elementwise maximum of a tensor over ranks, in place, and return it."""
+        """Take the elementwise maximum of a tensor over ranks, in place, and return it.
+
+        Args:
+            tensor: Tensor of any shape on the device of this rank. Shape and dtype are the same on all ranks.
+        """
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:

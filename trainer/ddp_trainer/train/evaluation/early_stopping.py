@@ -82,6 +82,11 @@ class Watch:
         """Return True if an evaluation is due after this many steps and has not run, in this process or an earlier one.
 
         False for the last step, whose evaluation belongs to the end of the run.
+
+        Args:
+            step: Number of committed global steps.
+            plan: Batch plan of the run.
+            config: Options of the run.
         """
         if not 0 < step < plan.total_steps or not plan.is_epoch_end(step - 1):
             return False

@@ -52,6 +52,10 @@ def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
     """Yield the positions of tensors that are exchanged together.
 
     The tensors of a bucket have one dtype and at most ``limit_bytes`` bytes. A larger tensor is a bucket by itself.
+
+    Args:
+        tensors: Tensors of any shape and dtype.
+        limit_bytes: Largest size of a bucket, in bytes.
     """
     by_type: dict[torch.dtype, list[int]] = {}
     for position, tensor in enumerate(tensors):

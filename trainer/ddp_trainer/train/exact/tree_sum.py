@@ -44,7 +44,12 @@ class TreeSum:
         self.clear()
 
     def put(self, slice_index: int, values: list[Tensor]) -> None:
-        """Add the values of a slice. The tensors are modified."""
+        """Add the values of a slice. The tensors are modified.
+
+        Args:
+            slice_index: Index of the slice, which belongs to this rank. Slices are added in ascending order.
+            values: Tensors with the shapes and dtypes of the zeros that this sum was created with.
+        """
         self._fill_up_to(slice_index)
         self._counter.put(Node(0, slice_index), values)
         self._next = slice_index + 1

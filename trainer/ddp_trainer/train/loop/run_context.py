@@ -75,6 +75,11 @@ class RunContext:
 def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
     """Return the model of a run: initialized from the seed, or on the meta device if the task has ``init_weight``.
 
+    Args:
+        config: Options of the run.
+        task: Task whose model is created.
+        around: Context of the process, for messages.
+
     Raises:
         BadTask: The model cannot be moved to the device of a rank.
     """
@@ -90,7 +95,13 @@ def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
 
 
 def build_context(config: Config, task: Task, around: ProcessContext) -> RunContext:
-    """Build the context of a run from the task's samples and model."""
+    """Build the context of a run from the task's samples and model.
+
+    Args:
+        config: Options of the run.
+        task: Task of the run.
+        around: Context of the process.
+    """
     samples = task.train_samples()
     model = draw(config, task, around)
     return RunContext(

@@ -88,6 +88,11 @@ def _check_plan_format(plan: Any, whose: str) -> None:
 def check_module_match(pattern: str, names: list[str], whose: str) -> None:
     """Check that a pattern matches at least one module.
 
+    Args:
+        pattern: Name of a module, in which ``*`` stands for one part.
+        names: Names of all modules of the model.
+        whose: Source of the pattern, for the message.
+
     Raises:
         BadTask: It matches none; the hint lists the closest names.
     """

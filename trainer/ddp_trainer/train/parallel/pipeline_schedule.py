@@ -70,6 +70,13 @@ def check_micro_batches(name: PipelineSchedule, micro_batches: int, ranks: int) 
 def make_schedule(
     kind: Kind, stages: Sequence[PipelineStage], micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Any:
-    """Return torch's schedule; it sums gradients over micro-batches and does not divide by their number."""
+    """Return torch's schedule; it sums gradients over micro-batches and does not divide by their number.
+
+    Args:
+        kind: Kind of schedule.
+        stages: Stages of this rank.
+        micro_batches: Number of micro-batches of one step.
+        loss: Returns a float scalar from the last stage's output and the target of a micro-batch.
+    """
     own = list(stages) if kind.stages_per_rank > 1 else stages[0]
     return kind.of_torch(own, micro_batches, loss_fn=loss, scale_grads=False)

@@ -96,6 +96,12 @@ class Stages:
         """Return the output of the whole model on every rank, without gradients.
 
         Every rank of the pipeline must call it.
+
+        Args:
+            inputs: Batch of the first stage, any shape and dtype, the same on all ranks of the pipeline.
+
+        Returns:
+            Output of the last stage; a DTensor if that stage's is one.
         """
         with self.full_params():
             streams, me = self.streams(inputs), self.mesh.place.pp
@@ -290,6 +296,11 @@ def _stages_by_weight(
 def check_shared_weights(model: nn.Module, stages: Stages, task: Task) -> None:
     """Check that stages use the model's own weights: copies would not be trained or cut.
 
+    Args:
+        model: The complete model.
+        stages: Stages of the pipeline.
+        task: Task of the run, for the message.
+
     Raises:
         BadTask: A stage holds a weight that is not the model's.
     """
@@ -304,7 +315,13 @@ def check_shared_weights(model: nn.Module, stages: Stages, task: Task) -> None:
 
 
 def holder_of(stage: int, kind: Kind, ranks: int) -> int:
-    """Return the rank of ``pp`` that holds a stage."""
+    """Return the rank of ``pp`` that holds a stage.
+
+    Args:
+        stage: Number of the stage, from 0.
+        kind: Kind of schedule.
+        ranks: Number of ranks of the pipeline.
+    """
     return next(rank for rank in range(ranks) if stage in kind.stages_of(rank, ranks))
 
 
