@@ -71,7 +71,8 @@ def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
             return
 
 
-@Rule(
+_NO_EVIDENCE: Final = Rule(
+    when=where(is_no, *_BUFFERS, *_DUMP_SWITCHES),
     id="T06",
     severity=Severity.INFO,
     looks_for="the flight recorder or its dump switched off",
@@ -79,13 +80,6 @@ def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
     fix="Set TORCH_FR_BUFFER_SIZE=2000, and leave the dump on.",
     source=sources.FLIGHT_RECORDER,
 )
-def _no_evidence(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in _BUFFERS:
-        if number(environment.get(name, "")) == 0:
-            yield Found(name, environment[name])
-    for name in _DUMP_SWITCHES:
-        if is_no(environment.get(name, "")):
-            yield Found(name, environment[name])
 
 
 _SHORT_HEARTBEAT_TIMEOUT: Final = Rule(
