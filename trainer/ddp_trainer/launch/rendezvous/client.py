@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ddp_trainer.launch.host.endpoint import Endpoint
 from ddp_trainer.launch.protocol import messages
-from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, Heartbeat
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
 from ddp_trainer.launch.rendezvous import waiting_messages
 from ddp_trainer.launch.rendezvous.transport import LinkCallbacks
 from ddp_trainer.net.asyncio_utils import hang_up, tune
@@ -43,7 +43,7 @@ class TcpLink:
     """
 
     def __init__(
-        self, endpoint: Endpoint, secret: RunSecret, *, source: str = "", heartbeat: Heartbeat = HEARTBEAT
+        self, endpoint: Endpoint, secret: RunSecret, *, source: str = "", heartbeat: HeartbeatTimeouts = HEARTBEAT
     ) -> None:
         """Create a link that is not connected.
 

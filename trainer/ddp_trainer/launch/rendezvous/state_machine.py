@@ -51,7 +51,7 @@ from ddp_trainer.launch.rendezvous.run_end import RunEnd
 from ddp_trainer.launch.rendezvous.waiting_notifications import WaitingNotifier
 
 
-class Phase(Enum):
+class RunPhase(Enum):
     """Phase of the run."""
 
     FORMING = auto()
@@ -73,7 +73,7 @@ class Membership:
     ) -> None:
         self.run_id = run_id
         """Id of the run; empty until the first agent has sent it."""
-        self.phase = Phase.FORMING
+        self.phase = RunPhase.FORMING
         self.roster = NodeRegistry()
         self.end = RunEnd(self.roster)
         self._send = send
@@ -139,10 +139,10 @@ class Membership:
     def tick(self) -> None:
         """Do what is due at the current time."""
         steps = {
-            Phase.FORMING: self._form_if_due,
-            Phase.RUNNING: self._complete_or_scale_up,
-            Phase.STOPPING: self._finalize_if_stopped,
-            Phase.OVER: self._part_if_all_may,
+            RunPhase.FORMING: self._form_if_due,
+            RunPhase.RUNNING: self._complete_or_scale_up,
+            RunPhase.STOPPING: self._finalize_if_stopped,
+            RunPhase.OVER: self._part_if_all_may,
         }
         for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
             self._send_to_agent(agent, meet) if meet else self._add_candidate(agent)
@@ -151,13 +151,13 @@ class Membership:
             phase = self.phase
             self._remove_lost_agents()
             steps.get(self.phase, lambda: None)()
-        room, is_forming = self._free_slots(), self.phase is Phase.FORMING
+        room, is_forming = self._free_slots(), self.phase is RunPhase.FORMING
         for agent, told in self._roll_call.notices(self.roster, self._policy, room, is_forming=is_forming):
             self._send_to_agent(agent, told)
 
     def deadline(self) -> float | None:
         """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
-        questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._scale_up_at}
+        questions = {RunPhase.FORMING: self._form_at, RunPhase.RUNNING: self._scale_up_at}
         due = questions.get(self.phase, lambda: math.inf)()
         soonest = min(self._inspection.deadline(), self.roster.next_loss(), due)
         return None if math.isinf(soonest) else soonest
@@ -213,7 +213,7 @@ class Membership:
         self._reset_group_state()
         self._inspection.review(self.roster)
         # An agent without workers has seen the group end. The others must still stop, or report that they have.
-        self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
+        self.phase = RunPhase.STOPPING if has_ended else RunPhase.RUNNING
         for intruder, why in rejected_agents(hello, self.roster):
             self._send_to_agent(intruder, messages.Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             self.roster.remove(intruder.node.token)
@@ -222,7 +222,7 @@ class Membership:
         """Process a reconnect with workers of the current generation, or of one that is over."""
         is_member = self.roster.is_member(agent.node.token)
         is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
-        if not is_current or self.phase is not Phase.RUNNING:
+        if not is_current or self.phase is not RunPhase.RUNNING:
             self._send_to_agent(agent, messages.Stop(graceful=is_current and self._group.is_graceful))
         elif hello.standing is messages.WorkerState.SUCCEEDED:
             self._group.succeeded.add(agent.node.token)
@@ -236,7 +236,7 @@ class Membership:
 
     def _add_candidate(self, agent: Agent) -> None:
         """Handle a node that a group may accept."""
-        if self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
+        if self.phase is RunPhase.RUNNING and should_prepare(agent, self.roster):
             agent.port, agent.was_asked_to_prepare = None, True
             self._send_to_agent(agent, messages.Prepare())
         elif not self.roster.is_member(agent.node.token):
@@ -254,7 +254,7 @@ class Membership:
             self._change(graceful=True)
 
     def _failed(self, failure: messages.Failure, *, agreed: bool) -> None:
-        if failure.generation == self.roster.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
+        if failure.generation == self.roster.number and self.phase in {RunPhase.RUNNING, RunPhase.STOPPING}:
             self._group.first_failure = root_cause(self._group.first_failure, failure)
             self._stop(graceful=agreed)
 
@@ -270,9 +270,9 @@ class Membership:
         self._stop(graceful=graceful)
 
     def _stop(self, *, graceful: bool) -> None:
-        if self.phase is Phase.STOPPING and self._group.is_graceful <= graceful:
+        if self.phase is RunPhase.STOPPING and self._group.is_graceful <= graceful:
             return
-        self.phase = Phase.STOPPING
+        self.phase = RunPhase.STOPPING
         self._group.is_graceful = graceful
         for agent in self.roster.members():
             if agent.port is None:
@@ -285,7 +285,7 @@ class Membership:
                 self._add_candidate(heir)
             if not self.roster.is_member(agent.node.token):
                 continue
-            if self.phase is Phase.STOPPING:
+            if self.phase is RunPhase.STOPPING:
                 self._group.membership_changed = True
             elif self._has_running_workers(agent):
                 self._change(graceful=False)
@@ -301,14 +301,14 @@ class Membership:
             self._end(messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=self._group.first_failure))
             return
         self._budget.count(cause)
-        self.phase = Phase.FORMING
+        self.phase = RunPhase.FORMING
         self._candidates.begin(self._clock())
 
     def _end(self, over: messages.Over) -> None:
         over = self.end.begin(over, self._budget.restarts)
         for agent in self.roster.agents.values():
             self._send_to_agent(agent, over)
-        self.phase = Phase.OVER
+        self.phase = RunPhase.OVER
 
     def _part_if_all_may(self) -> None:
         """Release all agents when all members are done."""
@@ -348,7 +348,7 @@ class Membership:
         self._highest_number = generation.number
         self.roster.begin(generation)
         self._reset_group_state()
-        self.phase = Phase.RUNNING
+        self.phase = RunPhase.RUNNING
         for agent, message in start_messages(ready, starts):
             self._send_to_agent(agent, message)
         self._inspection.review(self.roster)
@@ -362,9 +362,9 @@ class Membership:
     def _has_running_workers(self, agent: Agent) -> bool:
         """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
-        return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._group.succeeded
+        return self.phase is RunPhase.RUNNING and self.roster.is_member(token) and token not in self._group.succeeded
 
     def _free_slots(self) -> int:
         """Return the number of nodes that the group can still take."""
-        group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
+        group = self.roster.generation.nodes if self.roster.generation and self.phase is not RunPhase.FORMING else ()
         return self._policy.max_nodes - len(group) if self._policy else 0

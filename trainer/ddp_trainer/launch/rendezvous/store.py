@@ -22,7 +22,7 @@ from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.launch.host.secret_file import required_secret
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, Heartbeat, Timeouts
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, HeartbeatTimeouts, Timeouts
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
 from ddp_trainer.launch.rendezvous.state_machine import Membership
@@ -65,7 +65,7 @@ class Store:
         secret: RunSecret,
         *,
         run_id: str = "",
-        heartbeat: Heartbeat = HEARTBEAT,
+        heartbeat: HeartbeatTimeouts = HEARTBEAT,
         patience: Timeouts = PATIENCE,
         linger: float = LINGER_SECONDS,
     ) -> None:
@@ -231,7 +231,7 @@ async def _run(arguments: argparse.Namespace) -> tuple[messages.Over | None, int
     store = Store(
         required_secret(arguments.secret_file, arguments.run_id),
         run_id=arguments.run_id,
-        heartbeat=Heartbeat(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
+        heartbeat=HeartbeatTimeouts(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
         patience=Timeouts(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
         linger=arguments.linger_seconds,
     )

@@ -19,7 +19,7 @@ from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TensorSpec:
     """Form of the activations that one stage passes to the next, the same for every micro-batch."""
 
     here: Tensor
@@ -75,7 +75,7 @@ class Stream:
 class BetweenStreams(nn.Module):
     """Wrapper of a stage whose inputs and outputs are plain tensors."""
 
-    def __init__(self, stage: nn.Module, taken: Stream, given: Stream) -> None:
+    def __init__(self, stage: nn.Module, taken: TensorSpec, given: TensorSpec) -> None:
         super().__init__()
         self.stage = stage
         self._taken, self._given = taken, given
