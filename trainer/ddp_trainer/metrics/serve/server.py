@@ -70,7 +70,7 @@ def parse(head: bytes) -> HttpRequest | None:
     r"""Parse the request in ``head``; None if it is not HTTP/1.
 
     >>> parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nACCEPT: text/plain\r\n\r\n")
-    Request(method='GET', path='/metrics', accept='text/plain', agent='', query='x=1')
+    HttpRequest(method='GET', path='/metrics', accept='text/plain', agent='', query='x=1')
     """
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
