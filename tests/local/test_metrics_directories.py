@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
-from ddp_trainer.metrics.storage.mmap_store import Layout
+from ddp_trainer.metrics.storage.mmap_store import FileLayout
 from tests.local.launch_harness import LAUNCH, Running, Stage, stage_of, wait_until
 from tests.local.metrics_processes import Aggregator, Rank, Scrape, aggregator
 
@@ -154,7 +154,7 @@ def test_a_board_of_another_version_is_left_out_and_named_once(stage: Stage) -> 
     boards = stage.folder / "boards"
     boards.mkdir()
     rank_board_path(boards, 1).write_bytes(
-        Layout({"ddp_steps_total": 0.0, "ddp_of_tomorrow_total": 0.0}).initial_bytes()
+        FileLayout({"ddp_steps_total": 0.0, "ddp_of_tomorrow_total": 0.0}).initial_bytes()
     )
     rank_board_path(boards, 2).write_bytes(b"torn")
     env = {"DDP_METRICS_DIR": str(boards), "DDP_METRICS_ADDRESS": "127.0.0.1", "DDP_METRICS_PORT": "0"}

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.metrics.serve.trainjob import CA_CERT, SERVER_URL, TOKEN, Progress, Reporter, Server, reporter
+from ddp_trainer.metrics.serve.trainjob import CA_CERT, SERVER_URL, TOKEN, JobProgress, Reporter, StatusClient, reporter
 from tests.local.metrics_processes import DEADLINE_SECONDS, Rank, aggregator
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/digits/status"
@@ -107,7 +107,7 @@ def test_a_server_that_refuses_or_sends_elsewhere_is_told_of_once_and_tried_agai
     kubeflow.answer = 302
     with Rank(tmp_path, 0) as rank:
         rank.tell("step 1")
-        found = Reporter(tmp_path, Server(kubeflow.url, kubeflow.certificate, str(token)), every_seconds=0.01)
+        found = Reporter(tmp_path, StatusClient(kubeflow.url, kubeflow.certificate, str(token)), every_seconds=0.01)
         for _ in range(3):
             kubeflow.told.get(timeout=DEADLINE_SECONDS)
         kubeflow.answer = 200
@@ -138,7 +138,7 @@ def test_what_cannot_work_is_said_at_once_and_nothing_is_started(
 
 
 def test_progress_and_the_time_that_is_left_are_whole_numbers_in_their_bounds() -> None:
-    progress = Progress()
+    progress = JobProgress()
     assert progress.status({}, 0.0) is None
     first = progress.status({"ddp_step": 10.0, "ddp_steps_planned": 200.0}, 100.0)
     assert first is not None

@@ -19,7 +19,7 @@ from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
-from ddp_trainer.launch.agent.termination_report import Report
+from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.env_lint import lint_environment
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host
@@ -80,7 +80,7 @@ def main(
             return asyncio_utils.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
     except LaunchError as error:
         log_line(str(error))
-        Report(environ).ended(error.exit_code, str(error))
+        TerminationReport(environ).ended(error.exit_code, str(error))
         return error.exit_code
 
 
@@ -155,7 +155,7 @@ def _setup(
         launch=launch,
         logs=plan.logs,
         log_dir=log_dir,
-        report=Report(environ),
+        report=TerminationReport(environ),
         recorder=recorder,
         signals=plan.signals,
         environment=environ,

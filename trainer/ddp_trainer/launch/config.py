@@ -24,7 +24,7 @@ from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import Identity, Policy
-from ddp_trainer.launch.protocol.timeouts import Heartbeat
+from ddp_trainer.launch.protocol.timeouts import HeartbeatTimeouts
 from ddp_trainer.launch.workers.logs import LogSpec, parse_std
 from ddp_trainer.launch.workers.worker_group import Program
 from ddp_trainer.net.arguments import node_range
@@ -72,7 +72,7 @@ class Conf:
     join: float
     last_call: float
     settle: float
-    heartbeat: Heartbeat
+    heartbeat: HeartbeatTimeouts
     is_host: bool | None
     """Whether this node hosts the store; None to decide by its address."""
     secret_file: str
@@ -104,7 +104,7 @@ def conf_of(text: str) -> Conf:
         join=values["join_timeout"],
         last_call=values["last_call_timeout"],
         settle=values["settle_timeout"],
-        heartbeat=Heartbeat(interval=min(interval, silence / 3), timeout=silence),
+        heartbeat=HeartbeatTimeouts(interval=min(interval, silence / 3), timeout=silence),
         is_host=bool(given["is_host"]) if "is_host" in given else None,
         secret_file=secret_file,
     )

@@ -37,7 +37,7 @@ from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.serve.final_scrape import ScrapeTracker, max_wait_seconds
 from ddp_trainer.metrics.serve.history import History
 from ddp_trainer.metrics.serve.name_filter import Selection, families_in
-from ddp_trainer.metrics.serve.server import Request, Response, Server, error_response, listen
+from ddp_trainer.metrics.serve.server import HttpRequest, Response, Server, error_response, listen
 from ddp_trainer.metrics.serve.unreadable_files import UnreadableFiles
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
@@ -88,7 +88,7 @@ class PageRouter:
         self._made: dict[Hashable, Any] = {}
         self._made_at = float("-inf")
 
-    def get_response(self, request: Request) -> Response | Awaitable[Response]:
+    def get_response(self, request: HttpRequest) -> Response | Awaitable[Response]:
         """Return the page at the request's path."""
         if request.path == "/metrics":
             self.scrapes.asked(request.agent)
@@ -103,7 +103,7 @@ class PageRouter:
             HTTPStatus.NOT_FOUND, f"There is nothing here but /metrics, {HANG_PATH}, {HISTORY_PATH} and /healthz."
         )
 
-    def _metrics(self, request: Request) -> Response:
+    def _metrics(self, request: HttpRequest) -> Response:
         try:
             families = families_in(request.query)
         except ValueError as error:

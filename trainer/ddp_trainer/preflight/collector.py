@@ -23,7 +23,7 @@ from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import gpus, interface_selection, names
 from ddp_trainer.preflight.json_codec import KEY_PURPOSE
 from ddp_trainer.preflight.rdma import rdma
-from ddp_trainer.preflight.schema import Limits, ListenPorts, Report, Resolution
+from ddp_trainer.preflight.schema import KernelLimits, ListenPorts, Report, Resolution
 from ddp_trainer.preflight.software import collect_software
 
 _MOST_REVERSED: Final = 8
@@ -141,7 +141,7 @@ def _address_mismatch(address: str, name: str) -> str:
     return "" if address in found.addresses else ", ".join(found.addresses) or "nowhere"
 
 
-def _limits() -> Limits:
+def _limits() -> KernelLimits:
     """Return the limits of shared memory and open files."""
     size = free = 0
     with contextlib.suppress(OSError):  # a missing /dev/shm counts as one of size 0
@@ -149,7 +149,7 @@ def _limits() -> Limits:
         size, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = 1 << 30
-    return Limits(
+    return KernelLimits(
         shared_memory_bytes=size,
         shared_memory_free_bytes=free,
         open_files=unlimited if soft == resource.RLIM_INFINITY else soft,

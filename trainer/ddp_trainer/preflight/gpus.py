@@ -21,7 +21,7 @@ from ddp_trainer.net.run_secret import open_without_waiting
 from ddp_trainer.preflight.nvml import GpuInventory
 from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.nvml_library import LIBRARY
-from ddp_trainer.process.process_tree import PROC, parent_of
+from ddp_trainer.process.process_tree import PROC, is_descendant
 
 _TIMEOUT_SECONDS: Final = 20.0
 _KERNEL_LOG: Final = Path("/dev/kmsg")
@@ -106,19 +106,4 @@ def _foreign_pids(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
     if gpu.processes is None:
         return None
     launcher = os.getppid()
-    return tuple(pid for pid in gpu.processes if not _is_descendant(pid, launcher, proc))
-
-
-def _is_descendant(pid: int, ancestor: int, proc: Path) -> bool:
-    """Return True if the process descends from ``ancestor``.
-
-    If ``ancestor`` is a container's first process, this holds for every process of the container and for no other.
-    """
-    for _ in range(64):
-        if pid == ancestor:
-            return True
-        parent = parent_of(pid, proc)
-        if parent is None:
-            return False
-        pid = parent
-    return False
+    return tuple(pid for pid in gpu.processes if not is_descendant(pid, launcher, proc))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ddp_trainer.net.daemon_thread import run_in_daemon_thread
 from ddp_trainer.preflight.schema import Resolution
 
 _HOSTS: Final = Path("/etc/hosts")
@@ -42,18 +41,8 @@ def back(address: str) -> str:
 
 def _call_with_timeout(ask: Callable[[], Answer]) -> Answer:
     """Return the resolver's result within :data:`ANSWER_SECONDS`, as it may block forever. Raises OSError."""
-    answer: Future[Answer] = Future()
-
-    def wait_for_it() -> None:
-        try:
-            answer.set_result(ask())
-        except (OSError, UnicodeError) as error:
-            answer.set_exception(error)
-
-    # Not an executor, whose threads delay the end of the process.
-    threading.Thread(target=wait_for_it, daemon=True).start()
     try:
-        return answer.result(timeout=ANSWER_SECONDS)
+        return run_in_daemon_thread(ask).result(timeout=ANSWER_SECONDS)
     except TimeoutError:
         raise OSError(errno.ETIMEDOUT, f"no answer from the resolver in {ANSWER_SECONDS:g} s") from None
 

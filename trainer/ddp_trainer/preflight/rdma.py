@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.preflight.schema import Rdma
+from ddp_trainer.process.process_tree import status_of
 
 VERBS: Final = ("libibverbs.so.1", "librdmacm.so.1")
 """Libraries that NCCL and libfabric open by these names."""
@@ -30,7 +31,7 @@ def rdma(root: Path = Path("/"), libraries: Sequence[str] = VERBS) -> Rdma:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return Rdma(
         locked_memory_bytes=None if soft == resource.RLIM_INFINITY else soft,
-        may_lock_memory=_has_capability(root / "proc/self/status", _IPC_LOCK),
+        may_lock_memory=_has_capability(root / "proc", _IPC_LOCK),
         libraries={name: _loading_error(name) for name in libraries},
         providers=sum(len(list(root.glob(f"{folder}/*-rdmav*.so"))) for folder in _PROVIDERS),
         ports=_ports(root / "sys/class/infiniband"),
@@ -47,12 +48,8 @@ def _loading_error(library: str) -> str:
     return ""
 
 
-def _has_capability(status: Path, number: int) -> bool:
-    try:
-        lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-        return bool(int(lines["CapEff"], 16) >> number & 1)
-    except (OSError, KeyError, ValueError):
-        return False
+def _has_capability(proc: Path, number: int) -> bool:
+    return bool(int(status_of("self", proc).get("CapEff", "0"), 16) >> number & 1)
 
 
 def _ports(devices: Path) -> dict[str, str]:

@@ -105,7 +105,7 @@ class Software:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class KernelLimits:
     """Kernel limits of this process."""
 
     shared_memory_bytes: int
@@ -185,7 +185,7 @@ class Report:
     nccl: Choice
     listening: ListenPorts
     software: Software
-    limits: Limits
+    limits: KernelLimits
     gpus: tuple[Gpu, ...]
     gpu_note: str
     """Reason why the report lists no GPUs."""

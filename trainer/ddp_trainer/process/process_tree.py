@@ -1,9 +1,9 @@
-"""Ancestry of processes, from the proc file system. Standard library only."""
+"""Status and ancestry of processes, from the proc file system. Standard library only."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 PROC: Final = Path("/proc")
 
@@ -19,3 +19,23 @@ def parent_of(pid: int, proc: Path = PROC) -> int | None:
         return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def is_descendant(pid: int, ancestor: int, proc: Path = PROC) -> bool:
+    """Return True if a process is ``ancestor`` or descends from it.
+
+    If ``ancestor`` is a container's first process, this holds for every process of the container and for no other.
+    """
+    current: int | None = pid
+    while current and current != ancestor:
+        current = parent_of(current, proc)
+    return current == ancestor
+
+
+def status_of(pid: int | Literal["self"], proc: Path = PROC) -> dict[str, str]:
+    """Return the fields of ``/proc/PID/status``; empty if the process is gone."""
+    try:
+        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

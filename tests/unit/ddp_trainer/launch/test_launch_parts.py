@@ -13,7 +13,7 @@ import pytest
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.launch import config as settings
-from ddp_trainer.launch.agent.termination_report import Report, fit
+from ddp_trainer.launch.agent.termination_report import TerminationReport, fit
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address
 from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
@@ -151,7 +151,7 @@ class TestReports:
         assert told == {"restarts": {"failure": 1}}
 
     def test_an_error_is_kept_whole_in_its_file(self, tmp_path: Path) -> None:
-        report = Report({"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(tmp_path / "log")})
+        report = TerminationReport({"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(tmp_path / "log")})
         report.failed(a_failure(3, rank=7), 93, {"failure": 2})
         assert json.loads((tmp_path / "error.json").read_text())["rank"] == 7
         told = json.loads((tmp_path / "log").read_text())
@@ -160,7 +160,7 @@ class TestReports:
     def test_a_failure_tells_what_the_time_of_the_job_went_into_and_still_fits_with_its_error(
         self, tmp_path: Path
     ) -> None:
-        report = Report({"DDP_TERMINATION_LOG": str(tmp_path / "log")})
+        report = TerminationReport({"DDP_TERMINATION_LOG": str(tmp_path / "log")})
         account = JobAccount(1e9, [1000.0 + number for number, _ in enumerate(JobTime)], 7, 20.0)
         failure = replace(a_failure(3, rank=7), message="ValueError: no such layer", stack="frame\n" * 9000)
         report.failed(failure, 93, {"failure": 2}, account.summary())
@@ -174,11 +174,13 @@ class TestReports:
 
     def test_a_summary_of_an_earlier_container_is_not_ours(self, tmp_path: Path) -> None:
         (tmp_path / "summary.json").write_text('{"accuracy": 1}')
-        Report({"DDP_RUN_DIR": str(tmp_path)})
+        TerminationReport({"DDP_RUN_DIR": str(tmp_path)})
         assert not (tmp_path / "summary.json").exists()
 
     def test_a_full_disk_hides_nothing(self, tmp_path: Path) -> None:
-        report = Report({"DDP_RUN_DIR": str(tmp_path / "file" / "below"), "DDP_TERMINATION_LOG": "/proc/none"})
+        report = TerminationReport(
+            {"DDP_RUN_DIR": str(tmp_path / "file" / "below"), "DDP_TERMINATION_LOG": "/proc/none"}
+        )
         (tmp_path / "file").touch()
         report.failed(a_failure(1), 1, {})
 

@@ -12,7 +12,7 @@ from ddp_trainer.preflight.schema import (
     Clock,
     Facts,
     Gpu,
-    Limits,
+    KernelLimits,
     ListenPorts,
     Outcome,
     ProbeKind,
@@ -202,7 +202,9 @@ def software(**changed: str) -> Software:
             id="other packages",
         ),
         pytest.param(
-            second(limits=Limits(shared_memory_bytes=64 << 20, shared_memory_free_bytes=60 << 20, open_files=1 << 20)),
+            second(
+                limits=KernelLimits(shared_memory_bytes=64 << 20, shared_memory_free_bytes=60 << 20, open_files=1 << 20)
+            ),
             "shared-memory",
             Status.WARN,
             "/dev/shm has 60 of 64 MiB free; NCCL and data loaders need 1 GiB",
@@ -319,7 +321,7 @@ def joined(*members: Report, newcomer: Report, **changed: Any) -> Facts:
 
 
 def test_a_node_that_joins_is_judged_by_what_was_not_there_without_it() -> None:
-    few_files = Limits(shared_memory_bytes=1 << 33, shared_memory_free_bytes=1 << 33, open_files=512)
+    few_files = KernelLimits(shared_memory_bytes=1 << 33, shared_memory_free_bytes=1 << 33, open_files=512)
     old = Software(versions={"python": "3.12.4", "torch": "2.12.0"}, packages="p", script="s", environment={})
     assert bad(joined(a_report(0, limits=few_files), newcomer=a_report(1))) == []
     assert only(joined(a_report(0), newcomer=a_report(1, limits=few_files))).node == "node-1"

@@ -59,13 +59,22 @@ class Found:
 Condition = Callable[[Environment, Facts], Iterable[Found]]
 """Returns the variables that a rule reports."""
 
+Premise = Callable[[Environment, Facts], bool]
+"""Returns whether a rule applies."""
 
-def where(is_reported: Callable[[str], bool], *names: str) -> Condition:
-    """Return the condition of a rule that reports each of the named variables by its stripped value alone."""
-    return lambda environment, _: [
+
+def where(is_reported: Callable[[str], bool], *names: str, given: Premise = lambda *_: True) -> Condition:
+    """Return the condition of a rule that reports each of the named variables by its stripped value.
+
+    Args:
+        is_reported: Returns whether a value is reported.
+        names: Names of the variables.
+        given: Returns whether the rule applies, from the environment and the facts.
+    """
+    return lambda environment, facts: [
         Found(name, environment[name].strip())
         for name in names
-        if name in environment and is_reported(environment[name].strip())
+        if name in environment and is_reported(environment[name].strip()) and given(environment, facts)
     ]
 
 

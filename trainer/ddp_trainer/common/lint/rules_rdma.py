@@ -8,7 +8,7 @@ from typing import Final
 
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
-from ddp_trainer.common.lint.values import number, split_list
+from ddp_trainer.common.lint.values import is_one, number, split_list
 
 _EFA_NETWORKS: Final = ("aws libfabric", "libfabric", "ofi")
 _EFA_OBSOLETE: Final = ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_USE_DEVICE_RDMA")
@@ -177,16 +177,14 @@ def _mismatch_ignored(environment: Environment, facts: Facts) -> Iterator[Found]
         yield Found("NCCL_IGNORE_NET_MISMATCH")
 
 
-@Rule(
+_SHARED_HOST_ID: Final = Rule(
+    when=where(bool, "NCCL_HOSTID", given=lambda _, facts: facts.nodes != 1),
     id="N27",
     severity=Severity.ERROR,
     looks_for="`NCCL_HOSTID`, one for all nodes",
     message="{name}={value} makes all nodes look like one host, between which shared memory is tried.",
     source=sources.ENV,
 )
-def _one_host(environment: Environment, facts: Facts) -> Iterator[Found]:
-    if environment.get("NCCL_HOSTID") and facts.nodes != 1:
-        yield Found("NCCL_HOSTID", environment["NCCL_HOSTID"])
 
 
 _CUSTOM_COMM_ID: Final = Rule(
@@ -223,7 +221,8 @@ _SHORT_TIMEOUT: Final = Rule(
 )
 
 
-@Rule(
+_REQUESTED_IB_DISABLED: Final = Rule(
+    when=where(is_one, "NCCL_IB_DISABLE", given=lambda environment, _: _network(environment) == "ib"),
     id="N45",
     severity=Severity.ERROR,
     looks_for="`NCCL_NET=IB` with `NCCL_IB_DISABLE=1`",
@@ -231,9 +230,6 @@ _SHORT_TIMEOUT: Final = Rule(
     fix="Delete one of them.",
     source=sources.env("NCCL_IB_DISABLE"),
 )
-def _requested_ib_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
-    if _network(environment) == "ib" and number(environment.get("NCCL_IB_DISABLE", "")) == 1:
-        yield Found("NCCL_IB_DISABLE", "1")
 
 
 @Rule(
@@ -249,7 +245,8 @@ def _available_ib_disabled(environment: Environment, facts: Facts) -> Iterator[F
         yield Found("NCCL_IB_DISABLE", "1", ", ".join(facts.rdma_devices))
 
 
-@Rule(
+_REQUESTED_IB_MISSING: Final = Rule(
+    when=where(lambda value: value.lower() == "ib", "NCCL_NET", given=lambda _, facts: facts.rdma_devices == ()),
     id="N47",
     severity=Severity.ERROR,
     looks_for="`NCCL_NET=IB` on a node without RDMA devices",
@@ -258,9 +255,6 @@ def _available_ib_disabled(environment: Environment, facts: Facts) -> Iterator[F
     source=sources.TROUBLESHOOTING,
     needs_node=True,
 )
-def _requested_ib_missing(environment: Environment, facts: Facts) -> Iterator[Found]:
-    if facts.rdma_devices == () and _network(environment) == "ib":
-        yield Found("NCCL_NET", environment["NCCL_NET"])
 
 
 @Rule(

@@ -71,7 +71,8 @@ def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
             return
 
 
-@Rule(
+_NO_EVIDENCE: Final = Rule(
+    when=where(is_no, *_BUFFERS, *_DUMP_SWITCHES),
     id="T06",
     severity=Severity.INFO,
     looks_for="the flight recorder or its dump switched off",
@@ -79,13 +80,6 @@ def _dump_in_container(environment: Environment, _: Facts) -> Iterator[Found]:
     fix="Set TORCH_FR_BUFFER_SIZE=2000, and leave the dump on.",
     source=sources.FLIGHT_RECORDER,
 )
-def _no_evidence(environment: Environment, _: Facts) -> Iterator[Found]:
-    for name in _BUFFERS:
-        if number(environment.get(name, "")) == 0:
-            yield Found(name, environment[name])
-    for name in _DUMP_SWITCHES:
-        if is_no(environment.get(name, "")):
-            yield Found(name, environment[name])
 
 
 _SHORT_HEARTBEAT_TIMEOUT: Final = Rule(
@@ -133,16 +127,14 @@ _LAUNCH_BLOCKING: Final = Rule(
 )
 
 
-@Rule(
+_LAUNCHER_IN_WORKER: Final = Rule(
+    when=where(lambda _: True, "LOCAL_RANK", given=lambda environment, _: "TORCHELASTIC_RUN_ID" in environment),
     id="T13",
     looks_for="a launcher that is started by a worker of another",
     message="{name}={value} is here already: another launcher's worker starts this one, and each of them would.",
     fix="Start one launcher per node.",
     source="https://docs.pytorch.org/docs/stable/elastic/run.html",
 )
-def _launcher_in_a_worker(environment: Environment, _: Facts) -> Iterator[Found]:
-    if "LOCAL_RANK" in environment and "TORCHELASTIC_RUN_ID" in environment:
-        yield Found("LOCAL_RANK", environment["LOCAL_RANK"])
 
 
 @Rule(

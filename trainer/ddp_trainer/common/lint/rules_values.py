@@ -8,7 +8,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import names, sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
-from ddp_trainer.common.lint.values import is_one, number, split_list
+from ddp_trainer.common.lint.values import is_one, is_zero, number, split_list
 
 _SWITCHES: Final = (
     *("NCCL_P2P_DISABLE", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_PXN_DISABLE"),
@@ -76,6 +76,10 @@ def is_default(environment: Environment, name: str) -> bool:
     return name in _DEFAULTS and number(environment.get(name, "")) == _DEFAULTS[name]
 
 
+def _is_set(environment: Environment, name: str) -> bool:
+    return is_one(environment.get(name, ""))
+
+
 def _forces_ll128(value: str) -> bool:
     return any("ll128" in tokens and not inverted for inverted, tokens in _parse_selections(value))
 
@@ -136,20 +140,18 @@ _LEVEL_AS_NUMBER: Final = Rule(
 )
 
 
-@Rule(
+_NVLS_DISABLED: Final = Rule(
+    when=where(is_zero, "NCCL_NVLS_ENABLE", given=lambda environment, _: not _is_set(environment, Env.SURVIVE_ON_NCCL)),
     id="N13",
     looks_for="`NCCL_NVLS_ENABLE=0` without `DDP_SURVIVE_ON_NCCL=1`, for which NVRx requires it",
     message="{name}={value} gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager.",
     fix="Delete it, and mend the fabric manager where it does not start. Keep it where processes outlive NCCL groups.",
     source=f"{sources.issue('NVIDIA/nccl', 1672)} ({sources.NVRX})",
 )
-def _nvls_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
-    survives = number(environment.get(Env.SURVIVE_ON_NCCL, "")) == 1
-    if number(environment.get("NCCL_NVLS_ENABLE", "")) == 0 and not survives:
-        yield Found("NCCL_NVLS_ENABLE", "0")
 
 
-@Rule(
+_MNNVL_WITHOUT_CUMEM: Final = Rule(
+    when=where(is_zero, "NCCL_CUMEM_ENABLE", given=lambda environment, _: _is_set(environment, "NCCL_MNNVL_ENABLE")),
     id="N14",
     severity=Severity.ERROR,
     looks_for="`NCCL_CUMEM_ENABLE=0` with `NCCL_MNNVL_ENABLE=1`",
@@ -157,9 +159,6 @@ def _nvls_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
     fix="Delete {name}.",
     source=sources.env("NCCL_MNNVL_ENABLE"),
 )
-def _mnnvl_without_cumem(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("NCCL_CUMEM_ENABLE", "")) == 0 and number(environment.get("NCCL_MNNVL_ENABLE", "")) == 1:
-        yield Found("NCCL_CUMEM_ENABLE", "0")
 
 
 _MNNVL_FORCED: Final = Rule(
@@ -262,7 +261,10 @@ def _min_exceeds_max(environment: Environment, _: Facts) -> Iterator[Found]:
             yield Found(f"NCCL_MIN_{what}", str(least), f"NCCL_MAX_{what}={most}")
 
 
-@Rule(
+_CUMEM_DISABLED: Final = Rule(
+    when=where(
+        is_zero, "NCCL_CUMEM_ENABLE", given=lambda environment, _: not _is_set(environment, "NCCL_MNNVL_ENABLE")
+    ),
     id="N36",
     severity=Severity.INFO,
     looks_for="`NCCL_CUMEM_ENABLE=0`",
@@ -270,18 +272,13 @@ def _min_exceeds_max(environment: Environment, _: Facts) -> Iterator[Found]:
     fix="Delete it, and keep it only if the vendor requires it with the current NCCL.",
     source=sources.env("NCCL_CUMEM_ENABLE"),
 )
-def _cumem_disabled(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("NCCL_CUMEM_ENABLE", "")) == 0 and number(environment.get("NCCL_MNNVL_ENABLE", "")) != 1:
-        yield Found("NCCL_CUMEM_ENABLE", environment["NCCL_CUMEM_ENABLE"])
 
 
-@Rule(
+_LEVEL_OF_DISABLED_P2P: Final = Rule(
+    when=where(lambda _: True, "NCCL_P2P_LEVEL", given=lambda environment, _: _is_set(environment, "NCCL_P2P_DISABLE")),
     id="N37",
     looks_for="`NCCL_P2P_LEVEL` beside `NCCL_P2P_DISABLE=1`",
     message="{name}={value} has no effect: NCCL_P2P_DISABLE=1 has switched off what it is about.",
     fix="Delete one of them.",
     source=sources.env("NCCL_P2P_DISABLE"),
 )
-def _level_of_nothing(environment: Environment, _: Facts) -> Iterator[Found]:
-    if number(environment.get("NCCL_P2P_DISABLE", "")) == 1 and "NCCL_P2P_LEVEL" in environment:
-        yield Found("NCCL_P2P_LEVEL", environment["NCCL_P2P_LEVEL"])

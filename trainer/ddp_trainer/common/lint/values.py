@@ -29,6 +29,11 @@ def is_one(text: str) -> bool:
     return number(text) == 1
 
 
+def is_zero(text: str) -> bool:
+    """Return whether a variable is the number 0."""
+    return number(text) == 0
+
+
 def is_yes(text: str) -> bool:
     """Return whether a switch is on."""
     return text.strip().lower() in _YES

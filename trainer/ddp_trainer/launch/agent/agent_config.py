@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
-from ddp_trainer.launch.agent.termination_report import Report
+from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.host.environment import Launch
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
 from ddp_trainer.launch.workers.logs import LogSpec
@@ -26,7 +26,7 @@ class AgentConfig:
     launch: Launch
     logs: LogSpec
     log_dir: Path
-    report: Report
+    report: TerminationReport
     recorder: AgentRecorder
     signals: Sequence[signal.Signals]
     environment: Mapping[str, str]

@@ -33,6 +33,7 @@ from ddp_trainer.launch.agent.local_workers import LocalWorkers
 from ddp_trainer.launch.agent.worker_stop import TOLD_TO_STOP, WorkerStop
 from ddp_trainer.launch.failures.failure_reason import is_of_suspect_gpu, root_cause
 from ddp_trainer.launch.failures.stop_codes import CODES_OF_A_REQUESTED_STOP, finish_of
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.actions import (
     Action,
     CancelTimer,
@@ -48,30 +49,6 @@ from ddp_trainer.launch.protocol.actions import (
     Timer,
 )
 from ddp_trainer.launch.protocol.generation import Assignment
-from ddp_trainer.launch.protocol.messages import (
-    Failed,
-    Failure,
-    FromAgent,
-    FromStore,
-    HangingRanks,
-    Hello,
-    Join,
-    Leave,
-    Over,
-    Part,
-    Ping,
-    Prepare,
-    Rejected,
-    ReusableWorkers,
-    RunPreflight,
-    Show,
-    StandBy,
-    Start,
-    Stop,
-    Succeeded,
-    Waiting,
-    WorkerState,
-)
 
 
 class State(Enum):
@@ -88,7 +65,7 @@ class State(Enum):
 class AgentStateMachine:
     """State machine of one agent. Every method takes an event and returns the resulting actions, in order."""
 
-    def __init__(self, *, hello: Hello, limits: Limits, endpoint: str) -> None:
+    def __init__(self, *, hello: messages.Hello, limits: Limits, endpoint: str) -> None:
         """Initialize the state machine.
 
         Args:
@@ -99,13 +76,13 @@ class AgentStateMachine:
         self.state = State.JOINING
         self.node = hello.node
         self.generation: Assignment | None = None
-        self.failure: Failure | None = None
+        self.failure: messages.Failure | None = None
         """First failure of this agent's workers in this generation."""
         self.unfit = ""
         """Finding of the join preflight that keeps this node out of the run; empty if there is none."""
         self._workers = LocalWorkers(hello.node.local_world_size)
         self.worker_stop = WorkerStop(self._workers, limits)
-        self._finished_first: Failure | None = None
+        self._finished_first: messages.Failure | None = None
         self.hello = hello
         self.limits = limits
         self.endpoint = endpoint
@@ -117,7 +94,7 @@ class AgentStateMachine:
 
     # ------------------------------------------------------------------ the store
 
-    def initial_messages(self, address: str) -> list[FromAgent]:
+    def initial_messages(self, address: str) -> list[messages.FromAgent]:
         """Return the messages to send when the link is up: Hello, and everything that the store may have missed.
 
         Args:
@@ -127,27 +104,27 @@ class AgentStateMachine:
         if not self.node.address:
             self.node = replace(self.node, address=address)
         standing = {
-            State.RUNNING: WorkerState.RUNNING,
-            State.STOPPING: WorkerState.RUNNING,
-            State.DONE: WorkerState.SUCCEEDED,
+            State.RUNNING: messages.WorkerState.RUNNING,
+            State.STOPPING: messages.WorkerState.RUNNING,
+            State.DONE: messages.WorkerState.SUCCEEDED,
         }
         hello = replace(
             self.hello,
             node=self.node,
-            standing=standing.get(self.state, WorkerState.IDLE),
+            standing=standing.get(self.state, messages.WorkerState.IDLE),
             last=self.generation,
             outlive=self._workers.are_all_reusable,
         )
-        messages: list[FromAgent] = [hello]
+        outgoing: list[messages.FromAgent] = [hello]
         if self.state is State.JOINING and not self._is_probing:
-            messages.append(self._join())
+            outgoing.append(self._join())
         if (self._is_probing or self.state in {State.STOPPING, State.PREPARING}) and self.failure:
-            messages.append(Failed(failure=self.failure))
+            outgoing.append(messages.Failed(failure=self.failure))
         if (self.state is State.PREPARING or (self._is_probing and self._prepares)) and self.generation:
-            messages.append(StandBy(generation=self.generation.number))
+            outgoing.append(messages.StandBy(generation=self.generation.number))
         if self.worker_stop.ending is TOLD_TO_STOP:
-            messages.append(Leave())
-        return messages
+            outgoing.append(messages.Leave())
+        return outgoing
 
     def link_down(self) -> list[Action]:
         """Handle a lost link: limit the time to reach the store again if this node is joining."""
@@ -159,28 +136,30 @@ class AgentStateMachine:
         """Record why an attempt to reach the store failed."""
         self._join_wait.trouble = why
 
-    def on_message(self, message: FromStore) -> list[Action]:
+    def on_message(self, message: messages.FromStore) -> list[Action]:
         """Handle a message of the store."""
         self._join_wait.trouble = ""
         match message:
-            case Start():
+            case messages.Start():
                 return self._start(message.assignment)
-            case Stop():
+            case messages.Stop():
                 return self._stop_for_next(graceful=message.graceful)
-            case Over():
+            case messages.Over():
                 return self._end_with(finish_of(message))
-            case Rejected():
+            case messages.Rejected():
                 return self._end_with(Finish(message.exit_code, message.why))
-            case Waiting() | Prepare():
+            case messages.Waiting() | messages.Prepare():
                 return self._wait(message)
-            case Show() | HangingRanks() | RunPreflight() | Ping() | Part():
+            case (
+                messages.Show() | messages.HangingRanks() | messages.RunPreflight() | messages.Ping() | messages.Part()
+            ):
                 return []
 
-    def _wait(self, message: Waiting | Prepare) -> list[Action]:
+    def _wait(self, message: messages.Waiting | messages.Prepare) -> list[Action]:
         """Handle that the store has no place for this node yet."""
         if self._is_probing:
             return []
-        if isinstance(message, Prepare):
+        if isinstance(message, messages.Prepare):
             # The store waits for another Join, also if some or all workers of this node got ready meanwhile.
             is_ready = self._join().is_prepared
             return [] if self.state is not State.JOINING else [Send(self._join())] if is_ready else self.prepare()
@@ -228,7 +207,7 @@ class AgentStateMachine:
         if not trouble:
             return self._begin()
         failure = self.failure and replace(self.failure, reason=FailureReason.GPU_FAULT, message=trouble)
-        return [Send(Leave()), *self._end_with(Finish(Exit.GPU_FAULT, "" if failure else trouble, failure))]
+        return [Send(messages.Leave()), *self._end_with(Finish(Exit.GPU_FAULT, "" if failure else trouble, failure))]
 
     def join(self, port: int) -> list[Action]:
         """Join the rendezvous, when no worker is active.
@@ -241,8 +220,8 @@ class AgentStateMachine:
         self._join_wait.waiting = None
         return [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, self.limits.join), Send(self._join())]
 
-    def _join(self) -> Join:
-        return Join(port=self._port, is_prepared=self._workers.are_all_idle)
+    def _join(self) -> messages.Join:
+        return messages.Join(port=self._port, is_prepared=self._workers.are_all_idle)
 
     def _start(self, generation: Assignment) -> list[Action]:
         if self.state is not State.JOINING or self._is_probing:
@@ -268,10 +247,14 @@ class AgentStateMachine:
         actions: list[Action] = []
         if self._workers.set_reusable(local_rank, able=able) and self.state is State.STOPPING:
             actions.append(SignalWorkers(signal.SIGTERM, frozenset({local_rank})))
-        return actions if could is self._workers.are_all_reusable else [*actions, Send(ReusableWorkers(able=able))]
+        return (
+            actions
+            if could is self._workers.are_all_reusable
+            else [*actions, Send(messages.ReusableWorkers(able=able))]
+        )
 
     def left(
-        self, local_rank: int, failure: Failure | None, *, stays: bool = True, publishes: bool = False
+        self, local_rank: int, failure: messages.Failure | None, *, stays: bool = True, publishes: bool = False
     ) -> list[Action]:
         """Handle a worker that has left its group.
 
@@ -285,10 +268,10 @@ class AgentStateMachine:
             return []
         self._workers.leave(local_rank, stays=stays, publishes=publishes)
         if self.worker_stop.ending is TOLD_TO_STOP and self.state is State.STOPPING:
-            return [] if self._workers.active | self._workers.publishing else [Send(Leave(has_left=True))]
+            return [] if self._workers.active | self._workers.publishing else [Send(messages.Leave(has_left=True))]
         return self._on_worker_idle(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
 
-    def on_worker_exit(self, local_rank: int, failure: Failure | None) -> list[Action]:
+    def on_worker_exit(self, local_rank: int, failure: messages.Failure | None) -> list[Action]:
         """Handle a worker that has exited.
 
         Args:
@@ -300,10 +283,10 @@ class AgentStateMachine:
         could = self._workers.are_all_reusable
         self._workers.remove(local_rank)
         # The worker that replaces it reports by itself whether it can outlive a group.
-        lost: list[Action] = [Send(ReusableWorkers(able=False))] if could else []
+        lost: list[Action] = [Send(messages.ReusableWorkers(able=False))] if could else []
         return [*lost, *self._on_worker_idle(failure)]
 
-    def _on_worker_idle(self, failure: Failure | None, *, agreed: bool = False) -> list[Action]:
+    def _on_worker_idle(self, failure: messages.Failure | None, *, agreed: bool = False) -> list[Action]:
         """Handle a worker that left or exited; ``agreed`` if all ranks ended their group together and none is stuck."""
         if self.state in {State.PREPARING, State.JOINING}:
             # One that exited while the others get ready starts again with its generation.
@@ -315,13 +298,13 @@ class AgentStateMachine:
             first = root_cause(self.failure, failure)
             first = root_cause(first, self._finished_first) if self._finished_first else first
             if first is not self.failure and self.worker_stop.ending is None:
-                actions.append(Send(Failed(failure=first, agreed=agreed)))
+                actions.append(Send(messages.Failed(failure=first, agreed=agreed)))
             self.failure = first
         if self.state is State.RUNNING and failure:
             actions += self._stop(graceful=agreed)
         elif self.state is State.RUNNING and not self._workers.alive and self.generation:
             self.state = State.DONE
-            actions += [Enter(GroupState.SUCCEEDED), Send(Succeeded(generation=self.generation.number))]
+            actions += [Enter(GroupState.SUCCEEDED), Send(messages.Succeeded(generation=self.generation.number))]
         elif self.state is State.STOPPING and self.worker_stop.is_complete():
             actions += self._stopped()
         return actions
@@ -340,7 +323,7 @@ class AgentStateMachine:
         # The surviving workers of other nodes need not wait for new ones of this node.
         has_lost_survivors = self._workers.outlives and not self._workers.are_all_idle
         self._prepares = has_lost_survivors and generation is not None and generation.node_count > least
-        aside = [Send(StandBy(generation=generation.number))] if self._prepares and generation else []
+        aside = [Send(messages.StandBy(generation=generation.number))] if self._prepares and generation else []
         is_suspect = self.failure is not None and is_of_suspect_gpu(self.failure, after_any=self._checks_health)
         return [CancelTimer(Timer.KILL), *aside, *(self._probe() if is_suspect else self._begin())]
 
@@ -352,7 +335,9 @@ class AgentStateMachine:
 
     def _stop_for_next(self, *, graceful: bool) -> list[Action]:
         if self.state is State.DONE or self.state is State.RUNNING:
-            early = [Send(Failed(failure=self._finished_first))] if self._finished_first and not graceful else []
+            early = (
+                [Send(messages.Failed(failure=self._finished_first))] if self._finished_first and not graceful else []
+            )
             return [*early, *self._stop(graceful=graceful)]
         return self.worker_stop.hasten() if self.state is State.STOPPING and not graceful else []
 
@@ -374,12 +359,12 @@ class AgentStateMachine:
             return [SignalWorkers(signal.SIGKILL)]
         self.worker_stop.ending = TOLD_TO_STOP
         if not self._workers.alive and self.state is not State.STOPPING:
-            return [Send(Leave()), *self._over(TOLD_TO_STOP)]
+            return [Send(messages.Leave()), *self._over(TOLD_TO_STOP)]
         if self.state is State.STOPPING:
-            return [Send(Leave()), *self.worker_stop.terminate_survivors()]
+            return [Send(messages.Leave()), *self.worker_stop.terminate_survivors()]
         self.state = State.STOPPING
         patience = SetTimer(Timer.KILL, self.limits.shutdown)
-        return [Send(Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
+        return [Send(messages.Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
 
     def on_timer(self, timer: Timer) -> list[Action]:
         """Handle a timer that has run out."""

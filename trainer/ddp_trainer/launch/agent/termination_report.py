@@ -1,5 +1,6 @@
-"""Files that remain when the pod is gone: the first error or the summary, for controllers. :class:`Report` writes
-``error.json``, ``summary.json`` and the termination message.
+"""Files that remain when the pod is gone: the first error or the summary, for controllers.
+
+:class:`TerminationReport` writes ``error.json``, ``summary.json`` and the termination message.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Json = dict[str, object]
 _SUCCEEDED: Final = "succeeded"
 
 
-class Report:
+class TerminationReport:
     """Run directory and termination message of this pod."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process.process_tree import status_of
 
 SECTIONS: Final = ("", *Section)
 """Section names, indexed by the number that a rank writes to its heartbeat page."""
@@ -148,15 +149,6 @@ def with_response(look: RankStatus, path: Path) -> RankStatus:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return look
-
-
-def status_of(pid: int) -> dict[str, str]:
-    """Return the fields of ``/proc/PID/status``; empty if the process is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def kernel_stack(pid: int) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ddp_trainer.common.constants import Env, Port
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.net.addresses import is_address, is_local_address, split_endpoint
+from ddp_trainer.net.daemon_thread import run_in_daemon_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +60,12 @@ async def addresses_of(host: str, seconds: float) -> list[str]:
     """Return the addresses of ``host`` in the resolver's order; empty if it does not answer within ``seconds``.
 
     Without a name server, a resolver takes as long as it likes and cannot be cancelled. It therefore runs in a daemon
-    thread, which delays neither signals nor the end of this process.
+    thread.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[str]] = loop.create_future()
-
-    def set_result(found: list[str]) -> None:
-        if not answer.done():
-            answer.set_result(found)
-
-    def resolve() -> None:
-        found: list[str] = []
-        with contextlib.suppress(OSError, UnicodeError):
-            found = [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(set_result, found)
-
-    threading.Thread(target=resolve, name="ddp-resolver", daemon=True).start()
-    with contextlib.suppress(TimeoutError):
+    answer = run_in_daemon_thread(partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM))
+    with contextlib.suppress(OSError, UnicodeError):
         async with asyncio.timeout(seconds):
-            return await answer
+            return [str(address[0]) for *_, address in await asyncio.wrap_future(answer)]
     return []
 
 

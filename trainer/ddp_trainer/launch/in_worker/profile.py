@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit, Profile
-from ddp_trainer.launch.hang.rank_monitor import status_of
 from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE
-from ddp_trainer.process.process_tree import PROC, parent_of
+from ddp_trainer.process.process_tree import PROC, parent_of, status_of
 
 LOCK: Final = ".profile.lock"
 POLL_SECONDS: Final = 0.05

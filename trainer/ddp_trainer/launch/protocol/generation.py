@@ -12,33 +12,21 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ddp_trainer.common.bounds import Bounds
-from ddp_trainer.launch.protocol.message_fields import (
-    MOST_LOCAL_RANKS,
-    MOST_NAMED,
-    MOST_NODES,
-    Address,
-    Name,
-    NodeCount,
-    Number,
-    PortNumber,
-    RankNumber,
-    Restarts,
-    Token,
-)
+from ddp_trainer.launch.protocol import message_fields as fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One agent, which is one pod."""
 
-    token: Token
+    token: fields.Token
     """Unique per agent process. A recreated pod has the old name and a new token."""
-    name: Name
+    name: fields.Name
     index: Annotated[int | None, Bounds(0, 1 << 31)] = None
     """Index of the pod. It determines the order of ranks."""
-    local_world_size: Annotated[int, Bounds(1, MOST_LOCAL_RANKS)]
-    role: Name = "default"
-    address: Address = ""
+    local_world_size: Annotated[int, Bounds(1, fields.MOST_LOCAL_RANKS)]
+    role: fields.Name = "default"
+    address: fields.Address = ""
     """Address at which peers reach this node."""
 
 
@@ -49,40 +37,40 @@ class Assignment:
     Its size does not depend on the number of nodes. ``restarts`` and ``restarts_left`` count for the whole run.
     """
 
-    number: Number
+    number: fields.Number
     """Number of the generation, counted from 1."""
-    fence: Number
+    fence: fields.Number
     """Order of the groups, even where no store keeps the number: milliseconds since the epoch, or the last fence + 1.
     """
-    node_rank: NodeCount
-    node_count: Annotated[int, Bounds(1, MOST_NODES)]
-    first_rank: RankNumber
+    node_rank: fields.NodeCount
+    node_count: Annotated[int, Bounds(1, fields.MOST_NODES)]
+    first_rank: fields.RankNumber
     """Global rank of the node's local rank 0."""
-    world_size: RankNumber
-    role_first_rank: RankNumber
+    world_size: fields.RankNumber
+    role_first_rank: fields.RankNumber
     """Rank of local rank 0 among the workers of this node's role."""
-    role_world_size: RankNumber
-    master_address: Address
-    master_port: PortNumber
-    peer_addresses: Annotated[tuple[Address, ...], Bounds(0, MOST_NAMED)] = ()
+    role_world_size: fields.RankNumber
+    master_address: fields.Address
+    master_port: fields.PortNumber
+    peer_addresses: Annotated[tuple[fields.Address, ...], Bounds(0, fields.MOST_NAMED)] = ()
     """Addresses of some of the other nodes, rank 0 first."""
     digest: Annotated[str, Bounds(0, 64)] = ""
     """SHA-256 over the tokens of all nodes in the order of their ranks: equal for all members of a generation."""
-    restarts: Restarts = field(default_factory=dict)
-    restarts_left: Number = 0
+    restarts: fields.Restarts = field(default_factory=dict)
+    restarts_left: fields.Number = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """One worker group as the store stores it: the nodes in the order of their ranks, and the address of rank 0."""
 
-    number: Number
-    fence: Number
-    nodes: Annotated[tuple[Node, ...], Bounds(1, MOST_NODES)]
-    master_address: Address
-    master_port: PortNumber
-    restarts: Restarts = field(default_factory=dict)
-    restarts_left: Number = 0
+    number: fields.Number
+    fence: fields.Number
+    nodes: Annotated[tuple[Node, ...], Bounds(1, fields.MOST_NODES)]
+    master_address: fields.Address
+    master_port: fields.PortNumber
+    restarts: fields.Restarts = field(default_factory=dict)
+    restarts_left: fields.Number = 0
 
     @property
     def world_size(self) -> int:
@@ -123,8 +111,8 @@ class Generation:
             role_ranks[node.role] += node.local_world_size
 
     def _peer_addresses(self, node_rank: int) -> tuple[str, ...]:
-        others = (node.address for node in self.nodes[: MOST_NAMED + 1] if node is not self.nodes[node_rank])
-        return tuple(address for address in others if address)[:MOST_NAMED]
+        others = (node.address for node in self.nodes[: fields.MOST_NAMED + 1] if node is not self.nodes[node_rank])
+        return tuple(address for address in others if address)[: fields.MOST_NAMED]
 
 
 def digest_of(tokens: Iterable[str]) -> str:

@@ -14,23 +14,8 @@ from typing import Annotated, Final, get_args
 
 from ddp_trainer.common.bounds import Bounds
 from ddp_trainer.common.hanging.rank_status import RankStatus
+from ddp_trainer.launch.protocol import message_fields as fields
 from ddp_trainer.launch.protocol.generation import Assignment, Node
-from ddp_trainer.launch.protocol.message_fields import (
-    MOST_LOCAL_RANKS,
-    MOST_MET,
-    MOST_NAMED,
-    ExitCode,
-    FilePath,
-    Name,
-    NodeCount,
-    Number,
-    PortNumber,
-    RankNumber,
-    Restarts,
-    Seconds,
-    Sentence,
-    Stack,
-)
 from ddp_trainer.net import strict_json
 
 VERSION: Final = 5
@@ -69,13 +54,13 @@ class Verdict(StrEnum):
 class Policy:
     """Settings of the run. The first agent of a run sends them to the store."""
 
-    min_nodes: NodeCount
-    max_nodes: NodeCount
-    max_restarts: Number
+    min_nodes: fields.NodeCount
+    max_nodes: fields.NodeCount
+    max_restarts: fields.Number
     """Restarts after failures that the whole run may use."""
-    settle_seconds: Seconds = 1.0
+    settle_seconds: fields.Seconds = 1.0
     """Time without a new node before a group below ``max_nodes`` forms."""
-    last_call_seconds: Seconds = 30.0
+    last_call_seconds: fields.Seconds = 30.0
     """Limit of this wait, counted from the first join. After it, any ``min_nodes`` ready nodes form a group."""
 
 
@@ -83,22 +68,22 @@ class Policy:
 class Failure:
     """A worker process that ended with a failure."""
 
-    generation: Number
-    rank: RankNumber
-    local_rank: RankNumber
-    node: Name
+    generation: fields.Number
+    rank: fields.RankNumber
+    local_rank: fields.RankNumber
+    node: fields.Name
     """Name of the node. The store sets it to the name of the agent that sent the failure."""
-    exit_code: ExitCode
+    exit_code: fields.ExitCode
     """Exit code as a shell shows it: 128 + n for signal n. It is 0 for a worker that ended before the others."""
     reason: Annotated[str, Bounds(0, 64)]
     """A :class:`~ddp_trainer.common.constants.FailureReason`."""
-    message: Sentence
-    timestamp: Seconds
+    message: fields.Sentence
+    timestamp: fields.Seconds
     """Seconds since the epoch, by the clock of the node."""
-    stack: Stack = ""
-    host: Name = ""
+    stack: fields.Stack = ""
+    host: fields.Name = ""
     """Machine that the node ran on."""
-    place: Name = ""
+    place: fields.Name = ""
     """Position of the rank in the layout of the job, in words; empty if there is none."""
 
 
@@ -106,9 +91,9 @@ class Failure:
 class Identity:
     """Program of a node, which identifies its job. See :mod:`ddp_trainer.launch.protocol.job_identity`."""
 
-    program: Name
+    program: fields.Name
     """Name of the file or of the module."""
-    path: FilePath = ""
+    path: fields.FilePath = ""
     """Path of the file on its own node; empty for a module."""
     digest: Annotated[str, Bounds(0, 128)] = ""
     """Digest of the file's contents; empty if it cannot be read."""
@@ -118,12 +103,12 @@ class Identity:
 class Hello:
     """First message after the handshake, once per connection."""
 
-    version: Number
+    version: fields.Number
     run_id: Annotated[str, Bounds(0, 253)]
     node: Node
     policy: Policy
     standing: WorkerState
-    clock: Seconds = 0.0
+    clock: fields.Seconds = 0.0
     """Seconds since the epoch by this node's clock. Fences follow the median of the nodes' clocks."""
     last: Assignment | None = None
     """Place of this agent in its last group. A store without state restores the group from it."""
@@ -139,7 +124,7 @@ class Hello:
 class Join:
     """Agent to store: no worker of this node runs, and the node is ready for the next generation."""
 
-    port: PortNumber
+    port: fields.PortNumber
     """Port that the node reserves for the rendezvous of the ranks, in case it hosts rank 0."""
     is_prepared: bool = False
     """The workers are up and wait only for their ranks."""
@@ -161,7 +146,7 @@ class Failed:
 class Succeeded:
     """Agent to store: all workers of this node exited with 0 in this generation."""
 
-    generation: Number
+    generation: fields.Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +165,7 @@ class StandBy:
     If possible, the next group forms without this node.
     """
 
-    generation: Number
+    generation: fields.Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +179,7 @@ class ReusableWorkers:
 class PreflightResult:
     """Agent to store: result of the preflight of this node, in reply to :class:`RunPreflight`."""
 
-    number: Number
+    number: fields.Number
     fit: bool
 
 
@@ -202,7 +187,7 @@ class PreflightResult:
 class Ping:
     """Heartbeat of either side. The store replies to it with the same message."""
 
-    refused: Number = 0
+    refused: fields.Number = 0
     """Connections that failed the handshake since the store started. Set in the store's reply."""
 
 
@@ -210,15 +195,15 @@ class Ping:
 class SuspectHang:
     """Agent to store: a worker of this node has not moved for a long time."""
 
-    generation: Number
+    generation: fields.Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStates:
     """Agent to store: current state of the node's workers, in reply to :class:`Show`."""
 
-    generation: Number
-    ranks: Annotated[tuple[RankStatus, ...], Bounds(0, MOST_LOCAL_RANKS)]
+    generation: fields.Number
+    ranks: Annotated[tuple[RankStatus, ...], Bounds(0, fields.MOST_LOCAL_RANKS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,9 +225,9 @@ class Prepare:
 class RunPreflight:
     """Store to agent: hold a preflight with a node that wants to join."""
 
-    number: Number
+    number: fields.Number
     """Number of this preflight. It identifies outdated replies."""
-    names: Annotated[tuple[Name, ...], Bounds(1, MOST_MET)]
+    names: Annotated[tuple[fields.Name, ...], Bounds(1, fields.MOST_MET)]
     """Names of the members that take part, and of the newcomer last. They connect at the port that it holds for its
     ranks."""
     place: Assignment
@@ -261,14 +246,14 @@ class Stop:
 class Waiting:
     """Store to agent: the node must wait, because too few nodes are ready or the group is full."""
 
-    nodes: NodeCount
+    nodes: fields.NodeCount
     """Number of nodes that are ready."""
     spare: bool
-    names: Annotated[tuple[Name, ...], Bounds(0, MOST_NAMED)] = ()
+    names: Annotated[tuple[fields.Name, ...], Bounds(0, fields.MOST_NAMED)] = ()
     """The first ready nodes; empty if there are too many to list."""
-    missing: Annotated[tuple[Name, ...], Bounds(0, MOST_NAMED)] = ()
+    missing: Annotated[tuple[fields.Name, ...], Bounds(0, fields.MOST_NAMED)] = ()
     """The first missing nodes, derived from the names and indices of the ready nodes."""
-    missing_count: NodeCount = 0
+    missing_count: fields.NodeCount = 0
     namesake: Annotated[str, Bounds(0, 1024)] = ""
     """Reason why this node waits although there is room: another connection holds its name."""
 
@@ -278,10 +263,10 @@ class Over:
     """Store to agent: the run is over for this node, which stops and exits."""
 
     verdict: Verdict
-    exit_code: ExitCode
+    exit_code: fields.ExitCode
     late: bool = False
     """The run was over before this node connected."""
-    restarts: Restarts = field(default_factory=dict)
+    restarts: fields.Restarts = field(default_factory=dict)
     failure: Failure | None = None
 
 
@@ -295,14 +280,14 @@ class Rejected:
     """Store to agent: this node cannot take part in the run."""
 
     why: Annotated[str, Bounds(0, 8192)]
-    exit_code: ExitCode
+    exit_code: fields.ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
     """Store to agent: a node raised a :class:`SuspectHang`, so the node reports the state of its workers."""
 
-    generation: Number
+    generation: fields.Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,13 +297,13 @@ class HangingRanks:
     ``ranks`` has the first :data:`MOST_NAMED` of them, and all of the receiving node.
     """
 
-    generation: Number
-    ranks: Annotated[tuple[RankNumber, ...], Bounds(0, MOST_NAMED + MOST_LOCAL_RANKS)]
-    to_kill: Annotated[tuple[RankNumber, ...], Bounds(0, MOST_NAMED + MOST_LOCAL_RANKS)]
+    generation: fields.Number
+    ranks: Annotated[tuple[fields.RankNumber, ...], Bounds(0, fields.MOST_NAMED + fields.MOST_LOCAL_RANKS)]
+    to_kill: Annotated[tuple[fields.RankNumber, ...], Bounds(0, fields.MOST_NAMED + fields.MOST_LOCAL_RANKS)]
     """Elements of ``ranks`` that an agent with ``--on-hang act`` kills. Empty until a rank is past its limit."""
-    sentences: Annotated[tuple[Sentence, ...], Bounds(0, MOST_NAMED + MOST_LOCAL_RANKS)]
+    sentences: Annotated[tuple[fields.Sentence, ...], Bounds(0, fields.MOST_NAMED + fields.MOST_LOCAL_RANKS)]
     """Difference of each of ``ranks`` from the others. Without ranks, one sentence on what all ranks wait for."""
-    more: RankNumber = 0
+    more: fields.RankNumber = 0
     """Number of ranks that are not in ``ranks``."""
 
     def for_node(self, first_rank: int, local_world_size: int) -> HangingRanks:
@@ -329,7 +314,7 @@ class HangingRanks:
             local_world_size: Number of ranks of the node.
         """
         own = range(first_rank, first_rank + local_world_size)
-        kept = [place for place, rank in enumerate(self.ranks) if place < MOST_NAMED or rank in own]
+        kept = [place for place, rank in enumerate(self.ranks) if place < fields.MOST_NAMED or rank in own]
         ranks = tuple(self.ranks[place] for place in kept)
         return HangingRanks(
             generation=self.generation,

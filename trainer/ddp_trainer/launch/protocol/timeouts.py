@@ -7,7 +7,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class HeartbeatTimeouts:
     """Heartbeat that detects a cut network, which closes no connection. In seconds."""
 
     interval: float = 1.0
@@ -37,5 +37,5 @@ class Timeouts:
     reconnect."""
 
 
-HEARTBEAT: Final = Heartbeat()
+HEARTBEAT: Final = HeartbeatTimeouts()
 PATIENCE: Final = Timeouts()

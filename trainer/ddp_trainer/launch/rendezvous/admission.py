@@ -10,17 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.job_identity import in_use, is_same_job
-from ddp_trainer.launch.protocol.messages import (
-    VERSION,
-    Failed,
-    FromAgent,
-    Hello,
-    RankStates,
-    StandBy,
-    Succeeded,
-    SuspectHang,
-)
 from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry
 from ddp_trainer.process.fence import is_valid_fence
 
@@ -28,7 +19,7 @@ MOST_AHEAD: Final = 1_000_000
 """Most generations that an agent may be ahead of the store. A larger number is ignored."""
 
 
-def rejection_reason(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
+def rejection_reason(hello: messages.Hello, run_id: str, roster: NodeRegistry) -> str:
     """Return the reason why an agent cannot take part in the run, as a sentence; empty if it can.
 
     Args:
@@ -36,8 +27,9 @@ def rejection_reason(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
         run_id: Id of the run. If empty, the store has none yet and accepts any.
         roster: Agents of the run.
     """
-    if hello.version != VERSION:
-        return f"The store speaks version {VERSION} of the protocol, this launcher {hello.version}; use one image."
+    if hello.version != messages.VERSION:
+        versions = f"version {messages.VERSION} of the protocol, this launcher {hello.version}"
+        return f"The store speaks {versions}; use one image."
     if run_id and hello.run_id != run_id:
         return f"The store serves another run than {hello.run_id!r}: a newer submission has replaced this one."
     policy = hello.policy
@@ -50,7 +42,7 @@ def rejection_reason(hello: Hello, run_id: str, roster: NodeRegistry) -> str:
     return in_use(hello.run_id, owner.node, owner.identity, hello.identity) if owner else ""
 
 
-def is_newer_group(hello: Hello, roster: NodeRegistry, now_ms: float) -> bool:
+def is_newer_group(hello: messages.Hello, roster: NodeRegistry, now_ms: float) -> bool:
     """Return whether an agent reports a group that the store must adopt.
 
     A store without state adopts the group of the first member that connects. A store adopts no other group while a
@@ -67,14 +59,14 @@ def is_newer_group(hello: Hello, roster: NodeRegistry, now_ms: float) -> bool:
     return not any(member.peer is not None for member in roster.members())
 
 
-def rejected_agents(hello: Hello, roster: NodeRegistry) -> Iterator[tuple[Agent, str]]:
+def rejected_agents(hello: messages.Hello, roster: NodeRegistry) -> Iterator[tuple[Agent, str]]:
     """Yield agents of another job that a store without state has admitted, each with its refusal."""
     for agent in list(_other_job_agents(hello, roster)):
         if not roster.is_member(agent.node.token):
             yield agent, in_use(hello.run_id, hello.node, hello.identity, agent.identity)
 
 
-def _other_job_agents(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
+def _other_job_agents(hello: messages.Hello, roster: NodeRegistry) -> Iterator[Agent]:
     """Yield agents that run another program. An agent that leaves, or whose pod was replaced, does not count."""
     for role, identity, agents in roster.jobs():
         if role != hello.node.role or is_same_job(identity, hello.identity):
@@ -82,18 +74,18 @@ def _other_job_agents(hello: Hello, roster: NodeRegistry) -> Iterator[Agent]:
         yield from (agent for agent in agents if not agent.leaving and agent.node.name != hello.node.name)
 
 
-def is_message_valid(agent: Agent, message: FromAgent, roster: NodeRegistry) -> bool:
+def is_message_valid(agent: Agent, message: messages.FromAgent, roster: NodeRegistry) -> bool:
     """Return whether a message counts.
 
     Every agent holds the secret of the run but may still be wrong. Failures count only for the ranks of the agent that
     sends them, and reports only for the newest group.
     """
     match message:
-        case Failed():
+        case messages.Failed():
             return roster.is_member(agent.node.token) and agent.has_rank(message.failure.rank)
-        case Succeeded() | StandBy():
+        case messages.Succeeded() | messages.StandBy():
             return message.generation == roster.number and roster.is_member(agent.node.token)
-        case SuspectHang() | RankStates():
+        case messages.SuspectHang() | messages.RankStates():
             return message.generation == roster.number
         case _:
             return True

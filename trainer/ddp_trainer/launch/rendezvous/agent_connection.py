@@ -20,7 +20,7 @@ from ddp_trainer.launch.protocol.messages import (
     encode,
     legacy_protocol_version,
 )
-from ddp_trainer.launch.protocol.timeouts import Heartbeat
+from ddp_trainer.launch.protocol.timeouts import HeartbeatTimeouts
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.net.asyncio_utils import tune
 from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
@@ -37,7 +37,7 @@ class ConnectionOwner(Protocol):
     """Interface of the store for its connections."""
 
     key: bytes
-    heartbeat: Heartbeat
+    heartbeat: HeartbeatTimeouts
     acceptor: Acceptor
 
     def register_connection(self, connection: AgentConnection) -> int:

@@ -16,19 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from ddp_trainer.launch.host.endpoint import Endpoint
-from ddp_trainer.launch.protocol.messages import (
-    KEY_PURPOSE,
-    LINE_BYTES,
-    VERSION,
-    FromAgent,
-    Ping,
-    ProtocolError,
-    RankStates,
-    Rejected,
-    decode,
-    encode,
-)
-from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, Heartbeat
+from ddp_trainer.launch.protocol import messages
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
 from ddp_trainer.launch.rendezvous import waiting_messages
 from ddp_trainer.launch.rendezvous.transport import LinkCallbacks
 from ddp_trainer.net.asyncio_utils import hang_up, tune
@@ -54,7 +43,7 @@ class TcpLink:
     """
 
     def __init__(
-        self, endpoint: Endpoint, secret: RunSecret, *, source: str = "", heartbeat: Heartbeat = HEARTBEAT
+        self, endpoint: Endpoint, secret: RunSecret, *, source: str = "", heartbeat: HeartbeatTimeouts = HEARTBEAT
     ) -> None:
         """Create a link that is not connected.
 
@@ -65,7 +54,7 @@ class TcpLink:
             heartbeat: Interval and timeout of the heartbeat.
         """
         self._endpoint = endpoint
-        self._key = secret.key(KEY_PURPOSE)
+        self._key = secret.key(messages.KEY_PURPOSE)
         self._source = source
         self._heartbeat = heartbeat
         self._writer: asyncio.StreamWriter | None = None
@@ -76,7 +65,7 @@ class TcpLink:
         """See :class:`Link`."""
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(listener))
 
-    def send(self, message: FromAgent) -> None:
+    def send(self, message: messages.FromAgent) -> None:
         """See :class:`Link`."""
         if self._writer:
             self._writer.write(_line(message))
@@ -152,7 +141,7 @@ class TcpLink:
         async with asyncio.timeout(_CONNECT_SECONDS):
             reader, writer = await self._open(family, address)
         try:
-            await authenticate(reader, writer, self._key, VERSION, _HANDSHAKE_SECONDS)
+            await authenticate(reader, writer, self._key, messages.VERSION, _HANDSHAKE_SECONDS)
         except TimeoutError:
             await hang_up(writer)
             raise HandshakeError("it does not answer") from None
@@ -168,7 +157,7 @@ class TcpLink:
             if self._source:
                 opened.bind((self._source, 0))
             await asyncio.get_running_loop().sock_connect(opened, address)
-            streams: _Streams = await asyncio.open_connection(sock=opened, limit=LINE_BYTES)
+            streams: _Streams = await asyncio.open_connection(sock=opened, limit=messages.LINE_BYTES)
         except BaseException:
             opened.close()
             raise
@@ -189,11 +178,11 @@ class TcpLink:
                     line = await reader.readline()
                 if not line:
                     return
-                told = decode(line)
+                told = messages.decode(line)
                 # Another attempt would look like a newer pod of this name, and would replace the successor of this pod.
-                self._is_refused = isinstance(told, Rejected)
+                self._is_refused = isinstance(told, messages.Rejected)
                 listener.on_message(told)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
-        except (ProtocolError, ValueError):
+        except (messages.ProtocolError, ValueError):
             # The store may take the port over later.
             listener.link_failed("the server there is not a store; choose another port")
         finally:
@@ -202,7 +191,7 @@ class TcpLink:
     async def _send_heartbeats(self, writer: asyncio.StreamWriter) -> None:
         while True:
             await asyncio.sleep(self._heartbeat.interval)
-            writer.write(encode(Ping()))
+            writer.write(messages.encode(messages.Ping()))
 
 
 def _most_specific_error(errors: list[Exception]) -> Exception:
@@ -211,12 +200,12 @@ def _most_specific_error(errors: list[Exception]) -> Exception:
     return next((error for kind in kinds for error in errors if isinstance(error, kind)), errors[0])
 
 
-def _line(message: FromAgent) -> bytes:
+def _line(message: messages.FromAgent) -> bytes:
     """Encode a message within the store's line limit. Looks that are too long lose their stacks."""
-    line = encode(message)
-    if len(line) > LINE_BYTES and isinstance(message, RankStates):
+    line = messages.encode(message)
+    if len(line) > messages.LINE_BYTES and isinstance(message, messages.RankStates):
         bare = tuple(replace(look, stack="", collectives=()) for look in message.ranks)
-        line = encode(replace(message, ranks=bare))
+        line = messages.encode(replace(message, ranks=bare))
     return line
 
 

@@ -79,32 +79,22 @@ class HangAnalyzer:
         named = [culprit for culprit in find_culprits(looks) if _is_reported(culprit, looks)]
         declared = any(culprit.look.has_exceeded_limit(1.0) for culprit in named)
         stuck = "" if named else all_waiting_message(looks)
-        verdict = (tuple(culprit.look.rank for culprit in named), declared or bool(stuck))
-        if verdict == self._told:
+        ranks = tuple(culprit.look.rank for culprit in named)
+        if (ranks, declared or bool(stuck)) == self._told:
             return None
-        self._told = verdict
-        if stuck:
-            return HangingRanks(generation=generation, ranks=(), to_kill=(), sentences=(stuck,))
-        return verdict_of(named, generation, declared=declared) if named else None
+        self._told = (ranks, declared or bool(stuck))
+        if not named and not stuck:
+            return None
+        return HangingRanks(
+            generation=generation,
+            ranks=ranks,
+            # A rank is killed only when one is past its limit.
+            to_kill=tuple(culprit.look.rank for culprit in named if culprit.may_be_killed) if declared else (),
+            sentences=(stuck,) if stuck else tuple(culprit.message for culprit in named),
+        )
 
 
 def _is_reported(culprit: BlockingRank, looks: Collection[RankStatus]) -> bool:
     """Return whether a rank is reported. Before half of its limit, another rank must wait in a collective."""
     waits = any(look.waits_in or look.sequence > culprit.look.sequence for look in looks)
     return culprit.look.has_exceeded_limit(WARNING) or (culprit.is_waited_for and waits)
-
-
-def verdict_of(named: list[BlockingRank], generation: int, *, declared: bool) -> HangingRanks:
-    """Return the message that names the hanging ranks.
-
-    Args:
-        named: Ranks that the others wait for.
-        generation: Number of the generation.
-        declared: Whether a rank is past its limit. Ranks may be killed only then.
-    """
-    return HangingRanks(
-        generation=generation,
-        ranks=tuple(culprit.look.rank for culprit in named),
-        to_kill=tuple(culprit.look.rank for culprit in named if culprit.may_be_killed) if declared else (),
-        sentences=tuple(culprit.message for culprit in named),
-    )

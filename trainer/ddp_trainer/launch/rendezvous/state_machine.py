@@ -29,30 +29,8 @@ from enum import Enum, auto
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.failures.failure_reason import root_cause
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment
-from ddp_trainer.launch.protocol.messages import (
-    Failed,
-    Failure,
-    FromAgent,
-    FromStore,
-    Hello,
-    Join,
-    Leave,
-    Over,
-    Part,
-    Policy,
-    PreflightResult,
-    Prepare,
-    RankStates,
-    Rejected,
-    ReusableWorkers,
-    StandBy,
-    Stop,
-    Succeeded,
-    SuspectHang,
-    Verdict,
-    WorkerState,
-)
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.admission import (
     MOST_AHEAD,
@@ -73,7 +51,7 @@ from ddp_trainer.launch.rendezvous.run_end import RunEnd
 from ddp_trainer.launch.rendezvous.waiting_notifications import WaitingNotifier
 
 
-class Phase(Enum):
+class RunPhase(Enum):
     """Phase of the run."""
 
     FORMING = auto()
@@ -87,7 +65,7 @@ class Membership:
 
     def __init__(
         self,
-        send: Callable[[int, FromStore], None],
+        send: Callable[[int, messages.FromStore], None],
         clock: Callable[[], float],
         *,
         patience: Timeouts,
@@ -95,13 +73,13 @@ class Membership:
     ) -> None:
         self.run_id = run_id
         """Id of the run; empty until the first agent has sent it."""
-        self.phase = Phase.FORMING
+        self.phase = RunPhase.FORMING
         self.roster = NodeRegistry()
         self.end = RunEnd(self.roster)
         self._send = send
         self._clock = clock
         self._patience = patience
-        self._policy: Policy | None = None
+        self._policy: messages.Policy | None = None
         self._highest_number = 0
         self._budget = Budget()
         self._roll_call = WaitingNotifier()
@@ -117,36 +95,38 @@ class Membership:
 
     # ------------------------------------------------------------------ events
 
-    def handle_message(self, peer: int, message: FromAgent) -> None:
+    def handle_message(self, peer: int, message: messages.FromAgent) -> None:
         """Process a message without :meth:`tick`, so that one tick can serve many messages. Messages before Hello are
         ignored.
         """
         agent = self.roster.of_peer(peer)
-        if isinstance(message, Hello):
+        if isinstance(message, messages.Hello):
             self._register_agent(peer, message)
         elif agent:
             if is_message_valid(agent, message, self.roster):
                 self._dispatch_message(agent, message)
-            if isinstance(message, Join | PreflightResult):
+            if isinstance(message, messages.Join | messages.PreflightResult):
                 self._roll_call.record_arrival(agent)
 
-    def _dispatch_message(self, agent: Agent, message: FromAgent) -> None:
+    def _dispatch_message(self, agent: Agent, message: messages.FromAgent) -> None:
         match message:
-            case Join():
+            case messages.Join():
                 self._on_join(agent, message)
-            case Failed():
+            case messages.Failed():
                 self._failed(replace(message.failure, node=agent.node.name), agreed=message.agreed)
-            case Succeeded():
+            case messages.Succeeded():
                 self._group.succeeded.add(agent.node.token)
-            case Leave():
+            case messages.Leave():
                 self._leaves(agent, message)
-            case StandBy():
+            case messages.StandBy():
                 self._on_standby(agent)
-            case ReusableWorkers():
+            case messages.ReusableWorkers():
                 agent.outlive = message.able
-            case PreflightResult() if self._inspection.record_result(agent, message, self.roster, self._clock()):
+            case messages.PreflightResult() if self._inspection.record_result(
+                agent, message, self.roster, self._clock()
+            ):
                 self._add_candidate(agent)
-            case SuspectHang() | RankStates() if self._has_running_workers(agent):
+            case messages.SuspectHang() | messages.RankStates() if self._has_running_workers(agent):
                 self._process_hang_message(agent, message)
 
     def drop(self, peer: int) -> None:
@@ -159,10 +139,10 @@ class Membership:
     def tick(self) -> None:
         """Do what is due at the current time."""
         steps = {
-            Phase.FORMING: self._form_if_due,
-            Phase.RUNNING: self._complete_or_scale_up,
-            Phase.STOPPING: self._finalize_if_stopped,
-            Phase.OVER: self._part_if_all_may,
+            RunPhase.FORMING: self._form_if_due,
+            RunPhase.RUNNING: self._complete_or_scale_up,
+            RunPhase.STOPPING: self._finalize_if_stopped,
+            RunPhase.OVER: self._part_if_all_may,
         }
         for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
             self._send_to_agent(agent, meet) if meet else self._add_candidate(agent)
@@ -171,22 +151,22 @@ class Membership:
             phase = self.phase
             self._remove_lost_agents()
             steps.get(self.phase, lambda: None)()
-        room, is_forming = self._free_slots(), self.phase is Phase.FORMING
+        room, is_forming = self._free_slots(), self.phase is RunPhase.FORMING
         for agent, told in self._roll_call.notices(self.roster, self._policy, room, is_forming=is_forming):
             self._send_to_agent(agent, told)
 
     def deadline(self) -> float | None:
         """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
-        questions = {Phase.FORMING: self._form_at, Phase.RUNNING: self._scale_up_at}
+        questions = {RunPhase.FORMING: self._form_at, RunPhase.RUNNING: self._scale_up_at}
         due = questions.get(self.phase, lambda: math.inf)()
         soonest = min(self._inspection.deadline(), self.roster.next_loss(), due)
         return None if math.isinf(soonest) else soonest
 
     # ------------------------------------------------------------------ arrivals
 
-    def _register_agent(self, peer: int, hello: Hello) -> None:
+    def _register_agent(self, peer: int, hello: messages.Hello) -> None:
         if why := rejection_reason(hello, self.run_id, self.roster):
-            self._send(peer, Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+            self._send(peer, messages.Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             return
         if late := self.end.late_messages():
             for message in late:
@@ -206,7 +186,7 @@ class Membership:
                 self._restore_generation(hello, hello.last)
             else:
                 self.roster.claim(hello.last, hello.node)
-        if hello.standing is not WorkerState.IDLE:
+        if hello.standing is not messages.WorkerState.IDLE:
             self._resume(agent, hello)
 
     def _claim_name(self, agent: Agent) -> None:
@@ -215,39 +195,39 @@ class Membership:
             return
         for namesake in namesakes:
             why = f"Another pod named {agent.node.name} has taken the place of this one."
-            self._send_to_agent(namesake, Rejected(why=why, exit_code=Exit.STALE_GENERATION))
+            self._send_to_agent(namesake, messages.Rejected(why=why, exit_code=Exit.STALE_GENERATION))
             self.roster.mark_disconnected(namesake)
             self.roster.set_deadline(namesake, -math.inf)
         self._remove_lost_agents()
 
-    def _restore_generation(self, hello: Hello, last: Assignment) -> None:
+    def _restore_generation(self, hello: messages.Hello, last: Assignment) -> None:
         """Adopt a generation that this store does not have, because the store is younger than the run."""
         for agent in self.roster.members():
             if agent.port is None:
                 # This group has a lower fence. It formed while the reported one had no connection.
-                self._send_to_agent(agent, Stop(graceful=False))
+                self._send_to_agent(agent, messages.Stop(graceful=False))
         self._budget.merge_counts(last.restarts)
-        has_ended = hello.standing is WorkerState.IDLE
+        has_ended = hello.standing is messages.WorkerState.IDLE
         patience = self._patience.ended if has_ended else self._patience.adopt
         self.roster.restore_generation(last, hello.node, self._clock() + patience)
         self._reset_group_state()
         self._inspection.review(self.roster)
         # An agent without workers has seen the group end. The others must still stop, or report that they have.
-        self.phase = Phase.STOPPING if has_ended else Phase.RUNNING
+        self.phase = RunPhase.STOPPING if has_ended else RunPhase.RUNNING
         for intruder, why in rejected_agents(hello, self.roster):
-            self._send_to_agent(intruder, Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
+            self._send_to_agent(intruder, messages.Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             self.roster.remove(intruder.node.token)
 
-    def _resume(self, agent: Agent, hello: Hello) -> None:
+    def _resume(self, agent: Agent, hello: messages.Hello) -> None:
         """Process a reconnect with workers of the current generation, or of one that is over."""
         is_member = self.roster.is_member(agent.node.token)
         is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
-        if not is_current or self.phase is not Phase.RUNNING:
-            self._send_to_agent(agent, Stop(graceful=is_current and self._group.is_graceful))
-        elif hello.standing is WorkerState.SUCCEEDED:
+        if not is_current or self.phase is not RunPhase.RUNNING:
+            self._send_to_agent(agent, messages.Stop(graceful=is_current and self._group.is_graceful))
+        elif hello.standing is messages.WorkerState.SUCCEEDED:
             self._group.succeeded.add(agent.node.token)
 
-    def _on_join(self, agent: Agent, join: Join) -> None:
+    def _on_join(self, agent: Agent, join: messages.Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
         if self._has_running_workers(agent):
             self._change(graceful=False)  # its workers ended without a report of the reason
@@ -256,15 +236,15 @@ class Membership:
 
     def _add_candidate(self, agent: Agent) -> None:
         """Handle a node that a group may accept."""
-        if self.phase is Phase.RUNNING and should_prepare(agent, self.roster):
+        if self.phase is RunPhase.RUNNING and should_prepare(agent, self.roster):
             agent.port, agent.was_asked_to_prepare = None, True
-            self._send_to_agent(agent, Prepare())
+            self._send_to_agent(agent, messages.Prepare())
         elif not self.roster.is_member(agent.node.token):
             self._candidates.record_arrival(self._clock())
 
     # ------------------------------------------------------------------ a group ends
 
-    def _leaves(self, agent: Agent, leave: Leave) -> None:
+    def _leaves(self, agent: Agent, leave: messages.Leave) -> None:
         was_busy = self._has_running_workers(agent)
         agent.leaving = True
         self.end.record_leave(agent.node.token)
@@ -273,8 +253,8 @@ class Membership:
         if was_busy:
             self._change(graceful=True)
 
-    def _failed(self, failure: Failure, *, agreed: bool) -> None:
-        if failure.generation == self.roster.number and self.phase in {Phase.RUNNING, Phase.STOPPING}:
+    def _failed(self, failure: messages.Failure, *, agreed: bool) -> None:
+        if failure.generation == self.roster.number and self.phase in {RunPhase.RUNNING, RunPhase.STOPPING}:
             self._group.first_failure = root_cause(self._group.first_failure, failure)
             self._stop(graceful=agreed)
 
@@ -290,13 +270,13 @@ class Membership:
         self._stop(graceful=graceful)
 
     def _stop(self, *, graceful: bool) -> None:
-        if self.phase is Phase.STOPPING and self._group.is_graceful <= graceful:
+        if self.phase is RunPhase.STOPPING and self._group.is_graceful <= graceful:
             return
-        self.phase = Phase.STOPPING
+        self.phase = RunPhase.STOPPING
         self._group.is_graceful = graceful
         for agent in self.roster.members():
             if agent.port is None:
-                self._send_to_agent(agent, Stop(graceful=graceful))
+                self._send_to_agent(agent, messages.Stop(graceful=graceful))
 
     def _remove_lost_agents(self) -> None:
         for agent in self.roster.take_lost(self._clock()):
@@ -305,7 +285,7 @@ class Membership:
                 self._add_candidate(heir)
             if not self.roster.is_member(agent.node.token):
                 continue
-            if self.phase is Phase.STOPPING:
+            if self.phase is RunPhase.STOPPING:
                 self._group.membership_changed = True
             elif self._has_running_workers(agent):
                 self._change(graceful=False)
@@ -318,25 +298,25 @@ class Membership:
             self._group.first_failure, self._policy, membership_changed=self._group.membership_changed
         )
         if code:
-            self._end(Over(verdict=Verdict.FAILED, exit_code=code, failure=self._group.first_failure))
+            self._end(messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=self._group.first_failure))
             return
         self._budget.count(cause)
-        self.phase = Phase.FORMING
+        self.phase = RunPhase.FORMING
         self._candidates.begin(self._clock())
 
-    def _end(self, over: Over) -> None:
+    def _end(self, over: messages.Over) -> None:
         over = self.end.begin(over, self._budget.restarts)
         for agent in self.roster.agents.values():
             self._send_to_agent(agent, over)
-        self.phase = Phase.OVER
+        self.phase = RunPhase.OVER
 
     def _part_if_all_may(self) -> None:
         """Release all agents when all members are done."""
         if self.end.part():
             for agent in self.roster.connected():
-                self._send_to_agent(agent, Part())
+                self._send_to_agent(agent, messages.Part())
 
-    def _process_hang_message(self, agent: Agent, message: SuspectHang | RankStates) -> None:
+    def _process_hang_message(self, agent: Agent, message: messages.SuspectHang | messages.RankStates) -> None:
         """Process a report of a rank without progress. A worker that its agent kills for it fails like any other."""
         busy = [member for member in self.roster.members() if self._has_running_workers(member)]
         for member, told in self._group.hangs.messages(agent, message, busy, self._clock()):
@@ -347,7 +327,7 @@ class Membership:
     def _complete_or_scale_up(self) -> None:
         nodes = self.roster.generation.nodes if self.roster.generation else ()
         if len(self._group.succeeded) == len(nodes):
-            self._end(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
+            self._end(messages.Over(verdict=messages.Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
         elif self._scale_up_at() <= self._clock():
             self._change(graceful=True)
 
@@ -368,23 +348,23 @@ class Membership:
         self._highest_number = generation.number
         self.roster.begin(generation)
         self._reset_group_state()
-        self.phase = Phase.RUNNING
+        self.phase = RunPhase.RUNNING
         for agent, message in start_messages(ready, starts):
             self._send_to_agent(agent, message)
         self._inspection.review(self.roster)
 
     # ------------------------------------------------------------------ queries
 
-    def _send_to_agent(self, agent: Agent, message: FromStore) -> None:
+    def _send_to_agent(self, agent: Agent, message: messages.FromStore) -> None:
         if agent.peer is not None:
             self._send(agent.peer, message)
 
     def _has_running_workers(self, agent: Agent) -> bool:
         """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
-        return self.phase is Phase.RUNNING and self.roster.is_member(token) and token not in self._group.succeeded
+        return self.phase is RunPhase.RUNNING and self.roster.is_member(token) and token not in self._group.succeeded
 
     def _free_slots(self) -> int:
         """Return the number of nodes that the group can still take."""
-        group = self.roster.generation.nodes if self.roster.generation and self.phase is not Phase.FORMING else ()
+        group = self.roster.generation.nodes if self.roster.generation and self.phase is not RunPhase.FORMING else ()
         return self._policy.max_nodes - len(group) if self._policy else 0

@@ -20,18 +20,9 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.launch.host.secret_file import required_secret
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.errors import LaunchError
-from ddp_trainer.launch.protocol.messages import (
-    KEY_PURPOSE,
-    LINE_BYTES,
-    FromAgent,
-    FromStore,
-    Over,
-    Ping,
-    Rejected,
-    encode,
-)
-from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, Heartbeat, Timeouts
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, HeartbeatTimeouts, Timeouts
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
 from ddp_trainer.launch.rendezvous.state_machine import Membership
@@ -52,7 +43,7 @@ MOST_CONNECTIONS: Final = 8192
 MOST_CONNECTIONS_PER_ADDRESS: Final = 256
 """Limit per address, which is also at most a quarter of all. One pod needs one connection. Loopback has no such limit.
 """
-MOST_UNSENT_BYTES: Final = 2 * LINE_BYTES
+MOST_UNSENT_BYTES: Final = 2 * messages.LINE_BYTES
 """Unread data above which a peer counts as lost."""
 LOG_LINES_PER_MINUTE: Final = 20
 _TICK_FACTOR: Final = 2.0
@@ -74,7 +65,7 @@ class Store:
         secret: RunSecret,
         *,
         run_id: str = "",
-        heartbeat: Heartbeat = HEARTBEAT,
+        heartbeat: HeartbeatTimeouts = HEARTBEAT,
         patience: Timeouts = PATIENCE,
         linger: float = LINGER_SECONDS,
     ) -> None:
@@ -83,7 +74,7 @@ class Store:
         self.finished = asyncio.Event()
         """Set some seconds after the run is over."""
         self.heartbeat = heartbeat
-        self.key = secret.key(KEY_PURPOSE)
+        self.key = secret.key(messages.KEY_PURPOSE)
         total = apply_fd_limit(MOST_CONNECTIONS)
         per_address = max(1, min(MOST_CONNECTIONS_PER_ADDRESS, total // 4))
         limits = ConnectionLimits(total=total, per_address=per_address)
@@ -141,10 +132,10 @@ class Store:
         self.refused += 1
         self._log.write(f"refused a connection from {address}: {why}")
 
-    def handle_message(self, peer: int, message: FromAgent) -> None:
+    def handle_message(self, peer: int, message: messages.FromAgent) -> None:
         """Process a message of an agent."""
-        if isinstance(message, Ping):
-            self._send(peer, Ping(refused=self.refused))
+        if isinstance(message, messages.Ping):
+            self._send(peer, messages.Ping(refused=self.refused))
             return
         try:
             self.membership.handle_message(peer, message)
@@ -165,12 +156,12 @@ class Store:
 
     # ------------------------------------------------------------------ driving the membership
 
-    def _send(self, peer: int, message: FromStore) -> None:
+    def _send(self, peer: int, message: messages.FromStore) -> None:
         if connection := self._connections.get(peer):
-            connection.send(encode(message))
+            connection.send(messages.encode(message))
             if connection.write_buffer_size > MOST_UNSENT_BYTES:
                 connection.abort()
-            elif isinstance(message, Rejected):
+            elif isinstance(message, messages.Rejected):
                 connection.close()
 
     def _schedule_tick(self) -> None:
@@ -235,12 +226,12 @@ def main(argv: Sequence[str]) -> int:
     return Exit.SUCCESS
 
 
-async def _run(arguments: argparse.Namespace) -> tuple[Over | None, int]:
+async def _run(arguments: argparse.Namespace) -> tuple[messages.Over | None, int]:
     """Return the end of the run, and the number of the signal that stopped the store before it."""
     store = Store(
         required_secret(arguments.secret_file, arguments.run_id),
         run_id=arguments.run_id,
-        heartbeat=Heartbeat(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
+        heartbeat=HeartbeatTimeouts(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
         patience=Timeouts(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
         linger=arguments.linger_seconds,
     )

@@ -14,22 +14,8 @@ from typing import Final, Protocol
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.host.endpoint import addresses_of
-from ddp_trainer.launch.protocol import exit_codes
+from ddp_trainer.launch.protocol import exit_codes, messages
 from ddp_trainer.launch.protocol.generation import Assignment
-from ddp_trainer.launch.protocol.messages import (
-    Failed,
-    FromAgent,
-    FromStore,
-    Join,
-    Leave,
-    Over,
-    Part,
-    RankStates,
-    Start,
-    Succeeded,
-    SuspectHang,
-    Verdict,
-)
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
 from ddp_trainer.launch.rendezvous.state_machine import Membership
@@ -42,7 +28,7 @@ RESOLVER_SECONDS: Final = 5.0
 class LinkCallbacks(Protocol):
     """The agent, as seen by its link. The link calls it on the agent's event loop."""
 
-    def initial_messages(self, address: str) -> list[FromAgent]:
+    def initial_messages(self, address: str) -> list[messages.FromAgent]:
         """Return the first messages of a new connection.
 
         Args:
@@ -55,7 +41,7 @@ class LinkCallbacks(Protocol):
     def link_failed(self, why: str) -> None:
         """Handle a failed attempt to connect, of which there may be many. ``why`` ends a sentence."""
 
-    def on_message(self, message: FromStore) -> None:
+    def on_message(self, message: messages.FromStore) -> None:
         """Process a message of the store."""
 
 
@@ -65,7 +51,7 @@ class Link(Protocol):
     def start(self, listener: LinkCallbacks) -> None:
         """Start to connect. The listener receives all further events."""
 
-    def send(self, message: FromAgent) -> None:
+    def send(self, message: messages.FromAgent) -> None:
         """Send a message if the link is up. The agent repeats important messages after a reconnect."""
 
     async def close(self) -> None:
@@ -86,7 +72,7 @@ class _LocalLink(Link):
         for message in listener.initial_messages(self._address):
             self.send(message)
 
-    def _notify_listener(self, message: FromStore) -> None:
+    def _notify_listener(self, message: messages.FromStore) -> None:
         if self._listener:
             self._loop.call_soon(self._listener.on_message, message)
 
@@ -101,7 +87,7 @@ class HereLink(_LocalLink):
             lambda _peer, message: self._notify_listener(message), loop.time, patience=Timeouts(first=0.0)
         )
 
-    def send(self, message: FromAgent) -> None:
+    def send(self, message: messages.FromAgent) -> None:
         """See :class:`Link`."""
         self._membership.handle_message(0, message)
         self._tick()
@@ -129,19 +115,23 @@ class StaticLink(_LocalLink):
         self._judge = HangAnalyzer()
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, message: FromAgent) -> None:
+    def send(self, message: messages.FromAgent) -> None:
         """See :class:`Link`."""
         match message:
-            case Join():
+            case messages.Join():
                 self._task = self._loop.create_task(self._form())
-            case Succeeded():
-                self._notify_listener(Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
-            case Failed():
+            case messages.Succeeded():
+                self._notify_listener(messages.Over(verdict=messages.Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
+            case messages.Failed():
                 code = exit_codes.of_given_up_run(message.failure.exit_code)
-                self._notify_listener(Over(verdict=Verdict.FAILED, exit_code=code, failure=message.failure))
-            case Leave():
-                self._notify_listener(Part())
-            case SuspectHang() | RankStates() if self._place.node_count == 1:  # with more nodes, none has all looks
+                self._notify_listener(
+                    messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=message.failure)
+                )
+            case messages.Leave():
+                self._notify_listener(messages.Part())
+            case messages.SuspectHang() | messages.RankStates() if (
+                self._place.node_count == 1
+            ):  # with more nodes, none has all looks
                 if told := self._judge.update(self._token, message, {self._token}, self._loop.time()):
                     self._notify_listener(told)
 
@@ -159,4 +149,4 @@ class StaticLink(_LocalLink):
         if place.node_count > 1:
             found = await addresses_of(place.master_address, RESOLVER_SECONDS)
             place = replace(place, peer_addresses=tuple(each for each in found if not is_loopback(each))[:1])
-        self._notify_listener(Start(assignment=place))
+        self._notify_listener(messages.Start(assignment=place))

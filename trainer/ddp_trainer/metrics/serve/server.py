@@ -29,7 +29,7 @@ PLAIN: Final = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """Fields of an HTTP request that the server uses."""
 
     method: str
@@ -66,11 +66,11 @@ def error_response(status: HTTPStatus, sentence: str) -> Response:
     return Response(f"{sentence}\n".encode(), status)
 
 
-def parse(head: bytes) -> Request | None:
+def parse(head: bytes) -> HttpRequest | None:
     r"""Parse the request in ``head``; None if it is not HTTP/1.
 
     >>> parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nACCEPT: text/plain\r\n\r\n")
-    Request(method='GET', path='/metrics', accept='text/plain', agent='', query='x=1')
+    HttpRequest(method='GET', path='/metrics', accept='text/plain', agent='', query='x=1')
     """
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
@@ -79,10 +79,10 @@ def parse(head: bytes) -> Request | None:
     # The first of duplicate headers wins.
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in reversed(rest))}
     path, _, query = words[1].partition("?")
-    return Request(words[0], path, headers.get("accept", ""), headers.get("user-agent", ""), query)
+    return HttpRequest(words[0], path, headers.get("accept", ""), headers.get("user-agent", ""), query)
 
 
-Respond = Callable[[Request], Response | Awaitable[Response]]
+Respond = Callable[[HttpRequest], Response | Awaitable[Response]]
 """Returns the response to a request, immediately or as an awaitable."""
 
 

@@ -55,7 +55,7 @@ TOLD: Final[Mapping[str, Metric]] = {
 """Name in the status → metric of this package."""
 
 
-class Progress:
+class JobProgress:
     """Progress of the job in the form of the API, from the numbers of rank 0."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Return None, which refuses the redirect."""
 
 
-class Server:
+class StatusClient:
     """Client of Kubeflow Trainer's status server. Its methods raise OSError and ValueError on failure."""
 
     def __init__(self, url: str, certificate: str, token: str) -> None:
@@ -129,9 +129,9 @@ class Reporter:
     Rank 0 is read from this pod's boards.
     """
 
-    def __init__(self, directory: Path, server: Server, every_seconds: float = EVERY_SECONDS) -> None:
+    def __init__(self, directory: Path, server: StatusClient, every_seconds: float = EVERY_SECONDS) -> None:
         self._directory, self._server, self._every = directory, server, every_seconds
-        self._progress = Progress()
+        self._progress = JobProgress()
         self._ended = threading.Event()
         self._posted: dict[str, Any] = {}
         self._has_failed = False
@@ -177,7 +177,7 @@ def reporter(directory: Path, environ: Mapping[str, str] = os.environ) -> Report
     if not url:
         return None
     try:
-        return Reporter(directory, Server(url, environ.get(CA_CERT, ""), environ.get(TOKEN, "")))
+        return Reporter(directory, StatusClient(url, environ.get(CA_CERT, ""), environ.get(TOKEN, "")))
     except (OSError, ValueError) as error:
         _warn(_reason(error))
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.metric_names import MetricLabel
-from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, InvalidBoardError, Snapshot, read
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, FileSnapshot, InvalidBoardError, read
 from ddp_trainer.metrics.storage.process import ProcessStats, read_process_stats
 
 LOCAL_WORLD_SIZE: Final = "local_world_size"
@@ -35,7 +35,7 @@ def agent_board_path(directory: Path) -> Path:
 class Slot:
     """A board with the state of its process from ``/proc``."""
 
-    board: Snapshot
+    board: FileSnapshot
     vitals: ProcessStats | None
     """State of the process; None if it has ended."""
 

@@ -61,14 +61,14 @@ class OtherVersion(InvalidBoardError):
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Assignment of series to the cells of a board."""
 
     initial: Mapping[str, float | None]
     """Series key → initial value (None for absent), in the order of the cells."""
 
     @classmethod
-    def of(cls, source: Source) -> Layout:
+    def of(cls, source: Source) -> FileLayout:
         """Return the layout of the boards of ``source``, from the catalogue."""
         own = [family for family in FAMILIES if family.source is source]
         return cls({series.key: family.initial for family in own for series in family.series()})
@@ -94,8 +94,8 @@ class Layout:
         return HEADER.pack(MAGIC, self.schema, 0, 0, 0).ljust(CELLS_AT, b"\0") + cells
 
 
-RANK: Final = Layout.of(Source.RANK_BOARD)
-AGENT: Final = Layout.of(Source.AGENT_BOARD)
+RANK: Final = FileLayout.of(Source.RANK_BOARD)
+AGENT: Final = FileLayout.of(Source.AGENT_BOARD)
 
 
 class Board:
@@ -104,11 +104,11 @@ class Board:
     __slots__ = ("_layout", "_map", "cells", "revision")
 
     cells: memoryview[float]
-    """Values of the cells, by :attr:`Layout.cells`."""
+    """Values of the cells, by :attr:`FileLayout.cells`."""
     revision: memoryview[int]
     """Revision number, as a view of length 1; see :meth:`atomic_update`."""
 
-    def __init__(self, descriptor: int, layout: Layout) -> None:
+    def __init__(self, descriptor: int, layout: FileLayout) -> None:
         """Map a file of this layout, and close its descriptor."""
         self._layout = layout
         try:
@@ -124,7 +124,7 @@ class Board:
         self.revision = memoryview(mapping)[32:40].cast("Q")
 
     @classmethod
-    def open(cls, path: Path, layout: Layout) -> Board:
+    def open(cls, path: Path, layout: FileLayout) -> Board:
         """Map the board at ``path`` with its current values. A missing or invalid board is replaced by a blank one.
 
         Raises:
@@ -134,7 +134,7 @@ class Board:
         return cls(_create_board_file(path, layout) if descriptor is None else descriptor, layout)
 
     @classmethod
-    def existing(cls, path: Path, layout: Layout) -> Board | None:
+    def existing(cls, path: Path, layout: FileLayout) -> Board | None:
         """Map the board at ``path``, which another process owns, to add to its values.
 
         Returns:
@@ -211,7 +211,7 @@ class Board:
         self._map.close()
 
 
-def _open_board_file(path: Path, layout: Layout) -> int | None:
+def _open_board_file(path: Path, layout: FileLayout) -> int | None:
     """Return a descriptor of the board at ``path``; None if it is missing or invalid."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -225,7 +225,7 @@ def _open_board_file(path: Path, layout: Layout) -> int | None:
     return descriptor
 
 
-def _create_board_file(path: Path, layout: Layout) -> int:
+def _create_board_file(path: Path, layout: FileLayout) -> int:
     """Return a descriptor of a new blank board, which appears at ``path`` atomically. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -240,7 +240,7 @@ def _create_board_file(path: Path, layout: Layout) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FileSnapshot:
     """Contents of a board at one moment."""
 
     owner: ProcessId
@@ -249,7 +249,7 @@ class Snapshot:
     """Series key → value; a series that was never set is left out."""
 
 
-def read(path: Path, layout: Layout) -> Snapshot:
+def read(path: Path, layout: FileLayout) -> FileSnapshot:
     """Read a board while its writer may be writing.
 
     The revision may keep changing, or stay odd because the writer was stopped or killed within a step. The numbers are
@@ -275,10 +275,10 @@ def read(path: Path, layout: Layout) -> Snapshot:
     values = {
         key: number for key, number, word in zip(layout.initial, numbers, bits, strict=True) if word != ABSENT_BITS
     }
-    return Snapshot(ProcessId(pid, start), _identity(content[IDENTITY]), values)
+    return FileSnapshot(ProcessId(pid, start), _identity(content[IDENTITY]), values)
 
 
-def _check(content: bytes, layout: Layout) -> None:
+def _check(content: bytes, layout: FileLayout) -> None:
     """Raise InvalidBoardError unless ``content`` is a complete board of this layout."""
     if content[:6] == MAGIC[:6] and content[:16] != MAGIC + layout.schema:
         raise OtherVersion("Its cells are those of another version.")

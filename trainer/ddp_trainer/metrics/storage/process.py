@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.process.process_tree import is_descendant, status_of
+
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 GONE: Final = frozenset("ZXx")
@@ -52,7 +54,6 @@ class ProcessStats:
 @dataclass(frozen=True, slots=True)
 class _Stat:
     state: str
-    parent: int
     cpu_ticks: int
     start: int
     resident_pages: int
@@ -80,17 +81,10 @@ def read_process_stats(process: ProcessId) -> ProcessStats | None:
 
 def is_ancestor(process: ProcessId) -> bool:
     """Return True if ``process`` is the parent of this process or a further ancestor."""
-    pid = os.getppid()
     try:
-        while pid > 0:
-            stat = _stat(pid)
-            if ProcessId(pid, stat.start) == process:
-                return True
-            pid = stat.parent
+        return _stat(process.pid).start == process.start and is_descendant(os.getppid(), process.pid)
     except OSError:
-        # An ancestor ended meanwhile, or belongs to a user whose processes are hidden from this one.
         return False
-    return False
 
 
 def _stat(pid: int) -> _Stat:
@@ -100,7 +94,6 @@ def _stat(pid: int) -> _Stat:
     fields = line[line.rindex(")") + 2 :].split()
     return _Stat(
         state=fields[0],
-        parent=int(fields[1]),
         cpu_ticks=int(fields[11]) + int(fields[12]),
         start=int(fields[19]),
         resident_pages=int(fields[21]),
@@ -108,14 +101,12 @@ def _stat(pid: int) -> _Stat:
 
 
 def _peak_resident_bytes(pid: int) -> float | None:
-    """Return ``VmHWM`` of ``/proc/<pid>/status`` in bytes. Raises OSError if there is no such process.
+    """Return ``VmHWM`` of ``/proc/<pid>/status`` in bytes; None if there is none.
 
     ``ru_maxrss`` is unsuitable: a program inherits the value of the process that started it.
     """
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("VmHWM:"):
-            return float(int(line.split()[1]) * 1024)
-    return None
+    peak = status_of(pid).get("VmHWM")
+    return None if peak is None else float(int(peak.split()[0]) * 1024)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from ddp_trainer.preflight.collectives.errors import BadRequest
 from ddp_trainer.preflight.collectives.result import API_VERSION, KIND, Result
 
 
-class Verdict(StrEnum):
+class ChangeVerdict(StrEnum):
     """Result of comparing one measurement."""
 
     SAME = "same"
@@ -27,7 +27,7 @@ class Verdict(StrEnum):
 class Change:
     """Change of one measurement since the earlier run."""
 
-    verdict: Verdict
+    verdict: ChangeVerdict
     ratio: float | None
     """Present median divided by earlier median; None for a new measurement."""
 
@@ -85,10 +85,10 @@ class BaselineRun:
         """
         then = self.results.get(now.identity)
         if then is None:
-            return Change(Verdict.NEW, None)
+            return Change(ChangeVerdict.NEW, None)
         ratio = now.seconds.median / then.seconds.median
         if ratio > 1 + tolerance and now.seconds.lower_quartile > then.seconds.upper_quartile:
-            return Change(Verdict.SLOWER, ratio)
+            return Change(ChangeVerdict.SLOWER, ratio)
         if 1 / ratio > 1 + tolerance and now.seconds.upper_quartile < then.seconds.lower_quartile:
-            return Change(Verdict.FASTER, ratio)
-        return Change(Verdict.SAME, ratio)
+            return Change(ChangeVerdict.FASTER, ratio)
+        return Change(ChangeVerdict.SAME, ratio)

@@ -12,14 +12,14 @@ import torch.distributed as dist
 
 from ddp_trainer.preflight.collectives.device import Timer, choose
 from ddp_trainer.preflight.collectives.errors import BadRequest, CommunicationFailed, first_line
-from ddp_trainer.preflight.collectives.request import Request
+from ddp_trainer.preflight.collectives.request import MeasurementRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """This process in the measurement."""
 
-    request: Request
+    request: MeasurementRequest
     rank: int
     world: int
     local_world: int
@@ -45,7 +45,7 @@ class Rank:
         )
 
 
-def join(request: Request, environ: Mapping[str, str]) -> Rank:
+def join(request: MeasurementRequest, environ: Mapping[str, str]) -> Rank:
     """Choose the device of this rank and connect to the store of all ranks.
 
     Raises:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ddp_trainer.preflight.collectives import report
-from ddp_trainer.preflight.collectives.comparison import BaselineRun, Change, Verdict
+from ddp_trainer.preflight.collectives.comparison import BaselineRun, Change, ChangeVerdict
 from ddp_trainer.preflight.collectives.errors import SLOWER
-from ddp_trainer.preflight.collectives.request import OFF, Request
+from ddp_trainer.preflight.collectives.request import OFF, MeasurementRequest
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 from ddp_trainer.preflight.collectives.thresholds import (
     DeviceThroughput,
@@ -22,10 +22,10 @@ from ddp_trainer.preflight.collectives.thresholds import (
 
 
 @dataclass(slots=True)
-class Outcome:
+class ResultReporter:
     """Results of the run so far, on rank 0."""
 
-    request: Request
+    request: MeasurementRequest
     earlier: BaselineRun | None
     devices: Sequence[Mapping[str, Any]] = ()
     """Name, node and speeds of each rank's device."""
@@ -82,7 +82,7 @@ class Outcome:
         worse = [
             (change.ratio or 0, report.title(result))
             for result, change in self.results
-            if change and change.verdict is Verdict.SLOWER
+            if change and change.verdict is ChangeVerdict.SLOWER
         ]
         if worse and self.earlier:
             ratio, title = max(worse)

@@ -30,7 +30,7 @@ LEAST_REPEATS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class MeasurementRequest:
     """Parameters of one run of the measurement."""
 
     operations: tuple[str, ...]
@@ -112,14 +112,14 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in vars(told).items()], rest
 
 
-def parse(argv: Sequence[str]) -> Request:
+def parse(argv: Sequence[str]) -> MeasurementRequest:
     """Return the request that the flags describe.
 
     Raises:
         BadRequest: A flag has an invalid value.
     """
     told = parser().parse_args(list(argv))
-    request = Request(
+    request = MeasurementRequest(
         operations=NAMES if told.operations == "all" else _parse_names("--operations", told.operations, NAMES),
         dtypes=_parse_names("--dtype", told.dtype, DTYPES),
         backend=_parse_names("--backend", told.backend, BACKENDS)[0],

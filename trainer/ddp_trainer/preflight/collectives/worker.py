@@ -28,7 +28,7 @@ from ddp_trainer.preflight.collectives.exchange import Exchange
 from ddp_trainer.preflight.collectives.measure import measure
 from ddp_trainer.preflight.collectives.operations import OPERATIONS, Operation
 from ddp_trainer.preflight.collectives.rank import Rank, join
-from ddp_trainer.preflight.collectives.reporter import Outcome
+from ddp_trainer.preflight.collectives.reporter import ResultReporter
 from ddp_trainer.preflight.collectives.request import OFF, parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 from ddp_trainer.preflight.collectives.thresholds import read_thresholds
@@ -66,7 +66,7 @@ def _measure(own: Rank, earlier: BaselineRun | None, operations: Mapping[str, Op
     with _group(own) as exchange:
         places = exchange.gather("place", {"host": platform.node(), "device": str(own.device)})
         devices = exchange.gather("devices", _device(own))
-        outcome = Outcome(own.request, earlier, devices or (), own_floors)
+        outcome = ResultReporter(own.request, earlier, devices or (), own_floors)
         about = _run_metadata(own, places or [])
         if places:
             outcome.begin(about)

@@ -115,7 +115,16 @@ class AbortableGloo(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(  # type: ignore[override] # the signature that torch calls
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
     ) -> dist.Work:
-        """Gather each input from all ranks into the output of the same index, in rank order."""
+        """Gather each input from all ranks into the output of the same index, in rank order.
+
+        Args:
+            outputs: Tensors that are overwritten, each with ``size()`` times the elements of its input.
+            inputs: Tensors of this rank, of any shape; their shapes and dtypes are the same on all ranks.
+            opts: torch's ``AllgatherOptions``.
+
+        Returns:
+            The pending work.
+        """
         size = self.size()
         return self.exchange(
             [
@@ -130,6 +139,14 @@ class AbortableGloo(dist.ProcessGroup):
         """Reduce each input over ranks and write this rank's part to the output.
 
         It uses an all-reduce, because gloo has no faster way.
+
+        Args:
+            outputs: Tensors that are overwritten, each with the elements of its input divided by ``size()``.
+            inputs: Tensors of this rank, of any shape; unchanged.
+            opts: torch's ``ReduceScatterOptions``; only the operation is used.
+
+        Returns:
+            The pending work.
         """
         whole = [own.clone() for own in inputs]
         asked = dist.AllreduceOptions()
@@ -144,11 +161,29 @@ class AbortableGloo(dist.ProcessGroup):
     def all_gather_single(  # type: ignore[override] # as above
         self, output: Tensor, own: Tensor, opts: Any
     ) -> dist.Work:
-        """Gather the tensors of all ranks into the output, in rank order."""
+        """Gather the tensors of all ranks into the output, in rank order.
+
+        Args:
+            output: Tensor that is overwritten, with ``size()`` times the elements of ``own``.
+            own: Tensor of this rank, of any shape.
+            opts: torch's ``AllgatherOptions``.
+
+        Returns:
+            The pending work.
+        """
         return self.allgather_into_tensor_coalesced([output], [own], opts)
 
     def reduce_scatter_single(self, output: Tensor, own: Tensor, opts: Any) -> dist.Work:
-        """Reduce the tensor over ranks and write this rank's part to the output."""
+        """Reduce the tensor over ranks and write this rank's part to the output.
+
+        Args:
+            output: Tensor that is overwritten, with the elements of ``own`` divided by ``size()``.
+            own: Tensor of this rank, of any shape; unchanged.
+            opts: torch's ``ReduceScatterOptions``; only the operation is used.
+
+        Returns:
+            The pending work.
+        """
         return self.reduce_scatter_tensor_coalesced([output], [own], opts)
 
     _allgather_base: Callable[..., Any] = all_gather_single

@@ -21,17 +21,11 @@ from torch import Tensor
 
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed import group_teardown
 from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend, require_same_device
 from ddp_trainer.train.distributed.collective_errors import can_be_peer_loss, is_network, raise_converted
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
-from ddp_trainer.train.distributed.group_teardown import (
-    REFORM,
-    GroupTeardown,
-    abort_of,
-    call_off,
-    destroy_default_group,
-)
 from ddp_trainer.train.distributed.stream_abort import StreamAbort
 from ddp_trainer.train.utils.errors import PeerLost
 
@@ -49,7 +43,7 @@ _ASIDE_SECONDS: Final = 0.1
 """Interval at which a spare rank checks whether the run is over. Signals are handled in between."""
 
 
-class Group(GroupTeardown):
+class Group(group_teardown.GroupTeardown):
     """The worker group as seen from one rank: its size, its collectives and its end."""
 
     def __init__(
@@ -112,9 +106,9 @@ class Group(GroupTeardown):
                 control.mark_joining(connections.call_off)
             return cls(0, 1, "none", device)
         backend = choose_backend(asked, device)
-        abort = abort_of(backend, env, device) if survives and control is not None else None
+        abort = group_teardown.abort_of(backend, env, device) if survives and control is not None else None
         if control is not None:
-            control.mark_joining(lambda: call_off(connections, abort))
+            control.mark_joining(lambda: group_teardown.call_off(connections, abort))
         timeout = timedelta(seconds=timeout_seconds)
         where = f"{env.master_address}:{env.master_port}"
         who, failed = f"Rank {env.rank}", f"could not meet its {env.world_size - 1} peers at {where}"
@@ -151,6 +145,9 @@ class Group(GroupTeardown):
 
     def read(self, tensor: Tensor) -> list[Any]:
         """Return the values of a collective's result as (nested) lists.
+
+        Args:
+            tensor: Result of a collective, of any shape and dtype.
 
         Raises:
             PeerLost: The group broke before the result was complete.
@@ -201,7 +198,9 @@ class Group(GroupTeardown):
                 if self._meeting is not None and (result := self._meeting.result()) is not None:
                     return result
                 time.sleep(_ASIDE_SECONDS)
-        raise PeerLost(f"Rank {self.rank} has no place in its group, and has stopped waiting.", hint=REFORM)
+        raise PeerLost(
+            f"Rank {self.rank} has no place in its group, and has stopped waiting.", hint=group_teardown.REFORM
+        )
 
     def release(self, result: bytes) -> None:
         """Send the result of the finished run to the spare ranks, so that they end.
@@ -235,11 +234,19 @@ class Group(GroupTeardown):
             self._abort.mark()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over ranks, in place, and return it."""
+        """Sum a tensor over ranks, in place, and return it.
+
+        Args:
+            tensor: Tensor of any shape on the device of this rank. Shape and dtype are the same on all ranks.
+        """
         return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> Tensor:
-        """Take the elementwise maximum of a tensor over ranks, in place, and return it."""
+        """Take the elementwise maximum of a tensor over ranks, in place, and return it.
+
+        Args:
+            tensor: Tensor of any shape on the device of this rank. Shape and dtype are the same on all ranks.
+        """
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
@@ -346,7 +353,7 @@ class Group(GroupTeardown):
         if self._connections is not None:
             self._connections.cut()
         self._meeting = None
-        destroy_default_group()
+        group_teardown.destroy_default_group()
 
 
 def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, control: Control | None) -> None:
@@ -357,7 +364,7 @@ def _wait_for_store(host: str, port: int, timeout_seconds: float, what: str, con
             socket.create_connection((host, port), timeout=1.0).close()
         except OSError as err:
             if time.monotonic() >= deadline or (control is not None and control.is_called_off):
-                raise PeerLost(f"{what}: {err.strerror or err}.", hint=REFORM) from None
+                raise PeerLost(f"{what}: {err.strerror or err}.", hint=group_teardown.REFORM) from None
             time.sleep(_KNOCK_SECONDS)
         else:
             return

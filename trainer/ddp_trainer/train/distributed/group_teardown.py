@@ -116,7 +116,13 @@ class GroupTeardown:
 
 
 def abort_of(backend: str, env: Environment, device: torch.device) -> StreamAbort | None:
-    """Return an abort for collectives on streams; None without streams, or if torch's watchdog stays on."""
+    """Return an abort for collectives on streams; None without streams, or if torch's watchdog stays on.
+
+    Args:
+        backend: Name of the backend of the collectives.
+        env: Environment of this worker.
+        device: Device of this rank.
+    """
     streams = STREAMS.get(backend)
     if streams is None or not streams.disable_watchdog(os.environ):
         return None

@@ -1,7 +1,7 @@
 """Track evaluations: the best one, and whether the run should stop early.
 
-The entry point is :class:`Watch`. All ranks see the same metrics, so they decide the same. The state of a watch is in
-every checkpoint, so a restarted run decides as an uninterrupted one.
+The entry point is :class:`EvaluationTracker`. All ranks see the same metrics, so they decide the same. The state of a
+tracker is in every checkpoint, so a restarted run decides as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WatchState(TypedDict):
-    """State of a watch in a checkpoint."""
+    """State of a tracker in a checkpoint."""
 
     step: int
     metrics: dict[str, float]
@@ -35,7 +35,7 @@ class Best(TypedDict):
     step: int
 
 
-class Watch:
+class EvaluationTracker:
     """Tracks the best evaluations and the patience of early stopping."""
 
     def __init__(self, config: Config) -> None:
@@ -82,6 +82,11 @@ class Watch:
         """Return True if an evaluation is due after this many steps and has not run, in this process or an earlier one.
 
         False for the last step, whose evaluation belongs to the end of the run.
+
+        Args:
+            step: Number of committed global steps.
+            plan: Batch plan of the run.
+            config: Options of the run.
         """
         if not 0 < step < plan.total_steps or not plan.is_epoch_end(step - 1):
             return False

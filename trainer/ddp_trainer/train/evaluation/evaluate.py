@@ -35,7 +35,11 @@ class MetricSums(NamedTuple):
     skipped: int
 
     def vector(self, names: Sequence[str]) -> Tensor:
-        """Return the metrics in the order of ``names``, then the two counts, as float64 ``(len(names) + 2,)``."""
+        """Return the metrics in the order of ``names``, then the two counts, as float64 ``(len(names) + 2,)``.
+
+        Args:
+            names: Names of the metrics. A metric that these samples do not have counts as 0.
+        """
         zero = torch.zeros((), dtype=torch.float64)
         return torch.stack(
             [*(self.metrics.get(name, zero) for name in names), zero + self.samples, zero + self.skipped]

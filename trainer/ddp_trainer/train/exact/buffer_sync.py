@@ -31,6 +31,7 @@ class SharedBuffers:
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
         self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
+        self._sizes = [buffer.numel() for buffer in self._buffers]
         self._start = [buffer.detach().clone() for buffer in self._buffers]
         self._moved = [torch.zeros_like(buffer, dtype=torch.float64) for buffer in self._buffers]
         self._slices_done = 0
@@ -59,11 +60,9 @@ class SharedBuffers:
         if self._total is None:
             return
         mean = self._total[:-1] / self._total[-1].clamp(min=1)
-        sizes = [buffer.numel() for buffer in self._buffers]
-        for buffer, start, step in zip(self._buffers, self._start, torch.split(mean, sizes), strict=True):
+        for start, step in zip(self._start, torch.split(mean, self._sizes), strict=True):
             _move(start, step.view_as(start))
-            buffer.detach().copy_(start)
-        self._reset()
+        self.discard()  # and so continue from the new start
 
     def _reduce_sum(self) -> Tensor:
         """Return the changes of all slices of all ranks and their number, summed, as one vector."""
@@ -111,11 +110,9 @@ class FirstRanksBuffers(SharedBuffers):
         """Replace the buffers by those of rank 0."""
         if self._total is None:
             return
-        sizes = [buffer.numel() for buffer in self._buffers]
-        for buffer, start, value in zip(self._buffers, self._start, torch.split(self._total, sizes), strict=True):
-            start.copy_(value.view_as(start).to(start.dtype))
-            buffer.detach().copy_(start)
-        self._total = None
+        for start, value in zip(self._start, torch.split(self._total, self._sizes), strict=True):
+            start.copy_(value.view_as(start))
+        self.discard()  # and so continue from the new start
 
     def _reduce_sum(self) -> Tensor:
         """Return the buffers of rank 0: the sum of those and of zeros from the other ranks."""

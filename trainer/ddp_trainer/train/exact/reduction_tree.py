@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """Position in the tree."""
 
     level: int
@@ -32,9 +32,9 @@ class BinaryCounter(Generic[T]):
         self._leaves = leaves
         self._height = (leaves - 1).bit_length()
         self._add = add
-        self._stack: list[tuple[Node, T]] = []
+        self._stack: list[tuple[TreeNode, T]] = []
 
-    def put(self, node: Node, value: T) -> None:
+    def put(self, node: TreeNode, value: T) -> None:
         """Add the sum of the node that follows directly on those added so far."""
         self._stack.append((node, value))
         while self._carry():
@@ -44,7 +44,7 @@ class BinaryCounter(Generic[T]):
         (level, place), value = self._stack[-1]
         if level == self._height:
             return False
-        parent = Node(level + 1, place // 2)
+        parent = TreeNode(level + 1, place // 2)
         if place % 2 == 0:
             is_lonely = (place + 1) << level >= self._leaves
             if is_lonely:
@@ -57,7 +57,7 @@ class BinaryCounter(Generic[T]):
         return True
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[TreeNode]:
         """Nodes whose sums are in memory, from left to right."""
         return [node for node, _ in self._stack]
 
@@ -72,7 +72,7 @@ class BinaryCounter(Generic[T]):
         Raises:
             ValueError: Some leaves are missing.
         """
-        if self.nodes != [Node(self._height, 0)]:
+        if self.nodes != [TreeNode(self._height, 0)]:
             raise ValueError(f"the sum of {self._leaves} leaves is asked for, and there are only {self.nodes}")
         return self._stack[0][1]
 
@@ -81,7 +81,7 @@ class BinaryCounter(Generic[T]):
         self._stack.clear()
 
 
-def subtree_roots(leaves: int, run: Iterable[int]) -> list[Node]:
+def subtree_roots(leaves: int, run: Iterable[int]) -> list[TreeNode]:
     """Return the nodes that a rank can sum up without other ranks, from left to right.
 
     Args:
@@ -93,5 +93,5 @@ def subtree_roots(leaves: int, run: Iterable[int]) -> list[Node]:
     """
     counter = BinaryCounter[None](leaves, lambda _left, _right: None)
     for leaf in run:
-        counter.put(Node(0, leaf), None)
+        counter.put(TreeNode(0, leaf), None)
     return counter.nodes

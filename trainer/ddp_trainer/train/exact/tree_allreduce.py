@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, TreeNode
 from ddp_trainer.train.utils.collective_names import ALL_GATHER
 
 BUCKET_BYTES: Final = 64 << 20
@@ -26,7 +26,9 @@ SMALL_BYTES: Final = 1 << 16
 """Bytes of all subtrees up to which round trips determine the time of an exchange, and not its size."""
 
 
-def exchange(own: Sequence[list[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group) -> list[Tensor]:
+def exchange(
+    own: Sequence[list[Tensor]], nodes: Sequence[Sequence[TreeNode]], leaves: int, group: Group
+) -> list[Tensor]:
     """Return the sum over the tree, in the memory of the first subtree of this rank.
 
     Args:
@@ -52,6 +54,10 @@ def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
     """Yield the positions of tensors that are exchanged together.
 
     The tensors of a bucket have one dtype and at most ``limit_bytes`` bytes. A larger tensor is a bucket by itself.
+
+    Args:
+        tensors: Tensors of any shape and dtype.
+        limit_bytes: Largest size of a bucket, in bytes.
     """
     by_type: dict[torch.dtype, list[int]] = {}
     for position, tensor in enumerate(tensors):
@@ -70,7 +76,7 @@ def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
 
 
 def _exchange_bucket(
-    own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
+    own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[TreeNode]], leaves: int, group: Group
 ) -> Tensor:
     """Return the sum as one vector, padded with zeros so that all slices have the same length."""
     places = [node for each in nodes for node in each]
@@ -95,7 +101,7 @@ def _exchange_bucket(
 
 
 def _gather_bucket(
-    own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[Node]], leaves: int, group: Group
+    own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[TreeNode]], leaves: int, group: Group
 ) -> Tensor:
     """Send the sums of all subtrees to all ranks, each of which adds them up: one exchange instead of two."""
     most = max(len(each) for each in nodes)
@@ -110,7 +116,7 @@ def _gather_bucket(
     return _along_tree([node for each in nodes for node in each], parts, leaves)
 
 
-def _along_tree(nodes: Iterable[Node], parts: Iterable[Tensor], leaves: int) -> Tensor:
+def _along_tree(nodes: Iterable[TreeNode], parts: Iterable[Tensor], leaves: int) -> Tensor:
     counter = BinaryCounter[Tensor](leaves, Tensor.add_)
     for node, part in zip(nodes, parts, strict=True):
         counter.put(node, part)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import owned
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, subtree_roots
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, TreeNode, subtree_roots
 from ddp_trainer.train.exact.tree_allreduce import exchange
 
 
@@ -44,14 +44,19 @@ class TreeSum:
         self.clear()
 
     def put(self, slice_index: int, values: list[Tensor]) -> None:
-        """Add the values of a slice. The tensors are modified."""
+        """Add the values of a slice. The tensors are modified.
+
+        Args:
+            slice_index: Index of the slice, which belongs to this rank. Slices are added in ascending order.
+            values: Tensors with the shapes and dtypes of the zeros that this sum was created with.
+        """
         self._fill_up_to(slice_index)
-        self._counter.put(Node(0, slice_index), values)
+        self._counter.put(TreeNode(0, slice_index), values)
         self._next = slice_index + 1
 
     def _fill_up_to(self, slice_index: int) -> None:
         for missing in range(self._next, slice_index):
-            self._counter.put(Node(0, missing), self._zeros())
+            self._counter.put(TreeNode(0, missing), self._zeros())
         self._next = slice_index
 
     def total(self) -> list[Tensor]:

@@ -39,6 +39,11 @@ def fetch_slices(parts: GroupComponents, batch: StepPlan, result: StepResult) ->
     Batch slices are yielded one by one, so that their results do not depend on the rank. If the components merge
     slices, all samples of the rank are one slice, with the random stream of the first. If a fetch fails, the error is
     stored in ``result``, and nothing more is fetched.
+
+    Args:
+        parts: Components of this group.
+        batch: Plan of the step.
+        result: Receives the number of skipped samples and the error.
     """
     fetched: list[tuple[Batch, int]] = []
     for request in batch.own:
@@ -56,7 +61,16 @@ def fetch_slices(parts: GroupComponents, batch: StepPlan, result: StepResult) ->
 
 
 def fetch_slice(parts: GroupComponents, request: Request, result: StepResult) -> tuple[Batch, int]:
-    """Return the samples of a batch slice on the device, and the number of readable ones."""
+    """Return the samples of a batch slice on the device, and the number of readable ones.
+
+    Args:
+        parts: Components of this group.
+        request: Batch slice to fetch.
+        result: Receives the number of skipped samples and the error.
+
+    Returns:
+        The batch and the number of its samples; None and 0 after an error.
+    """
     try:
         batch, skipped = parts.feed.fetch(request)
     except Exception as err:  # the user's data set may raise anything

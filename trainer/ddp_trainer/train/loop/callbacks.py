@@ -114,7 +114,13 @@ class CallbackList:
         self._process.progress.log_message(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
     def step(self, state: TrainState, decision: StepDecision, *, own_samples: int) -> None:
-        """Report the last committed step, with the number of samples of this rank."""
+        """Report the last committed step, with the number of samples of this rank.
+
+        Args:
+            state: State after the step.
+            decision: Result of the vote of the step.
+            own_samples: Number of samples of this rank in the step.
+        """
         step, plan, optimizer = state.step, state.plan, state.optimizer
         epoch, rate = plan.epoch_of(step - 1), optimizer.learning_rate
         if decision.is_finite or self.loss is None:

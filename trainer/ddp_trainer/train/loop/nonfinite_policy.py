@@ -48,6 +48,11 @@ class Guard:
     def handle_nonfinite(self, step: int, verdict: StepDecision, optimization: OptimizerWrapper) -> None:
         """Decide about a step whose loss or gradient is not finite; return normally if the step is skipped.
 
+        Args:
+            step: Number of the global step.
+            verdict: Result of the vote, with the loss or gradient that is not finite.
+            optimization: Optimizer, whose loss scale is lowered if it caused the overflow.
+
         Raises:
             RollBack: The run must roll back to its last checkpoint.
             NonFiniteLoss: The run must stop.

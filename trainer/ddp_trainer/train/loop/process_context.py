@@ -34,7 +34,15 @@ class ProcessContext:
     def outside_groups(
         cls, env: Environment, progress: Progress, stop: StopRequest, began: float, control: Control | None
     ) -> Self:
-        """Return the context of a process that has not joined a group."""
+        """Return the context of a process that has not joined a group.
+
+        Args:
+            env: Environment of the process.
+            progress: Console output.
+            stop: Stop requests to the process.
+            began: Start of the process, in seconds since the Unix epoch.
+            control: Channel to the launcher; None without a launcher.
+        """
         recorder, group = NoopRankRecorder(), Group.single_rank()
         return cls(env=env, group=group, recorder=recorder, progress=progress, stop=stop, began=began, control=control)
 

@@ -23,7 +23,7 @@ from ddp_trainer.train.data.loaders.bad_samples import Skips
 from ddp_trainer.train.data.loaders.base import Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
 from ddp_trainer.train.data.task import Samples, SupportsWeightInit, Task
-from ddp_trainer.train.evaluation.early_stopping import Watch
+from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.user_loop import UserTask
@@ -43,7 +43,7 @@ class RunContext:
     """The model, initialized from the seed on the CPU, or still on the meta device."""
     identity: Identity
     timer: StepTimer
-    watch: Watch
+    watch: EvaluationTracker
     guard: Guard
     on_skip: Skips
 
@@ -75,6 +75,11 @@ class RunContext:
 def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
     """Return the model of a run: initialized from the seed, or on the meta device if the task has ``init_weight``.
 
+    Args:
+        config: Options of the run.
+        task: Task whose model is created.
+        around: Context of the process, for messages.
+
     Raises:
         BadTask: The model cannot be moved to the device of a rank.
     """
@@ -90,7 +95,13 @@ def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
 
 
 def build_context(config: Config, task: Task, around: ProcessContext) -> RunContext:
-    """Build the context of a run from the task's samples and model."""
+    """Build the context of a run from the task's samples and model.
+
+    Args:
+        config: Options of the run.
+        task: Task of the run.
+        around: Context of the process.
+    """
     samples = task.train_samples()
     model = draw(config, task, around)
     return RunContext(
@@ -110,7 +121,7 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
             architecture=architecture(model),
         ),
         timer=StepTimer(time.monotonic),
-        watch=Watch(config),
+        watch=EvaluationTracker(config),
         guard=Guard(config, around.progress.log_message),
         on_skip=Skips(around.progress.warn_rank),
     )

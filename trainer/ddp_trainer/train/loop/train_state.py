@@ -62,7 +62,12 @@ class TrainState:
     """Id of the run in W&B and MLflow: of the job that started the run, also after a resume by another job."""
 
     def commit(self, ids: Tensor, *, skipped: int) -> None:
-        """Count a step as committed; ``skipped`` of its samples could not be read."""
+        """Count a step as committed; ``skipped`` of its samples could not be read.
+
+        Args:
+            ids: Indices of all samples of the step, int64 ``(n,)``.
+            skipped: Number of these samples that could not be read.
+        """
         self.tracker.commit(ids, skipped)
         if self.plan.is_epoch_end(self.step):
             self.tracker.close_epoch()
@@ -74,6 +79,11 @@ class TrainState:
 
     def save(self, saver: CheckpointManager, summary: Summary | None, data: dict[str, Any] | None) -> None:
         """Start to save the state; see :meth:`state_dict` and :meth:`CheckpointManager.save`.
+
+        Args:
+            saver: Manager of the checkpoints.
+            summary: Summary of the run at its end; None before.
+            data: State of the data set or stream; None if it has none.
 
         Raises:
             StaleGeneration: A newer worker group owns the directory.

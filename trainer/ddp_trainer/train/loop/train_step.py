@@ -29,7 +29,16 @@ def begin_step(state: TrainState, parts: GroupComponents) -> StepPlan:
 
 
 def compute_step(state: TrainState, parts: GroupComponents, batch: StepPlan) -> StepResult:
-    """Fetch this rank's samples slice by slice, and add the gradients of each slice to the weights."""
+    """Fetch this rank's samples slice by slice, and add the gradients of each slice to the weights.
+
+    Args:
+        state: Model and optimizer. Gradients are added to the weights.
+        parts: Components of this group.
+        batch: Plan of the step.
+
+    Returns:
+        The sum of the losses of this rank, and an error of a fetch.
+    """
     result = StepResult(batch.own_samples, batch.own_digest)
     for part in fetch_slices(parts, batch, result):
         parts.random.enter(Stream.MODEL, batch.step, part.slice_index)

@@ -78,7 +78,12 @@ class ShardedState:
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        """Load the pieces of this rank from whole weights of the complete model."""
+        """Load the pieces of this rank from whole weights of the complete model.
+
+        Args:
+            model: Model of this rank. It is changed in place.
+            weights: Name → whole tensor with the shape of the complete weight, on any device.
+        """
         own = model.state_dict()
         model.load_state_dict({name: self.cut(weight, own[name]) for name, weight in weights.items()})
 
@@ -105,13 +110,23 @@ class ShardedState:
 
     @staticmethod
     def pieces(tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the pieces of the tensors on this rank."""
+        """Return the pieces of the tensors on this rank.
+
+        Args:
+            tensors: Tensors or DTensors of any shape and dtype.
+
+        Returns:
+            Views of the local parts, in the same order.
+        """
         return [local_shard(tensor) for tensor in tensors]
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norm of the whole gradient, a float32 scalar on the device.
 
         Every rank must call it with its pieces. A piece that several ranks hold is counted once.
+
+        Args:
+            gradients: Gradients of this rank, DTensors or plain tensors, of any shape.
         """
         by_holders: dict[int, list[Tensor]] = {}
         for gradient in gradients:
@@ -134,12 +149,21 @@ class ShardedState:
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """Return the piece of a tensor on this rank; writing to it changes the tensor."""
+    """Return the piece of a tensor on this rank; writing to it changes the tensor.
+
+    Args:
+        tensor: DTensor or plain tensor of any shape and dtype. A plain tensor is returned unchanged.
+    """
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def from_local(own: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor sharded like ``like`` whose local shard is ``own``; the inverse of :func:`local_shard`."""
+    """Return the tensor sharded like ``like`` whose local shard is ``own``; the inverse of :func:`local_shard`.
+
+    Args:
+        own: Local part, with the shape of ``like`` on this rank.
+        like: DTensor whose mesh, placements and whole shape apply. For a plain tensor, ``own`` is returned unchanged.
+    """
     if not isinstance(like, DTensor):
         return own
     return DTensor.from_local(

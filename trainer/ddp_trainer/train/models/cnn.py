@@ -40,5 +40,9 @@ class Cnn(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits, shape ``(n, classes)``."""
+        """Return logits, shape ``(n, classes)``.
+
+        Args:
+            images: Float images, ``(n, channels, side, side)`` or flat ``(n, channels * side * side)``.
+        """
         return self.head(self.features(images.view(-1, *self._shape)))  # type: ignore[no-any-return] # a Module's call

@@ -55,7 +55,12 @@ class Gpt(nn.Module):
             self.init_weight(name, weight)
 
     def init_weight(self, name: str, weight: Tensor) -> None:
-        """Fill a weight with its initial values, in place."""
+        """Fill a weight with its initial values, in place.
+
+        Args:
+            name: Name of the weight in the model.
+            weight: Float tensor with the shape of the whole weight.
+        """
         if weight.dim() > 1:
             # Layers that add to the residual stream start smaller, so that it does not grow with depth (GPT-2).
             depth = math.sqrt(2 * self._layers) if name.endswith("out.weight") else 1.0
@@ -64,7 +69,14 @@ class Gpt(nn.Module):
             nn.init.ones_(weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the token after each token."""
+        """Return the logits of the token after each token.
+
+        Args:
+            tokens: Tokens, int64 ``(n, time)`` with ``time ≤ window``.
+
+        Returns:
+            Float logits, ``(n, time, vocabulary)``.
+        """
         times = torch.arange(tokens.shape[1], device=tokens.device)
         stream = self.dropout(self.tokens(tokens) + self.positions(times))
         for block in self.blocks:

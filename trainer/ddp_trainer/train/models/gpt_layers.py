@@ -35,7 +35,11 @@ class Block(nn.Module):
         self.mlp = FeedForward(width, dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Return the residual stream after this block, ``(n, time, width)``."""
+        """Return the residual stream after this block, ``(n, time, width)``.
+
+        Args:
+            stream: Residual stream, float ``(n, time, width)``.
+        """
         stream = stream + self.attention(self.attention_norm(stream))
         return stream + self.mlp(self.mlp_norm(stream))  # type: ignore[no-any-return] # a Module's call
 
@@ -55,7 +59,11 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Return the output of attention, ``(n, time, width)``."""
+        """Return the output of attention, ``(n, time, width)``.
+
+        Args:
+            stream: Normalized residual stream, float ``(n, time, width)``.
+        """
         query, key, value = (self._by_head(layer(stream)) for layer in (self.query, self.key, self.value))
         found = self.attend(query, key, value)
         return self.dropout(self.out(found.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return] # as above
@@ -74,7 +82,13 @@ class ScaledDotProductAttention(nn.Module):
         self.share = dropout
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the attention output. All inputs and the output are ``(n, heads, time, width of a head)``."""
+        """Return the attention output. All inputs and the output are ``(n, heads, time, width of a head)``.
+
+        Args:
+            query: Queries, float ``(n, heads, time, width of a head)``.
+            key: Keys, float ``(n, heads, time, width of a head)``.
+            value: Values, float ``(n, heads, time, width of a head)``.
+        """
         dropout = self.share if self.training else 0.0
         return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
 
@@ -89,7 +103,11 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Return the output of the perceptron, ``(n, time, width)``."""
+        """Return the output of the perceptron, ``(n, time, width)``.
+
+        Args:
+            stream: Normalized residual stream, float ``(n, time, width)``.
+        """
         return self.dropout(self.out(functional.gelu(self.hidden(stream))))  # type: ignore[no-any-return] # as above
 
 
@@ -97,5 +115,10 @@ class Head(nn.Module):
     """Output layer, with the weights of the token embedding."""
 
     def forward(self, stream: Tensor, weight: Tensor) -> Tensor:
-        """Return logits, ``(n, time, vocabulary)``."""
+        """Return logits, ``(n, time, vocabulary)``.
+
+        Args:
+            stream: Normalized residual stream, float ``(n, time, width)``.
+            weight: Token embedding, float ``(vocabulary, width)``.
+        """
         return functional.linear(stream, weight)

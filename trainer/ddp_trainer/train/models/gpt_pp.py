@@ -45,7 +45,15 @@ class GptStage(nn.Module):
             self.norm, self.head = model.norm, model.head
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Compute the part of this stage of :meth:`ddp_trainer.train.models.gpt.Gpt.forward`."""
+        """Compute the part of this stage of :meth:`ddp_trainer.train.models.gpt.Gpt.forward`.
+
+        Args:
+            stream: Tokens, int64 ``(n, time)``, in the first stage; else the residual stream, float ``(n, time,
+                width)``.
+
+        Returns:
+            Float logits, ``(n, time, vocabulary)``, in the last stage; else the residual stream.
+        """
         if self._is_first:
             times = torch.arange(stream.shape[1], device=stream.device)
             stream = self.dropout(self.tokens(stream) + self.positions(times))

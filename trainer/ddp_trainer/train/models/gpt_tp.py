@@ -13,14 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-)
+from torch.distributed.tensor import Replicate, Shard, parallel
 
 from ddp_trainer.common.model_constraints import of_slices
 from ddp_trainer.train.mesh.tp_rng import PerRankRng
@@ -31,7 +24,7 @@ _TIME: Final = 1
 """Dimension of the tokens in ``(n, time, width)``."""
 
 
-def tp_plan(model: GptParts, tp: int) -> Mapping[str, ParallelStyle]:
+def tp_plan(model: GptParts, tp: int) -> Mapping[str, parallel.ParallelStyle]:
     """Return the parallel style of each module, by name; ``*`` stands for any block.
 
     Args:
@@ -45,22 +38,24 @@ def tp_plan(model: GptParts, tp: int) -> Mapping[str, ParallelStyle]:
         raise BadConfig(misfit.message, hint=misfit.help)
     by_time = Shard(_TIME)
     return {
-        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=by_time, use_local_output=False),
+        "tokens": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=by_time, use_local_output=False),
         # ``(time, width)``, the same for all samples.
-        "positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0), use_local_output=False),
-        "blocks.*.attention_norm": SequenceParallel(),
-        "blocks.*.attention": PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),
-        "blocks.*.attention.query": ColwiseParallel(),
-        "blocks.*.attention.key": ColwiseParallel(),
-        "blocks.*.attention.value": ColwiseParallel(),
+        "positions": parallel.RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=Shard(0), use_local_output=False
+        ),
+        "blocks.*.attention_norm": parallel.SequenceParallel(),
+        "blocks.*.attention": parallel.PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),
+        "blocks.*.attention.query": parallel.ColwiseParallel(),
+        "blocks.*.attention.key": parallel.ColwiseParallel(),
+        "blocks.*.attention.value": parallel.ColwiseParallel(),
         **({"blocks.*.attention.attend": PerRankRng()} if model.has_attention_dropout else {}),
-        "blocks.*.attention.out": RowwiseParallel(output_layouts=by_time, use_local_output=False),
-        "blocks.*.mlp_norm": SequenceParallel(),
-        "blocks.*.mlp": PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),
-        "blocks.*.mlp.hidden": ColwiseParallel(),
-        "blocks.*.mlp.out": RowwiseParallel(output_layouts=by_time, use_local_output=False),
-        "norm": SequenceParallel(),
-        "head": PrepareModuleInput(
+        "blocks.*.attention.out": parallel.RowwiseParallel(output_layouts=by_time, use_local_output=False),
+        "blocks.*.mlp_norm": parallel.SequenceParallel(),
+        "blocks.*.mlp": parallel.PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),
+        "blocks.*.mlp.hidden": parallel.ColwiseParallel(),
+        "blocks.*.mlp.out": parallel.RowwiseParallel(output_layouts=by_time, use_local_output=False),
+        "norm": parallel.SequenceParallel(),
+        "head": parallel.PrepareModuleInput(
             input_layouts=(by_time, None), desired_input_layouts=(Replicate(), None), use_local_output=False
         ),
     }

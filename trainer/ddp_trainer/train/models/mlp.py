@@ -27,5 +27,9 @@ class Mlp(nn.Sequential):
         super().__init__(*parts, nn.Linear(width, classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits, shape ``(n, classes)``. Images of any shape are flattened."""
+        """Return logits, shape ``(n, classes)``. Images of any shape are flattened.
+
+        Args:
+            images: Float images, ``(n, …)``.
+        """
         return super().forward(torch.flatten(images, 1))  # type: ignore[no-any-return, no-untyped-call] # torch's

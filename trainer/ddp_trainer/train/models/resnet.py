@@ -21,12 +21,24 @@ A feature map of 1x1 gives BatchNorm no variance in a single sample.
 
 
 def resnet18(*, channels: int, side: int, classes: int) -> nn.Module:
-    """Return a ResNet-18, which has 11,689,512 weights at 1,000 classes."""
+    """Return a ResNet-18, which has 11,689,512 weights at 1,000 classes.
+
+    Args:
+        channels: Channels of an image.
+        side: Height and width of an image, in pixels; at least 33.
+        classes: Number of classes.
+    """
     return ResNet(Basic, (2, 2, 2, 2), channels=channels, side=side, classes=classes)
 
 
 def resnet50(*, channels: int, side: int, classes: int) -> nn.Module:
-    """Return a ResNet-50, which has 25,557,032 weights at 1,000 classes."""
+    """Return a ResNet-50, which has 25,557,032 weights at 1,000 classes.
+
+    Args:
+        channels: Channels of an image.
+        side: Height and width of an image, in pixels; at least 33.
+        classes: Number of classes.
+    """
     return ResNet(Bottleneck, (3, 4, 6, 3), channels=channels, side=side, classes=classes)
 
 
@@ -45,7 +57,14 @@ class Basic(nn.Module):
         self.downsample = _shortcut(inputs, width, stride)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return feature maps whose side is ``1/stride`` of the input's."""
+        """Return feature maps whose side is ``1/stride`` of the input's.
+
+        Args:
+            inputs: Float feature maps, ``(n, inputs, side, side)``.
+
+        Returns:
+            Float feature maps, ``(n, width, side / stride, side / stride)``.
+        """
         out = self.relu(self.bn1(self.conv1(inputs)))
         out = self.bn2(self.conv2(out))
         return self.relu(out + self.downsample(inputs))  # type: ignore[no-any-return] # a Module's call
@@ -69,7 +88,14 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, outputs, stride)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return feature maps whose side is ``1/stride`` of the input's."""
+        """Return feature maps whose side is ``1/stride`` of the input's.
+
+        Args:
+            inputs: Float feature maps, ``(n, inputs, side, side)``.
+
+        Returns:
+            Float feature maps, ``(n, 4 * width, side / stride, side / stride)``.
+        """
         out = self.relu(self.bn1(self.conv1(inputs)))
         out = self.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
@@ -104,7 +130,11 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits, shape ``(n, classes)``."""
+        """Return logits, shape ``(n, classes)``.
+
+        Args:
+            images: Float images, ``(n, channels, side, side)`` or flat ``(n, channels * side * side)``.
+        """
         out = self.maxpool(self.relu(self.bn1(self.conv1(images.view(-1, *self._shape)))))
         out = self.layer4(self.layer3(self.layer2(self.layer1(out))))
         return self.fc(self.avgpool(out).flatten(1))  # type: ignore[no-any-return] # a Module's call

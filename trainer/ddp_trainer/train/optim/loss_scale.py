@@ -39,7 +39,11 @@ class LossScale:
         return self._scaler.get_scale()
 
     def up(self, losses: Tensor) -> Tensor:
-        """Return the scaled losses, from which gradients are computed."""
+        """Return the scaled losses, from which gradients are computed.
+
+        Args:
+            losses: Float losses of any shape, on the device.
+        """
         scaled: Tensor = self._scaler.scale(losses)
         return scaled
 

@@ -97,6 +97,14 @@ class OptimizerWrapper:
     ) -> OptimizerWrapper:
         """Create the task's own optimizer, or the one that the flags name.
 
+        Args:
+            task: Task, which may define an optimizer.
+            model: Model whose weights are optimized.
+            config: Options of the run.
+            total_steps: Number of global steps of the run.
+            loss_scale: Loss scale for fp16; None in every other precision.
+            spread: Sharding of the model, if no rank holds all of it.
+
         Raises:
             BadConfig: The optimizer does not support the requested kernel.
         """
@@ -112,7 +120,11 @@ class OptimizerWrapper:
         return cls(optimizer, config, total_steps, loss_scale, spread)
 
     def scaled(self, losses: Tensor) -> Tensor:
-        """Return the losses for the backward pass; fp16 scales them up so that gradients do not underflow."""
+        """Return the losses for the backward pass; fp16 scales them up so that gradients do not underflow.
+
+        Args:
+            losses: Losses of a pass, float ``(n,)``.
+        """
         return losses if self._loss_scale is None else self._loss_scale.up(losses)
 
     @property

@@ -14,14 +14,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, parallel
 
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.data.user_callable import call_user_function, kind_of
@@ -30,10 +23,10 @@ from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
-WORDS: Final[Mapping[str, type[ParallelStyle]]] = {
-    "colwise": ColwiseParallel,
-    "rowwise": RowwiseParallel,
-    "sequence": SequenceParallel,
+WORDS: Final[Mapping[str, type[parallel.ParallelStyle]]] = {
+    "colwise": parallel.ColwiseParallel,
+    "rowwise": parallel.RowwiseParallel,
+    "sequence": parallel.SequenceParallel,
     "apart": PerRankRng,
 }
 """Styles by name. ``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a
@@ -44,7 +37,7 @@ _SHOWN: Final = 5
 """Maximum number of names in a hint."""
 
 
-def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, ParallelStyle]:
+def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, parallel.ParallelStyle]:
     """Return the validated plan of this model.
 
     Args:
@@ -95,6 +88,11 @@ def _check_plan_format(plan: Any, whose: str) -> None:
 def check_module_match(pattern: str, names: list[str], whose: str) -> None:
     """Check that a pattern matches at least one module.
 
+    Args:
+        pattern: Name of a module, in which ``*`` stands for one part.
+        names: Names of all modules of the model.
+        whose: Source of the pattern, for the message.
+
     Raises:
         BadTask: It matches none; the hint lists the closest names.
     """
@@ -112,9 +110,9 @@ def _matcher(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
 
 
-def _check_layer_type(pattern: str, style: ParallelStyle, model: nn.Module, task: Task) -> None:
+def _check_layer_type(pattern: str, style: parallel.ParallelStyle, model: nn.Module, task: Task) -> None:
     """Raise BadTask if colwise or rowwise is applied to anything but nn.Linear and nn.Embedding."""
-    if not isinstance(style, ColwiseParallel | RowwiseParallel):
+    if not isinstance(style, parallel.ColwiseParallel | parallel.RowwiseParallel):
         return
     wanted = _matcher(pattern)
     for name, module in model.named_modules():
@@ -126,8 +124,8 @@ def _check_layer_type(pattern: str, style: ParallelStyle, model: nn.Module, task
             )
 
 
-def _style(pattern: str, style: object, task: Task) -> ParallelStyle:
-    if isinstance(style, ParallelStyle):
+def _style(pattern: str, style: object, task: Task) -> parallel.ParallelStyle:
+    if isinstance(style, parallel.ParallelStyle):
         return style
     if not isinstance(style, str) or style not in WORDS:
         raise BadTask(
@@ -159,7 +157,7 @@ def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
         shared.setdefault(id(weight), []).append(name)
     shared_rng(model, f"tp={mesh.layout.tp}")
     with group.convert_errors():
-        parallelize_module(model, mesh.along("tp"), dict(plan))
+        parallel.parallelize_module(model, mesh.along("tp"), dict(plan))
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)  # torch makes new parameters, with requires_grad=True
     for first, *others in shared.values():

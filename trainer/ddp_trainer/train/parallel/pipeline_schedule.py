@@ -23,7 +23,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ScheduleKind:
     """Kind of a pipeline schedule: its class in torch, and how stages are placed on ranks."""
 
     of_torch: Callable[..., Any]
@@ -45,8 +45,8 @@ _OF_TORCH: Final[Mapping[PipelineSchedule, Callable[..., Any]]] = {
     PipelineSchedule.ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
     PipelineSchedule.ZERO_BUBBLE_V: pipelining.ScheduleZBVZeroBubble,
 }
-KINDS: Final[Mapping[PipelineSchedule, Kind]] = {
-    name: Kind(schedule, SCHEDULES[name].stages_per_rank, turns_back=name is PipelineSchedule.ZERO_BUBBLE_V)
+KINDS: Final[Mapping[PipelineSchedule, ScheduleKind]] = {
+    name: ScheduleKind(schedule, SCHEDULES[name].stages_per_rank, turns_back=name is PipelineSchedule.ZERO_BUBBLE_V)
     for name, schedule in _OF_TORCH.items()
 }
 """Schedules by name; :mod:`ddp_trainer.common.model_constraints` has their limits on the number of micro-batches."""
@@ -68,8 +68,15 @@ def check_micro_batches(name: PipelineSchedule, micro_batches: int, ranks: int) 
 
 
 def make_schedule(
-    kind: Kind, stages: Sequence[PipelineStage], micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
+    kind: ScheduleKind, stages: Sequence[PipelineStage], micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Any:
-    """Return torch's schedule; it sums gradients over micro-batches and does not divide by their number."""
+    """Return torch's schedule; it sums gradients over micro-batches and does not divide by their number.
+
+    Args:
+        kind: Kind of schedule.
+        stages: Stages of this rank.
+        micro_batches: Number of micro-batches of one step.
+        loss: Returns a float scalar from the last stage's output and the target of a micro-batch.
+    """
     own = list(stages) if kind.stages_per_rank > 1 else stages[0]
     return kind.of_torch(own, micro_batches, loss_fn=loss, scale_grads=False)

@@ -11,14 +11,24 @@ from ddp_trainer.train.distributed.group import Group
 
 
 def send_from_first(tensors: Sequence[Tensor], group: Group) -> None:
-    """Overwrite the tensors with those of rank 0, in place."""
+    """Overwrite the tensors with those of rank 0, in place.
+
+    Args:
+        tensors: Tensors on the device, with the same shapes and dtypes on all ranks.
+        group: Process group.
+    """
     with group.convert_errors():
         for tensor in tensors:
             dist.broadcast(tensor.detach(), 0)
 
 
 def average(tensors: Sequence[Tensor], group: Group) -> None:
-    """Replace the tensors by their mean over ranks, in place; every rank gets the same bits."""
+    """Replace the tensors by their mean over ranks, in place; every rank gets the same bits.
+
+    Args:
+        tensors: Float tensors on the device, with the same shapes and dtypes on all ranks.
+        group: Process group.
+    """
     with group.convert_errors():
         for tensor in tensors:
             dist.all_reduce(tensor.detach())

@@ -61,7 +61,14 @@ class SampleLosses(nn.Module):
         self._losses = losses
 
     def forward(self, batch: Batch | None) -> Tensor:
-        """Return the losses of the samples, or a zero for None."""
+        """Return the losses of the samples, or a zero for None.
+
+        Args:
+            batch: Samples on the device, as the task returns them.
+
+        Returns:
+            Losses, float ``(n,)``; for None a float scalar.
+        """
         if batch is None:
             zeros = [(weight * 0).sum() for weight in self.model.parameters() if weight.requires_grad]
             return torch.stack(zeros).sum()
@@ -161,7 +168,11 @@ class Strategy:
         return total
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the losses of the samples, shape ``(n,)``."""
+        """Return the losses of the samples, shape ``(n,)``.
+
+        Args:
+            batch: Samples on the device, as the task returns them.
+        """
         return self._losses(self.model, batch)
 
     def backward(self, losses: Tensor, samples: int) -> None:

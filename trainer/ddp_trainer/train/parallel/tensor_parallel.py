@@ -64,7 +64,11 @@ def in_slices() -> Iterator[None]:
 
 
 def full_losses(losses: Tensor) -> Tensor:
-    """Return the whole losses on every rank of a tensor-parallel group; gradients flow back to the slices."""
+    """Return the whole losses on every rank of a tensor-parallel group; gradients flow back to the slices.
+
+    Args:
+        losses: Losses, float ``(n,)``, a DTensor or a plain tensor. A plain tensor is returned unchanged.
+    """
     return losses.full_tensor() if isinstance(losses, DTensor) else losses
 
 

@@ -20,7 +20,7 @@ from ddp_trainer.train.checkpoint.manifest import Manifest, check_same_run
 from ddp_trainer.train.checkpoint.resume_source import ResumeSource, find_state, progress_key
 from ddp_trainer.train.checkpoint.sharded_writer import writes_sharded_checkpoint
 from ddp_trainer.train.checkpoint.weights_io import initialize
-from ddp_trainer.train.evaluation.early_stopping import Watch
+from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard
@@ -119,7 +119,7 @@ class ElasticState:
         if self._lacks_model:
             context.model, self._lacks_model = draw(config, context.task, context.process), False
         if is_void:
-            context.watch = Watch(config)
+            context.watch = EvaluationTracker(config)
             context.guard = Guard(config, context.process.progress.log_message)
         stored_batch_slices = None if checkpoint is None else checkpoint.manifest.batch_slices
         loads = checkpoint is not None or config.init_from is not None

@@ -48,7 +48,14 @@ class LabeledImages:
 
     @rowwise
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the samples with these indices."""
+        """Return the samples with these indices.
+
+        Args:
+            ids: Indices, int64 ``(n,)``.
+
+        Returns:
+            Images, float32 ``(n, 64)``, and labels, int64 ``(n,)``.
+        """
         return self.images[ids], self.labels[ids]
 
 
@@ -111,6 +118,12 @@ def _read(file: Path) -> bytes:
 def parse(raw: bytes) -> tuple[Tensor, Tensor]:
     """Return images and labels from lines of 64 pixel values (0 to 16) and a label.
 
+    Args:
+        raw: Decompressed file, comma-separated.
+
+    Returns:
+        Images, float32 ``(n, 64)`` in 0..1, and labels, int64 ``(n,)``.
+
     Raises:
         BadData: A line has another form.
     """
@@ -123,7 +136,12 @@ def parse(raw: bytes) -> tuple[Tensor, Tensor]:
 
 
 def split(images: Tensor, labels: Tensor) -> tuple[LabeledImages, LabeledImages]:
-    """Return training and test samples; the same 36 samples of every class are for the test."""
+    """Return training and test samples; the same 36 samples of every class are for the test.
+
+    Args:
+        images: Images, float32 ``(n, 64)``.
+        labels: Labels, int64 ``(n,)``.
+    """
     shuffled = order(len(labels), _SPLIT_SEED, 0)
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(CLASSES):

@@ -59,6 +59,12 @@ class CompiledLosses:
 def compile_blocks(found: Sequence[nn.Module], *, backend: str, alarm: Alarm | None) -> None:
     """Compile the forward method of each module, in place; hooks on the modules stay uncompiled.
 
+    Args:
+        found: Blocks to compile.
+        backend: Backend of torch.compile.
+        alarm: Receives the message if compilation fails, and the block trains uncompiled. None to raise an error
+            instead.
+
     Raises:
         BadConfig: The backend does not exist.
     """

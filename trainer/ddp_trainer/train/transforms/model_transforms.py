@@ -140,6 +140,11 @@ def convert_sync_batchnorm(model: nn.Module, config: Config, group: Group) -> No
     normalizes a sample with the samples computed at the same time. The result therefore depends on the number of ranks,
     and every rank must make the same number of passes.
 
+    Args:
+        model: Model, changed in place.
+        config: Options of the run.
+        group: Process group.
+
     Raises:
         BadConfig: The device is the CPU, which SyncBatchNorm does not support, or ranks make different numbers of
             passes.

@@ -10,7 +10,7 @@ import pytest
 from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, State
-from ddp_trainer.launch.agent.termination_report import Report
+from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
 from ddp_trainer.launch.protocol.generation import Generation, Node
@@ -135,7 +135,7 @@ def test_with_a_preflight_a_node_whose_workers_are_stopped_is_not_looked_at() ->
 
 
 def test_a_container_that_follows_looks_for_what_its_run_checks(tmp_path: Path) -> None:
-    report = Report({"DDP_RUN_DIR": str(tmp_path)})
+    report = TerminationReport({"DDP_RUN_DIR": str(tmp_path)})
     assert not report.has_previous_failure(of_any_kind=True)
     for reason, looks_for_fault, looks_for_any in (
         ("gpu_fault", True, True),

@@ -9,7 +9,7 @@ import pytest
 from ddp_trainer.launch.config import identity_of
 from ddp_trainer.launch.protocol.job_identity import is_same_job
 from ddp_trainer.launch.protocol.messages import Identity, Rejected, WorkerState
-from ddp_trainer.launch.rendezvous.state_machine import Phase
+from ddp_trainer.launch.rendezvous.state_machine import RunPhase
 from ddp_trainer.launch.workers.worker_group import Program
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
@@ -129,5 +129,5 @@ def test_nodes_of_a_run_that_goes_on_are_let_in_and_an_intruder_of_a_forgetful_s
     assert isinstance(intruder.last, Rejected)
     assert "which runs /home/ann/train.py on worker-0, and this one runs /home/bob/serve.py;" in intruder.last.why
     run.wait(60)
-    assert run.membership.phase is Phase.RUNNING
+    assert run.membership.phase is RunPhase.RUNNING
     assert [agent.asked_to_stop for agent in ours] == [None, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddp_trainer.launch.protocol.messages import Prepare, RunPreflight, Waiting
 from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
-from ddp_trainer.launch.rendezvous.state_machine import Phase
+from ddp_trainer.launch.rendezvous.state_machine import RunPhase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 
@@ -77,7 +77,7 @@ def test_the_place_of_a_lost_node_is_taken_by_one_that_was_looked_at_too() -> No
     run.wait(5)
     first.join()
     (instead,) = comes(run, 1)
-    assert (run.membership.phase, instead.runs) == (Phase.FORMING, None)
+    assert (run.membership.phase, instead.runs) == (RunPhase.FORMING, None)
     assert list(meetings(first)[-1].names) == ["worker-0", "worker-1"]
     instead.record_result(fit=True)
     assert (first.runs, instead.runs) == (2, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_trainer.launch.protocol.messages import Stop, Waiting
-from ddp_trainer.launch.rendezvous.state_machine import Phase
+from ddp_trainer.launch.rendezvous.state_machine import RunPhase
 from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
@@ -30,7 +30,7 @@ def test_a_node_that_steps_aside_is_waited_for_where_the_others_are_too_few() ->
     agents[1].step_aside()
     agents[0].join_prepared()
     run.wait(1000)
-    assert run.membership.phase is Phase.FORMING
+    assert run.membership.phase is RunPhase.FORMING
     agents[1].join_prepared()
     assert [node.index for node in run.starts[-1].nodes] == [0, 1]
 

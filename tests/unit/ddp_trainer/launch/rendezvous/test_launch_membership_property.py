@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ddp_trainer.launch.protocol.messages import Over, WorkerState
-from ddp_trainer.launch.rendezvous.state_machine import Phase
+from ddp_trainer.launch.rendezvous.state_machine import RunPhase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 
@@ -124,7 +124,7 @@ class RandomRun(RuleBasedStateMachine):
         for _ in range(30):
             self.those_who_were_asked_to_stop_have_stopped()
             self.run.wait(20)
-        assert self.run.membership.phase is Phase.RUNNING
+        assert self.run.membership.phase is RunPhase.RUNNING
         assert sum(agent.runs is not None for agent in self.run.agents.values()) == 3
 
 

@@ -11,7 +11,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.agent.termination_report import Report
+from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.generation import Generation, Node
@@ -44,7 +44,7 @@ def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tm
     assert final_report.final_message(Finish(1, failure=failure)).startswith(f"{who} failed first")
 
     message = tmp_path / "message"
-    Report({Env.TERMINATION_LOG: str(message)}).failed(failure, 1, {})
+    TerminationReport({Env.TERMINATION_LOG: str(message)}).failed(failure, 1, {})
     place = json.loads(message.read_text()).get("place", "")
     assert who == f"Rank 3{f' ({place})' if place else ''} on worker-1"
 

@@ -15,7 +15,7 @@ from ddp_trainer.launch.protocol.messages import (
     Waiting,
     WorkerState,
 )
-from ddp_trainer.launch.rendezvous.state_machine import Phase
+from ddp_trainer.launch.rendezvous.state_machine import RunPhase
 from ddp_trainer.launch.rendezvous.waiting_notifications import MOST_TOLD
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
@@ -60,7 +60,7 @@ def test_each_newcomer_renews_the_wait_until_the_last_call() -> None:
     for index in range(1, 7):
         run.wait(0.9)
         agents += run.joined(index)
-    assert run.membership.phase is Phase.RUNNING  # the last call was 5 seconds after the first came
+    assert run.membership.phase is RunPhase.RUNNING  # the last call was 5 seconds after the first came
     assert len(run.starts[0].nodes) == 6
 
 
@@ -165,7 +165,7 @@ def test_a_failure_stops_everybody_at_once_and_is_charged() -> None:
     first.fail()
     assert second.asked_to_stop == Stop(graceful=False)
     first.join()
-    assert run.membership.phase is Phase.STOPPING  # never two worlds: the other's workers still run
+    assert run.membership.phase is RunPhase.STOPPING  # never two worlds: the other's workers still run
     second.join()
     assert (first.runs, second.runs) == (2, 2)
     assert run.starts[-1].restarts == {"failure": 1}
@@ -270,7 +270,7 @@ def test_a_run_is_complete_when_every_member_has_succeeded() -> None:
     run = SimulatedRun(a_policy(2, 2))
     first, second = run.joined(0, 1)
     first.succeed()
-    assert run.membership.phase is Phase.RUNNING
+    assert run.membership.phase is RunPhase.RUNNING
     second.succeed()
     assert (first.last.verdict, second.last.verdict) == (Verdict.SUCCEEDED, Verdict.SUCCEEDED)
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter, _parser
 from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, Request, Response, Server, listen, parse
+from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, HttpRequest, Response, Server, listen, parse
 
 NOWHERE = Path("/nonexistent")
 NOWHERE = Path("/nonexistent")
@@ -30,17 +30,17 @@ NO_HISTORY = History(NOWHERE)
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def hello(request: Request) -> Response:
+def hello(request: HttpRequest) -> Response:
     return Response(f"hello {request.path} {request.accept}".encode())
 
 
-def huge(_: Request) -> Response:
+def huge(_: HttpRequest) -> Response:
     return Response(b"x" * (32 << 20))
 
 
 def against(
     conversation: Callable[[Callable[[], Awaitable[Connection]]], Awaitable[None]],
-    respond: Callable[[Request], Response] = hello,
+    respond: Callable[[HttpRequest], Response] = hello,
     deadline_seconds: float = 60.0,
 ) -> None:
     """Hold a conversation with a server of its own."""
@@ -170,7 +170,7 @@ def test_a_crowd_of_idle_clients_does_not_keep_a_scraper_out() -> None:
 
 
 def test_a_header_is_found_whatever_its_case() -> None:
-    assert parse(b"GET / HTTP/1.0\r\nACCEPT: a\r\n\r\n") == Request("GET", "/", "a")
+    assert parse(b"GET / HTTP/1.0\r\nACCEPT: a\r\n\r\n") == HttpRequest("GET", "/", "a")
 
 
 class Counting(Collector):
@@ -189,10 +189,10 @@ def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
     collector = Counting()
     pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: now[0])
     for _ in range(100):
-        pages.get_response(Request("GET", "/metrics", ""))
+        pages.get_response(HttpRequest("GET", "/metrics", ""))
     assert collector.collected == 1
     now[0] += FRESH_SECONDS
-    assert b"collected_total 2.0" in pages.get_response(Request("GET", "/metrics", "")).body
+    assert b"collected_total 2.0" in pages.get_response(HttpRequest("GET", "/metrics", "")).body
 
 
 def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_pages() -> None:
@@ -200,7 +200,7 @@ def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_p
     pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: 0.0)
     bodies = []
     for number in range(1000):
-        answer = pages.get_response(Request("GET", "/metrics", "", query=f"name[]=unknown_{number}"))
+        answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=f"name[]=unknown_{number}"))
         assert isinstance(answer, Response)
         bodies.append(answer.body)
     assert collector.collected == 1
@@ -211,7 +211,7 @@ def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_p
 
 def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
     pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
-    answer = pages.get_response(Request("GET", "/metrics", "", query="name[]=a&" * 900))
+    answer = pages.get_response(HttpRequest("GET", "/metrics", "", query="name[]=a&" * 900))
     assert isinstance(answer, Response)
     assert answer.status is HTTPStatus.BAD_REQUEST
 
@@ -227,7 +227,7 @@ def test_a_history_is_read_once_per_interval() -> None:
 
     pages = PageRouter(Counting(), Read(NOWHERE), NOWHERE, clock=lambda: 0.0)
     for _ in range(100):
-        pages.get_response(Request("GET", "/history", ""))
+        pages.get_response(HttpRequest("GET", "/history", ""))
     assert looked == 1
 
 
@@ -256,7 +256,7 @@ class Telling(Collector):
 )
 def test_families_that_are_asked_for_by_name_are_told_alone(query: str, told: list[str]) -> None:
     pages = PageRouter(Telling(), NO_HISTORY, NOWHERE)
-    answer = pages.get_response(Request("GET", "/metrics", "", query=query))
+    answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=query))
     assert isinstance(answer, Response)
     assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == told
 
@@ -264,7 +264,7 @@ def test_families_that_are_asked_for_by_name_are_told_alone(query: str, told: li
 def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_less() -> None:
     pages = PageRouter(Telling(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
     for query, lines in (("name[]=ddp_step", 3), ("", 11), ("name[]=ddp_step", 3)):
-        answer = pages.get_response(Request("GET", "/metrics", "", query=query))
+        answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=query))
         assert isinstance(answer, Response)
         assert len(answer.body.splitlines()) == lines
 
@@ -272,17 +272,19 @@ def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_les
 def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
     pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
     asked = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
-    answer = pages.get_response(Request("GET", "/metrics", asked))
+    answer = pages.get_response(HttpRequest("GET", "/metrics", asked))
     assert answer.body.endswith(b"# EOF\n")
     assert answer.content_type.startswith("application/openmetrics-text")
-    assert pages.get_response(Request("GET", "/metrics", "*/*")).content_type.startswith("text/plain; version=0.0.4")
+    assert pages.get_response(HttpRequest("GET", "/metrics", "*/*")).content_type.startswith(
+        "text/plain; version=0.0.4"
+    )
 
 
 def test_there_are_three_pages() -> None:
     pages = PageRouter(CollectorRegistry(), NO_HISTORY, NOWHERE)
-    assert json.loads(pages.get_response(Request("GET", "/history", "")).body)["series"] == []
-    assert pages.get_response(Request("GET", "/healthz", "")).body == b"ok\n"
-    assert pages.get_response(Request("GET", "/", "")).status is HTTPStatus.NOT_FOUND
+    assert json.loads(pages.get_response(HttpRequest("GET", "/history", "")).body)["series"] == []
+    assert pages.get_response(HttpRequest("GET", "/healthz", "")).body == b"ok\n"
+    assert pages.get_response(HttpRequest("GET", "/", "")).status is HTTPStatus.NOT_FOUND
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "metrics", ""])

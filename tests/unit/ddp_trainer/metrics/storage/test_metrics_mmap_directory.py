@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.metrics.storage.mmap_directory import Slot, current, rank_board_path, read_pod_snapshot
-from ddp_trainer.metrics.storage.mmap_store import RANK, Board, Snapshot
+from ddp_trainer.metrics.storage.mmap_store import RANK, Board, FileSnapshot
 from ddp_trainer.metrics.storage.process import ProcessId, ProcessStats, is_ancestor, read_process_stats
 
 ALIVE = ProcessStats(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0, peak_resident_bytes=2.0)
@@ -18,7 +18,7 @@ ALIVE = ProcessStats(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0, 
 
 def slot(rank: int, local_rank: int, of: int, *, start: int, alive: bool = True) -> Slot:
     identity: dict[str, str | int] = {"rank": rank, "local_rank": local_rank, "local_world_size": of}
-    return Slot(Snapshot(ProcessId(100 + local_rank, start), identity, {}), ALIVE if alive else None)
+    return Slot(FileSnapshot(ProcessId(100 + local_rank, start), identity, {}), ALIVE if alive else None)
 
 
 def ranks(*slots: Slot) -> list[int]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ddp_trainer.preflight.collectives import report
-from ddp_trainer.preflight.collectives.comparison import BaselineRun, Verdict
+from ddp_trainer.preflight.collectives.comparison import BaselineRun, ChangeVerdict
 from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.reporter import Outcome
+from ddp_trainer.preflight.collectives.reporter import ResultReporter
 from ddp_trainer.preflight.collectives.request import parse
 from ddp_trainer.preflight.collectives.result import Result, Unsupported
 from tests.support.collective_results import a_result
@@ -34,31 +34,34 @@ def kept(folder: Path, *results: Result) -> BaselineRun:
 @pytest.mark.parametrize(
     ("now", "verdict"),
     [
-        (STEADY, Verdict.SAME),
-        ([time * 1.05 for time in STEADY], Verdict.SAME),
-        ([time * 1.3 for time in STEADY], Verdict.SLOWER),
-        ([time / 1.3 for time in STEADY], Verdict.FASTER),
-        ([0.9, 0.95, 1.3, 2.0, 9.0], Verdict.SAME),
-        ([1.02, 1.02, 1.02, 50.0, 90.0], Verdict.SAME),
+        (STEADY, ChangeVerdict.SAME),
+        ([time * 1.05 for time in STEADY], ChangeVerdict.SAME),
+        ([time * 1.3 for time in STEADY], ChangeVerdict.SLOWER),
+        ([time / 1.3 for time in STEADY], ChangeVerdict.FASTER),
+        ([0.9, 0.95, 1.3, 2.0, 9.0], ChangeVerdict.SAME),
+        ([1.02, 1.02, 1.02, 50.0, 90.0], ChangeVerdict.SAME),
     ],
     ids=["same", "within the tolerance", "slower", "faster", "noisy", "two stragglers"],
 )
 def test_slower_means_by_more_than_the_tolerance_and_than_the_noise(
-    tmp_path: Path, now: list[float], verdict: Verdict
+    tmp_path: Path, now: list[float], verdict: ChangeVerdict
 ) -> None:
     assert kept(tmp_path, measured(STEADY)).change(measured(now), 0.1).verdict is verdict
 
 
 def test_a_noisy_earlier_run_blames_nobody(tmp_path: Path) -> None:
-    assert kept(tmp_path, measured([1.0, 1.0, 1.0, 2.0, 2.0])).change(measured([1.5] * 5), 0.1).verdict is Verdict.SAME
+    assert (
+        kept(tmp_path, measured([1.0, 1.0, 1.0, 2.0, 2.0])).change(measured([1.5] * 5), 0.1).verdict
+        is ChangeVerdict.SAME
+    )
 
 
 def test_a_measurement_that_the_earlier_run_lacks_is_new(tmp_path: Path) -> None:
-    assert kept(tmp_path, measured(STEADY)).change(measured(STEADY, 8192), 0.1).verdict is Verdict.NEW
+    assert kept(tmp_path, measured(STEADY)).change(measured(STEADY, 8192), 0.1).verdict is ChangeVerdict.NEW
 
 
 def outcome(earlier: BaselineRun | None, *results: Result, output: str = "table") -> tuple[int, str]:
-    made = Outcome(parse([f"--output={output}"]), earlier)
+    made = ResultReporter(parse([f"--output={output}"]), earlier)
     made.begin(ABOUT)
     for result in results:
         made.take(result)

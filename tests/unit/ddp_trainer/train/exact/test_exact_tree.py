@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import owned
-from ddp_trainer.train.exact.reduction_tree import BinaryCounter, Node, subtree_roots
+from ddp_trainer.train.exact.reduction_tree import BinaryCounter, TreeNode, subtree_roots
 from ddp_trainer.train.exact.tree_allreduce import buckets
 from ddp_trainer.train.exact.tree_sum import TreeSum
 from tests.support.train_builders import ALONE
@@ -47,7 +47,7 @@ def together(leaves: int, runs: Sequence[range]) -> str:
     for run in runs:
         own = BinaryCounter[str](leaves, words)
         for leaf in run:
-            own.put(Node(0, leaf), str(leaf))
+            own.put(TreeNode(0, leaf), str(leaf))
         for node, value in zip(own.nodes, own.values, strict=True):
             whole.put(node, value)
     return whole.root()
@@ -65,7 +65,7 @@ def test_all_ranks_know_which_sums_each_of_them_has(cut: tuple[int, list[range]]
     for run in runs:
         counter = BinaryCounter[str](leaves, words)
         for leaf in run:
-            counter.put(Node(0, leaf), str(leaf))
+            counter.put(TreeNode(0, leaf), str(leaf))
         assert counter.nodes == subtree_roots(leaves, run)
 
 
@@ -73,7 +73,7 @@ def test_all_ranks_know_which_sums_each_of_them_has(cut: tuple[int, list[range]]
 def test_a_rank_alone_holds_no_more_sums_than_the_tree_has_levels(leaves: int) -> None:
     counter = BinaryCounter[None](leaves, lambda _left, _right: None)
     for leaf in range(leaves):
-        counter.put(Node(0, leaf), None)
+        counter.put(TreeNode(0, leaf), None)
         assert len(counter.nodes) <= max(1, (leaves - 1).bit_length())
     assert len(counter.nodes) == 1
 
@@ -85,7 +85,7 @@ def test_the_tree_is_balanced(leaves: int, sentence: str) -> None:
 
 def test_a_sum_that_lacks_leaves_is_refused() -> None:
     counter = BinaryCounter[str](3, words)
-    counter.put(Node(0, 0), "0")
+    counter.put(TreeNode(0, 0), "0")
     with pytest.raises(ValueError, match="sum of 3 leaves"):
         counter.root()
 
@@ -96,7 +96,7 @@ def of_ranks(values: Sequence[Tensor], runs: Sequence[range]) -> Tensor:
     for run in runs:
         own = BinaryCounter[Tensor](len(values), torch.add)
         for leaf in run:
-            own.put(Node(0, leaf), values[leaf])
+            own.put(TreeNode(0, leaf), values[leaf])
         for node, value in zip(own.nodes, own.values, strict=True):
             counter.put(node, value)
     return counter.root()

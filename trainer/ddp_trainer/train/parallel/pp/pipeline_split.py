@@ -26,8 +26,8 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.parallel.apply_tp import apply_tp
-from ddp_trainer.train.parallel.pipeline_schedule import KINDS, Kind
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import Stream, without_memory
+from ddp_trainer.train.parallel.pipeline_schedule import KINDS, ScheduleKind
+from ddp_trainer.train.parallel.pp.pp_tensor_spec import TensorSpec, without_memory
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
@@ -38,14 +38,14 @@ class Stages:
     """All stages of a model; only this rank's stages have weights in memory."""
 
     modules: Sequence[nn.Module]
-    kind: Kind
+    kind: ScheduleKind
     mesh: Mesh
     group: Group
     weights: Mapping[str, tuple[int, ...]]
     """Ranks of ``pp`` that hold each weight, in ascending order, by its name in the model."""
     pieces: StageZero | None = None
     """The sharded weights of this rank's stages; None without ``shard``."""
-    _streams: dict[tuple[torch.Size, torch.dtype], Sequence[Stream]] = field(default_factory=dict)
+    _streams: dict[tuple[torch.Size, torch.dtype], Sequence[TensorSpec]] = field(default_factory=dict)
 
     @property
     def local_stages(self) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ class Stages:
         """Return the rank of ``pp`` that holds a stage."""
         return holder_of(stage, self.kind, self.mesh.layout.pp)
 
-    def streams(self, inputs: Tensor) -> Sequence[Stream]:
+    def streams(self, inputs: Tensor) -> Sequence[TensorSpec]:
         """Return the form of each stage's input and, last, of the output of the last stage.
 
         Weights must be whole when it is called.
@@ -72,9 +72,9 @@ class Stages:
             self._streams[kind] = self._passed_on(inputs)
         return self._streams[kind]
 
-    def _passed_on(self, inputs: Tensor) -> Sequence[Stream]:
+    def _passed_on(self, inputs: Tensor) -> Sequence[TensorSpec]:
         given = torch.empty_like(inputs, device="meta")
-        streams = [Stream.like(given)]
+        streams = [TensorSpec.like(given)]
         for number, module in enumerate(self.modules):
             state = {name: without_memory(each) for name, each in module.state_dict().items()}
             with uncompiled():
@@ -84,7 +84,7 @@ class Stages:
                     f"Stage {number} of the pipeline gives a {type(output).__name__}.",
                     hint="Let every stage take one tensor and give one.",
                 )
-            streams.append(Stream.like(output))
+            streams.append(TensorSpec.like(output))
             given = streams[-1].from_local(streams[-1].here)
         return streams
 
@@ -96,6 +96,12 @@ class Stages:
         """Return the output of the whole model on every rank, without gradients.
 
         Every rank of the pipeline must call it.
+
+        Args:
+            inputs: Batch of the first stage, any shape and dtype, the same on all ranks of the pipeline.
+
+        Returns:
+            Output of the last stage; a DTensor if that stage's is one.
         """
         with self.full_params():
             streams, me = self.streams(inputs), self.mesh.place.pp
@@ -267,7 +273,7 @@ def stages_of(model: nn.Module, task: Task, count: int) -> list[nn.Module]:
 
 
 def _stages_by_weight(
-    model: nn.Module, modules: Sequence[nn.Module], task: Task, kind: Kind, ranks: int
+    model: nn.Module, modules: Sequence[nn.Module], task: Task, kind: ScheduleKind, ranks: int
 ) -> dict[str, tuple[int, ...]]:
     names = [name for name, _ in model.named_parameters()]
     holders: dict[str, set[int]] = {name: set() for name in names}
@@ -290,6 +296,11 @@ def _stages_by_weight(
 def check_shared_weights(model: nn.Module, stages: Stages, task: Task) -> None:
     """Check that stages use the model's own weights: copies would not be trained or cut.
 
+    Args:
+        model: The complete model.
+        stages: Stages of the pipeline.
+        task: Task of the run, for the message.
+
     Raises:
         BadTask: A stage holds a weight that is not the model's.
     """
@@ -303,8 +314,14 @@ def check_shared_weights(model: nn.Module, stages: Stages, task: Task) -> None:
                 )
 
 
-def holder_of(stage: int, kind: Kind, ranks: int) -> int:
-    """Return the rank of ``pp`` that holds a stage."""
+def holder_of(stage: int, kind: ScheduleKind, ranks: int) -> int:
+    """Return the rank of ``pp`` that holds a stage.
+
+    Args:
+        stage: Number of the stage, from 0.
+        kind: Kind of schedule.
+        ranks: Number of ranks of the pipeline.
+    """
     return next(rank for rank in range(ranks) if stage in kind.stages_of(rank, ranks))
 
 

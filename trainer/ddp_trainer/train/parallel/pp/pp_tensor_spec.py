@@ -19,7 +19,7 @@ from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TensorSpec:
     """Form of the activations that one stage passes to the next, the same for every micro-batch."""
 
     here: Tensor
@@ -33,7 +33,11 @@ class Stream:
 
     @classmethod
     def like(cls, output: Tensor) -> Self:
-        """Return the form of an output on the meta device; partial sums become replicated."""
+        """Return the form of an output on the meta device; partial sums become replicated.
+
+        Args:
+            output: Output of a stage on the meta device, of any shape and dtype.
+        """
         if not isinstance(output, DTensor):
             return cls(output)
         placements = [Replicate() if each.is_partial() else each for each in output.placements]
@@ -41,7 +45,14 @@ class Stream:
         return cls(done.to_local(), done.device_mesh, tuple(placements), done.shape, done.stride())
 
     def local_output(self, output: Tensor) -> Tensor:
-        """Return this rank's local part of an output as a plain tensor, differentiably."""
+        """Return this rank's local part of an output as a plain tensor, differentiably.
+
+        Args:
+            output: Output of the stage, with the shape of this form and any float dtype.
+
+        Returns:
+            Tensor with the shape and dtype of :attr:`here`.
+        """
         output = output.to(self.here.dtype)  # autocast makes it narrower than the next stage expects
         if not isinstance(output, DTensor):
             return output
@@ -49,7 +60,11 @@ class Stream:
         return output.redistribute(placements=self.placements).to_local().clone()
 
     def from_local(self, here: Tensor) -> Tensor:
-        """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`local_output`."""
+        """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`local_output`.
+
+        Args:
+            here: Tensor with the shape and dtype of :attr:`here`.
+        """
         if self.devices is None:
             return here
         return DTensor.from_local(
@@ -60,16 +75,24 @@ class Stream:
 class BetweenStreams(nn.Module):
     """Wrapper of a stage whose inputs and outputs are plain tensors."""
 
-    def __init__(self, stage: nn.Module, taken: Stream, given: Stream) -> None:
+    def __init__(self, stage: nn.Module, taken: TensorSpec, given: TensorSpec) -> None:
         super().__init__()
         self.stage = stage
         self._taken, self._given = taken, given
 
     def forward(self, here: Tensor) -> Tensor:
-        """Return this rank's local part of the stage's output."""
+        """Return this rank's local part of the stage's output.
+
+        Args:
+            here: Local part of the input, as the previous stage sends it.
+        """
         return self._given.local_output(self.stage(self._taken.from_local(here)))
 
 
 def without_memory(tensor: Tensor) -> Tensor:
-    """Return a tensor or DTensor of the same form on torch's meta device."""
+    """Return a tensor or DTensor of the same form on torch's meta device.
+
+    Args:
+        tensor: Tensor or DTensor of any shape and dtype.
+    """
     return from_local(torch.empty_like(local_shard(tensor), device="meta"), tensor)

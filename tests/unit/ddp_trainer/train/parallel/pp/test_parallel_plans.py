@@ -21,7 +21,7 @@ from ddp_trainer.train.parallel.apply_tp import find_plan
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, check_micro_batches
 from ddp_trainer.train.parallel.pp.pipeline_split import stages_of
 from ddp_trainer.train.parallel.pp.pp_module import StageComputation
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, Stream
+from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, TensorSpec
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
 
@@ -244,7 +244,7 @@ def test_stages_compute_in_few_bits_and_pass_on_32() -> None:
     inner = nn.Sequential(nn.Linear(2, 2), nn.Identity())
     inner[1].register_forward_pre_hook(lambda _, given: seen.append(given[0].dtype))
     StageComputation({0: inner}, PrecisionName.BF16, 0, torch.device("cpu"))
-    passed = Stream(torch.empty(1, 2, device="meta"))
+    passed = TensorSpec(torch.empty(1, 2, device="meta"))
     assert BetweenStreams(inner, passed, passed)(torch.ones(1, 2)).dtype == torch.float32
     with torch.no_grad():
         inner(torch.ones(1, 2))

@@ -20,7 +20,7 @@ from ddp_trainer.train.mesh.sharded_state import ShardedState
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_pipeline_model, check_shared_weights
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, Stream
+from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, TensorSpec
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
 
@@ -68,7 +68,7 @@ def test_stages_are_asked_once_what_they_give_to_inputs_of_one_form() -> None:
 
 def test_a_stage_between_whole_streams_is_itself() -> None:
     layer, given = nn.Linear(2, 3), torch.ones(4, 2)
-    between = BetweenStreams(layer, Stream.like(given), Stream.like(layer(given)))
+    between = BetweenStreams(layer, TensorSpec.like(given), TensorSpec.like(layer(given)))
     assert torch.equal(between(given), layer(given))
 
 
