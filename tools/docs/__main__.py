@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.spec.job_schema import schema_text
+from kubectl_ddp.spec.job_schema import SCHEMA_FILE, schema_text
 from tools import dashboards
 from tools.docs import (
     cli,
@@ -58,7 +58,7 @@ def files() -> Iterator[tuple[Path, str]]:
         yield path, "\n".join(lines()) + "\n"
     for path, lines in TABLES.items():
         yield path, with_tables(path.read_text(encoding="utf-8"), lines())
-    yield DOCS / "job.schema.json", schema_text()
+    yield DOCS / SCHEMA_FILE, schema_text()
     yield CLIENT_KEYS, client_keys.module_text()
     for name, text in dashboards.files().items():
         yield DASHBOARDS / name, text

@@ -41,8 +41,8 @@ what a single value may be is said by values.schema.json, and what a text looks 
   "gcp-tcpx" "gcp-tcpxo" "gcp-gib" "gcp-gib-dra" "azure-ib" "oci-roce" "coreweave-ib" "coreweave-roce"
   "nebius-ib" "together-ib" "crusoe-ib" "lambda-ib" "gb200-mnnvl" -}}
 {{- $maps := list "env" "nodeSelector" "secretEnv" -}}
-{{- $keys := list "checkpointClaim" "cpu" "deadline" "dns" "egress" "engine" "envFrom" "fabric" "gang" "gpuType" "gpus" "grace"
-  "image" "maxRestarts" "memory" "metricsFrom" "mig" "mounts" "networks" "nnodes" "nproc" "parallel" "priority" "queue" "queuePriority"
+{{- $keys := list "checkpointClaim" "compileCache" "cpu" "deadline" "dns" "egress" "engine" "envFrom" "fabric" "gang" "gpuType" "gpus"
+  "grace" "image" "maxRestarts" "memory" "metricsFrom" "mig" "mounts" "networks" "nnodes" "nproc" "parallel" "priority" "queue" "queuePriority"
   "rdma" "scheduler" "secrets" "shm" "tolerations" "topology" "ttl" -}}
 {{- range $name, $preset := .Values.presets -}}
 {{- if has $name $taken -}}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Field
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
+
+SCHEMA_FILE: Final = "job.schema.json"
+"""Name of the file with the schema."""
 
 
 def job_schema() -> dict[str, Any]:

@@ -90,7 +90,7 @@ def startup(
     events: Sequence[Object] = (),
     summary: Mapping[str, Any] | None = None,
 ) -> Startup | None:
-    """Return the start of a job; None if it is unknown: the pods of the first start are gone, and left no summary.
+    """Return the start of a job; None if it is unknown: its pods are gone without a summary, or did not measure it.
 
     Args:
         job: Root object.
@@ -104,12 +104,12 @@ def startup(
         return kept
     pulls = _pull_seconds(events)
     chains = [_Chain.of(pod, told.get(_name(pod)) or _last_samples(pod), pulls, submitted) for pod in workers]
-    if not chains and summary is not None:
-        return None
     if not chains:
-        return Startup(submitted=submitted, current=StartupPhase.QUEUE)
+        return Startup(submitted=submitted, current=StartupPhase.QUEUE) if summary is None else None
     done = [chain for chain in chains if chain.current is None]
     if not done:
+        if any(samples.value(Metric.STEP) is not None for samples in told.values()):
+            return None  # pods of a version that does not measure its start
         slowest = min(chains, key=lambda chain: (chain.place, -chain.end))
         return replace(slowest.startup(submitted), image_bytes=_image_bytes(events))
     first = min(chain.end for chain in done)

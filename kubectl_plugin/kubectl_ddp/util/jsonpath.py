@@ -186,6 +186,10 @@ def _step(path: str, at: int, text: str) -> tuple[Step, int]:
     raise _refusal(text, f"has '{path[at:]}', which is not supported")
 
 
+_MEANT: Final = {"status": "state"}
+"""Field of Kubernetes' own objects → ours."""
+
+
 def _field(name: str) -> Step:
     def step(value: Any) -> Iterator[Any]:
         if not isinstance(value, Mapping):
@@ -193,7 +197,9 @@ def _field(name: str) -> Step:
         if name in value:
             yield value[name]
         elif "apiVersion" in value:  # its fields are fixed, so this one is a mistake, and no value that is not there
-            raise UsageError(f"{value.get('kind')} has no field '{name}'.", hint=suggest_known(name, value))
+            raise UsageError(
+                f"{value.get('kind')} has no field '{name}'.", hint=suggest_known(_MEANT.get(name, name), value)
+            )
 
     return step
 
