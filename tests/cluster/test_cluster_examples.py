@@ -24,7 +24,7 @@ def test_an_example_runs_as_it_is(space: Namespace, job_file: Path) -> None:
     done = space.ddp("submit", "-f", str(job_file), "--image", space.image, "--wait", "--timeout", "8m", seconds=500)
     name = job_file.name.partition(".")[0]
     assert done.code == 0, done.err + space.ddp("status", name).out + space.ddp("logs", name).out
-    item = space.ddp("list", name, "-o", "json").ok().json["items"][0]
+    item = space.ddp("list", name, "-o", "json").ok().json
     assert item["state"] == "Succeeded"
     space.ddp("delete", name).ok()
     until("nothing left", lambda: not space.left())
