@@ -133,6 +133,7 @@ NOT_PLAYED: Final = {
     ("restart", "get", "pods/proxy"),
     # kubectl asks for it, where a rank hangs.
     *(("hang", verb, "pods/exec") for verb in ("create", "get")),
+    ("hang", "get", "pods"),
     # Of a TrainJob that has failed; that of submit and clone is.
     ("restart", "patch", "trainingruntimes.trainer.kubeflow.org"),
 }
