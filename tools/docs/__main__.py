@@ -19,6 +19,7 @@ from tools.docs import (
     metrics,
     platform_roles,
     pod_lint,
+    preset_keys,
     rbac,
     trainer_options,
     values_table,
@@ -30,6 +31,7 @@ DOCS: Final = ROOT / "docs"
 CHARTS: Final = ROOT / "charts"
 DASHBOARDS: Final = CHARTS / "ddp-platform" / "files" / "dashboards"
 CLIENT_KEYS: Final = ROOT / "kubectl_plugin" / "kubectl_ddp" / "client" / "job_keys.py"
+PRESET_KEYS: Final = CHARTS / "ddp-platform" / "files" / "presets.json"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
 
 Lines = Callable[[], Iterable[str]]
@@ -59,6 +61,7 @@ def files() -> Iterator[tuple[Path, str]]:
     for path, lines in TABLES.items():
         yield path, with_tables(path.read_text(encoding="utf-8"), lines())
     yield DOCS / SCHEMA_FILE, schema_text()
+    yield PRESET_KEYS, preset_keys.text()
     yield CLIENT_KEYS, client_keys.module_text()
     for name, text in dashboards.files().items():
         yield DASHBOARDS / name, text

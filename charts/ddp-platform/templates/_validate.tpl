@@ -35,25 +35,19 @@ what a single value may be is said by values.schema.json, and what a text looks 
 {{- end -}}
 {{- end }}
 
-{{/* Names that `kubectl ddp presets` knows without us, and the keys of a job file that a preset may have. */}}
+{{/* files/presets.json, written by `make docs`: names that kubectl ddp has itself, and the job keys that a preset may have. */}}
 {{- define "ddp-platform.validate.presets" -}}
-{{- $taken := list "cpu-gloo" "gpu-nccl" "none" "gloo-cpu" "single-node-nvlink" "tcp" "ib" "roce" "aws-efa" "aws-efa-dra"
-  "gcp-tcpx" "gcp-tcpxo" "gcp-gib" "gcp-gib-dra" "azure-ib" "oci-roce" "coreweave-ib" "coreweave-roce"
-  "nebius-ib" "together-ib" "crusoe-ib" "lambda-ib" "gb200-mnnvl" -}}
-{{- $maps := list "env" "nodeSelector" "secretEnv" -}}
-{{- $keys := list "checkpointClaim" "compileCache" "cpu" "deadline" "dns" "egress" "engine" "envFrom" "fabric" "gang" "gpuType" "gpus"
-  "grace" "image" "maxRestarts" "memory" "metricsFrom" "mig" "mounts" "networks" "nnodes" "nproc" "parallel" "priority" "queue" "queuePriority"
-  "rdma" "scheduler" "secrets" "shm" "tolerations" "topology" "ttl" -}}
+{{- $known := .Files.Get "files/presets.json" | fromJson -}}
 {{- range $name, $preset := .Values.presets -}}
-{{- if has $name $taken -}}
+{{- if has $name $known.taken -}}
 {{- fail (printf "presets: '%s' is a preset or a fabric that kubectl ddp brings; choose another name." $name) -}}
 {{- end -}}
 {{- range $key, $_ := $preset.settings -}}
 {{- $head := splitList "." $key | first -}}
-{{- if and (has $head $maps) (not (regexMatch "^[^.]+[.].+" $key)) -}}
+{{- if and (has $head $known.maps) (not (regexMatch "^[^.]+[.].+" $key)) -}}
 {{- fail (printf "presets: '%s' sets '%s', which is a map; set an entry of it, as in %s.NAME." $name $key $key) -}}
-{{- else if not (or (has $key $keys) (has $head $maps)) -}}
-{{- fail (printf "presets: '%s' sets '%s', and no preset has such a key; there are %s, and entries of %s." $name $key (join ", " $keys) (join ", " $maps)) -}}
+{{- else if not (or (has $key $known.keys) (has $head $known.maps)) -}}
+{{- fail (printf "presets: '%s' sets '%s', and no preset has such a key; there are %s, and entries of %s." $name $key (join ", " $known.keys) (join ", " $known.maps)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
