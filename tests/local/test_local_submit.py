@@ -192,7 +192,7 @@ def test_a_command_of_another_language_is_a_job_too(person: Person) -> None:
 def test_a_finished_job_of_a_plain_script_keeps_its_last_step(person: Person, ending: str, state: str) -> None:
     person.writes("steps.py", STEPS)
     person.types("submit", "steps.py", "--local", "--name", "mine", "--max-restarts", "0", "--wait", "--", ending)
-    [item] = json.loads(person.types("list", "mine", "-o", "json").stdout)["items"]
+    item = json.loads(person.types("list", "mine", "-o", "json").stdout)
     assert (item["state"], item["step"]) == (state, 5)
     assert item["finished"] >= item["created"]
     assert "step 5" in person.types("status", "mine").stdout

@@ -8,10 +8,9 @@ must not pay for torch, nor a store for prometheus.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.time_classes import StartupPhase
@@ -20,8 +19,6 @@ from ddp_trainer.process.stdio import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
     from ddp_trainer.launch.workers.worker_group import Program
-
-_AGGREGATOR_NICENESS: Final = 10
 
 Command = Callable[[Sequence[str]], int]
 """Command line without the name of the command → exit code."""
@@ -60,12 +57,6 @@ def _train(argv: Sequence[str]) -> int:
     return main(argv, recorder=rank_recorder)
 
 
-def _aggregate(argv: Sequence[str]) -> int:
-    # Before its imports: they would delay those of the workers, which share the processors of the pod.
-    os.nice(_AGGREGATOR_NICENESS)
-    return _main_of("ddp_trainer.metrics.aggregator")(argv)
-
-
 def _checkpoint(argv: Sequence[str]) -> int:
     from ddp_trainer.train.checkpoint.checkpoint_cli import main  # noqa: PLC0415
 
@@ -97,7 +88,7 @@ SUBCOMMANDS: dict[str, Command] = {
 COMMANDS: dict[str, Command] = {
     "launch": _launch,
     "store": _main_of("ddp_trainer.launch.rendezvous.store"),
-    "aggregate": _aggregate,
+    "aggregate": _main_of("ddp_trainer.metrics.aggregator"),
     "train": _train,
     "checkpoint": _checkpoint,
     "profile": _main_of("ddp_trainer.launch.in_worker.profile"),

@@ -322,7 +322,7 @@ class Agent:
                 self._workers.request_leave_group(action.local_ranks, number, graceful=action.graceful)
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
-                self._starting.cancel()
+                self._starting.preflight.stop()
 
     def _cancel_timer(self, timer: Timer) -> None:
         if handle := self._timers.pop(timer, None):

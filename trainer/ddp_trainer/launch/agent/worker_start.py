@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Mapping
@@ -49,8 +48,6 @@ class Starting:
     _zygote_watch: ZygoteWatch = field(init=False)
     _sockets: Mapping[str, str] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
-    _is_importing: bool = False
-    """True while the first workers wait for the imports of their fork server."""
 
     def __post_init__(self) -> None:
         setup, size = self.setup, self.setup.launch.local_world_size
@@ -59,29 +56,8 @@ class Starting:
         self._zygote_watch = ZygoteWatch(self.workers, setup.zygote_delay / 2, self.guard.imports)
 
     def prepare(self) -> None:
-        """Start workers that get ready without a generation. The first ones, if several, are forks: each would import
-        the same.
-        """
-        zygote, several = self.workers.zygote, self.setup.launch.local_world_size > 1
-        if several and zygote is not None and zygote.start_before_workers(self._prepare_now):
-            self._is_importing = True
-        else:
-            self._prepare_now()
-
-    def _prepare_now(self) -> None:
-        self._is_importing = False
+        """Start workers that get ready without a generation."""
         self._try(partial(self.workers.prepare, self.moments.environment))
-
-    def cancel(self) -> None:
-        """Give up a start of workers that is under way, and report them as exited: the state machine counts them as
-        started.
-        """
-        self.preflight.stop()
-        if self._is_importing and self.workers.zygote is not None:
-            self._is_importing = False
-            self.workers.zygote.stop()
-            for local_rank in range(self.setup.launch.local_world_size):
-                asyncio.get_running_loop().call_soon(self.exited, local_rank, -signal.SIGTERM)
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""

@@ -167,10 +167,8 @@ def main() -> None:
     names = [name for name in sys.argv[3].split(",") if name]
     bootstrap = load_bootstrap()  # type: ignore[no-untyped-call]
     bootstrap.set_parent_death_signal(agent)
-    gc.disable()  # imports leave no garbage, and the search takes a seventh of their time
     preload([*names, *names_in(sys.argv[4:])])
     gc.collect()
-    gc.enable()
     gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
     if not is_safe_to_fork():
         return

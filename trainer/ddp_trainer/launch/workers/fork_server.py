@@ -2,20 +2,18 @@
 
 It starts some seconds after the first workers, and only if these have loaded torch. So the first start of workers does
 not wait for it, and a script without torch does not pay for it. It imports those of the workers' imports that are the
-same for all ranks. Several workers of the reference trainer are forked from it from the start, so that a pod imports
-torch once. If anything fails, workers start the usual way: the fork server only saves seconds.
+same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +31,6 @@ MODULES: Final = (
 )
 """Modules that nearly every distributed script imports first; ``--preload`` adds more."""
 
-_FIRST_PACKAGES: Final = frozenset({"torch", "numpy", "ddp_trainer"})
-"""Packages that the reference trainer always imports."""
 _LENGTH: Final = struct.Struct("!Q")
 _GO: Final = b"g"
 _REPLY_SECONDS: Final = 2.0
@@ -55,9 +51,6 @@ class ForkServer:
         self._children = children
         self._python = python
         self._modules = tuple(dict.fromkeys((*MODULES, *modules)))
-        self._first = tuple(modules)
-        self._is_of_first_workers = False
-        """True if the process has imported only what the first workers need."""
         self._environment = {NVML_CHECK: "1", **environment}
         self._control: socket.socket | None = None
         self._pid = 0
@@ -65,30 +58,24 @@ class ForkServer:
         self._is_ready = False
         self._starts = 0
         self._has_given_way = False
-        self._cancel_wait: Callable[[], bool] = bool
         self._learns = True
         """True to import what workers have imported; False once such an import has made forks unsafe."""
 
-    def start(self, imports: Path | None = None, modules: Sequence[str] = ()) -> None:
+    def start(self, imports: Path | None = None) -> None:
         """Start the process in the background, if there is none.
 
         Args:
             imports: File with the names of the modules that a worker has imported.
-            modules: Modules to import (default: all that this server was created with).
         """
-        if self._is_of_first_workers and imports and _needs_more(imports):
-            self.stop()  # one that has these imports takes its place
         if self._control or self._starts >= _MOST_STARTS:
             return
-        self._is_of_first_workers = bool(modules)
         self._starts += 1
         ours, theirs = socket.socketpair()
         ours.settimeout(_REPLY_SECONDS)
         with theirs:
             number = str(theirs.fileno())
             learnt = [str(imports)] if imports and self._learns else []
-            names = ",".join(modules or self._modules)
-            command = [self._python, "-u", str(PROCESS), str(os.getpid()), number, names, *learnt]
+            command = [self._python, "-u", str(PROCESS), str(os.getpid()), number, ",".join(self._modules), *learnt]
             try:
                 self._pid = self._children.start(
                     command,
@@ -102,29 +89,6 @@ class ForkServer:
                 ours.close()
                 return
         self._control = ours
-
-    def start_before_workers(self, then: Callable[[], None]) -> bool:
-        """Start the process before the first workers, and call ``then`` once it has imported everything or has ended.
-
-        Returns:
-            False if it has started before, or cannot start; ``then`` is not called.
-        """
-        if self._starts:
-            return False
-        # What scripts import besides costs as much as all that the reference trainer needs.
-        self.start(modules=self._first)
-        if self._control is None:
-            return False
-        loop, descriptor = asyncio.get_running_loop(), self._control.fileno()
-
-        def ready() -> None:
-            loop.remove_reader(descriptor)
-            self._poll_ready()
-            then()
-
-        loop.add_reader(descriptor, ready)
-        self._cancel_wait = lambda: bool(loop.remove_reader(descriptor))
-        return True
 
     def stop_if_importing(self, *, has_time: bool) -> None:
         """Stop a process that is still importing, since workers start now and it would slow them down.
@@ -195,18 +159,9 @@ class ForkServer:
             self.start()
 
     def _close_control(self, control: socket.socket) -> None:
-        if control is self._control:
-            self._cancel_wait()
-            self._control, self._is_ready = None, False
         control.close()
-
-
-def _needs_more(imports: Path) -> bool:
-    """Return whether a worker has imported packages that the first workers' process lacks."""
-    try:
-        return not {name.partition(".")[0] for name in imports.read_text().split()} <= _FIRST_PACKAGES
-    except OSError:
-        return False
+        if control is self._control:
+            self._control, self._is_ready = None, False
 
 
 def has_torch(pid: int) -> bool:

@@ -68,37 +68,6 @@ def test_a_zygote_that_keeps_dying_is_not_started_for_ever(tmp_path: Path) -> No
     assert told.split() == ["True"] * 3 + ["False"] * 6
 
 
-@pytest.mark.parametrize(
-    ("torch", "is_ready"), [(EMPTY_TORCH, True), (THREAD, False)], ids=["it can fork", "it ends without having forked"]
-)
-def test_the_first_workers_wait_for_a_zygote_that_imports(torch: str, is_ready: bool, tmp_path: Path) -> None:
-    body = """
-    zygote._first = ("torch",)
-    told = asyncio.Event()
-    assert zygote.start_before_workers(told.set)
-    await told.wait()
-    print(zygote._is_ready, zygote.start_before_workers(told.set))
-    """
-    assert agent(tmp_path, body, torch).split() == [str(is_ready), "False"]
-
-
-@pytest.mark.parametrize(("learnt", "is_replaced"), [("torch.nn numpy", False), ("torch.nn sklearn.tree", True)])
-def test_a_zygote_of_the_first_workers_is_replaced_where_they_have_imported_more(
-    learnt: str, is_replaced: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "imports").write_text(learnt)
-    body = f"""
-    zygote._first = ("torch",)
-    told = asyncio.Event()
-    assert zygote.start_before_workers(told.set)
-    await told.wait()
-    first = zygote._pid
-    zygote.start(pathlib.Path({str(tmp_path / "imports")!r}))
-    print(zygote._pid != first)
-    """
-    assert agent(tmp_path, body).strip() == str(is_replaced)
-
-
 def test_an_importing_zygote_gives_way_to_workers_once(tmp_path: Path) -> None:
     body = """
     for _ in range(3):
