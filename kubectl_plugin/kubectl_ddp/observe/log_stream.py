@@ -14,16 +14,16 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
 from kubectl_ddp.util.terminal import PREFIX
 
 _ERROR: Final = re.compile(
@@ -185,6 +185,7 @@ class _Streams:
         self._job = job
         self._seen = dict(seen)
         self._stop = Stop()
+        self._threads: list[threading.Thread] = []
         # Bounded, so that a pod that writes faster than this process prints is slowed down and not buffered.
         self._arrivals: queue.Queue[Line | Snapshot | _Ended] = queue.Queue(maxsize=10_000)
         self._reading: set[str] = set()
@@ -193,7 +194,7 @@ class _Streams:
 
     def lines(self) -> Generator[Line]:
         """Yield lines as they arrive. The order within each pod is kept."""
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._start(self._watch)
         try:
             yield from self._arriving()
         finally:
@@ -201,6 +202,14 @@ class _Streams:
             with contextlib.suppress(queue.Empty):  # makes room for threads that wait for it
                 while True:
                     self._arrivals.get_nowait()
+            end = time.monotonic() + THREAD_END_SECONDS
+            for thread in self._threads:
+                thread.join(max(0.0, end - time.monotonic()))
+
+    def _start(self, target: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+        thread.start()
 
     def _arriving(self) -> Iterator[Line]:
         pods: list[Object] = []
@@ -229,7 +238,7 @@ class _Streams:
             if container and name not in self._reading and self._read.get(name) != container:
                 self._read[name] = container
                 self._reading.add(name)
-                threading.Thread(target=self._stream, args=(pod,), daemon=True).start()
+                self._start(self._stream, pod)
 
     def _stream(self, pod: Object) -> None:
         name = str(pod["metadata"]["name"])

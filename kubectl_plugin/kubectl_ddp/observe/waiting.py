@@ -22,7 +22,7 @@ from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
 from kubectl_ddp.util.invocation import location_flags, program
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
 
 GOALS: Final = ("complete", "running", "failed", "suspended", "deleted", "step=N", "world-size=N")
 """Conditions that can be waited for."""
@@ -219,11 +219,13 @@ def _changes(backend: Backend, name: str, timeout: float | None, pause: float | 
     limit = time.monotonic() + timeout if timeout is not None else None
     arrivals: queue.SimpleQueue[Snapshot | BaseException | None] = queue.SimpleQueue()
     stop = Stop()
-    threading.Thread(target=_watch, args=(backend, name, arrivals, stop), daemon=True).start()
+    watcher = threading.Thread(target=_watch, args=(backend, name, arrivals, stop), daemon=True)
+    watcher.start()
     try:
         yield from _arriving(arrivals, limit, pause)
     finally:
         stop.request()
+        watcher.join(THREAD_END_SECONDS)
 
 
 def _arriving(

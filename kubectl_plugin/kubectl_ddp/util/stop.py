@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Final
+
+THREAD_END_SECONDS: Final = 2.0
+"""Maximum time to wait for threads after a stop. One that still reads from TLS can crash a process that exits."""
 
 
 class Stop:
