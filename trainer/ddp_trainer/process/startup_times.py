@@ -73,19 +73,16 @@ class StartupTimes:
     def seconds(self, environ: Mapping[str, str] = os.environ) -> tuple[float, dict[StartupPhase, float]]:
         """Return the Unix time at which the launcher started, and the seconds of each phase that has ended.
 
-        Before this process there may be a wait of the launcher: for the group, or for the imports of a fork server.
+        A launcher that started this process only after the group had formed spent the time before it in the rendezvous.
         """
         times, process = _launcher_times(environ), self._started()
         launched = min(times.get(LifecycleEvent.LAUNCHED, process), process)
         began = min(times.get(LifecycleEvent.STARTED, launched), launched)
         is_in_group = times.get(LifecycleEvent.FORMED, process + 1.0) <= process
-        waited = StartupPhase.RENDEZVOUS if is_in_group else StartupPhase.IMPORTS
-        if process - launched < _NO_WAIT_SECONDS:
-            waited = StartupPhase.INTERPRETER
+        has_waited = is_in_group and process - launched >= _NO_WAIT_SECONDS
+        waited = StartupPhase.RENDEZVOUS if has_waited else StartupPhase.INTERPRETER
         spent = {StartupPhase.INTERPRETER: launched - began}
         spent[waited] = spent.get(waited, 0.0) + process - launched
-        if waited is StartupPhase.IMPORTS and waited not in self._ends:
-            del spent[waited]
         last = process
         for phase in IN_POD:
             if (end := self._ends.get(phase)) is not None:
