@@ -28,7 +28,7 @@ ERASE = "\r\x1b[K"
 STEP = re.compile(r"mine: step (\d+)")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with a_place(tmp_path_factory.mktemp("progress") / "state") as place:
         (place.state.parent / "stepping.py").write_text(STEPPING)
@@ -66,7 +66,7 @@ def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_ru
     assert not any(line.startswith("mine: ") for line in left), "progress is erased, also before the logs"
     steps = [int(step) for step in STEP.findall(terminal.said)]
     assert steps == sorted(set(steps)), "a line is written for a new step alone"
-    assert typed("status", "mine").stdout.splitlines()[1].split() == ["State:", "Running"]
+    assert typed("status", "mine").stdout.splitlines()[1].split() == ["Status:", "Running"]
 
 
 def test_a_pipe_gets_plain_lines_and_a_summary_on_stderr(place: Place) -> None:
