@@ -12,10 +12,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, LifecycleEvent
+from ddp_trainer.common.process_start import process_start
 from ddp_trainer.common.time_classes import IN_POD, StartupPhase
 
 _COMPILES: Final = ("entire_frame_compile", "entire_backward_compile")
@@ -106,16 +106,6 @@ def compile_seconds() -> float:
     """Return the seconds that torch.compile has taken in this process; 0 if this torch does not count them."""
     counted = getattr(sys.modules.get("torch._dynamo.utils"), "cumulative_time_spent_ns", None)
     return sum(counted.get(name, 0.0) for name in _COMPILES) / 1e9 if isinstance(counted, dict) else 0.0
-
-
-def process_start() -> float:
-    """Return the Unix time at which this process started; now where there is no ``/proc``."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
-        return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return time.time()
 
 
 def _launcher_times(environ: Mapping[str, str]) -> Mapping[str, float]:

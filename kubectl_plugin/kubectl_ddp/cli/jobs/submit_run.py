@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ddp_trainer.common.constants import Label
+from ddp_trainer.common.process_start import process_start
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
 from kubectl_ddp.cli.internal.attach import attach_to_job
@@ -100,7 +101,7 @@ def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, 
 
 def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
     """Submit a prepared job."""
-    submitted = time.time() - time.process_time()  # the start of this process, which has only imported so far
+    submitted = process_start() if manner.build is None else time.time()
     stays = manner.follow or manner.waits
     level, seconds = _check_flags(manner)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from ddp_trainer.common.constants import Env, LifecycleEvent
 from ddp_trainer.common.time_classes import IN_POD, StartupPhase
-from ddp_trainer.process.startup_times import StartupTimes, compile_seconds, process_start
+from ddp_trainer.process.startup_times import StartupTimes, compile_seconds
 
 LAUNCHED = {LifecycleEvent.STARTED: 100.0, LifecycleEvent.LAUNCHED: 100.5}
 MARKS = {StartupPhase.INTERPRETER: 103.25, StartupPhase.IMPORTS: 105.0, StartupPhase.RENDEZVOUS: 106.0}
@@ -125,15 +123,3 @@ def test_torch_counts_the_compilation_under_the_names_that_are_read() -> None:
 def test_without_times_of_a_launcher_the_process_begins_it(text: str) -> None:
     began, spent = started(103.0).seconds({Env.MOMENTS: text})
     assert (began, spent) == (103.0, {StartupPhase.INTERPRETER: 0.0})
-
-
-def test_the_start_of_a_process_is_in_the_past() -> None:
-    assert time.time() - 3600 * 24 < process_start() <= time.time()
-    read, write = os.pipe()
-    before = time.time()
-    if not (child := os.fork()):
-        os.write(write, repr(process_start()).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    # The kernel counts the start in hundredths of a second.
-    assert before - 0.05 <= float(os.read(read, 99)) <= time.time() + 0.05, "a fork has a start of its own"

@@ -9,7 +9,7 @@ import json
 import time
 
 from ddp_trainer.common.constants import Env, LifecycleEvent
-from ddp_trainer.process.startup_times import process_start
+from ddp_trainer.common.process_start import process_start
 
 
 class LifecycleTimes:
