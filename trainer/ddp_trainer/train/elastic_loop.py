@@ -197,7 +197,11 @@ class ElasticLoop:
         return self._trainer.summary(Result.SUCCEEDED if self._trainer.is_done else Result.STOPPED)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum of a tensor over ranks, for custom metrics; every rank must call it."""
+        """Return the sum of a tensor over ranks, for custom metrics; every rank must call it.
+
+        Args:
+            tensor: Any shape and dtype that the group can reduce.
+        """
         return self._process.group.sum(tensor.detach().clone().to(self.device))
 
 

@@ -114,7 +114,16 @@ class Call:
 
 
 def compare(rank: int, result: Tensor, expected: Expectation) -> Wrong | None:
-    """Compare all elements for equality; a NaN equals nothing."""
+    """Compare all elements for equality; a NaN equals nothing.
+
+    Args:
+        rank: Rank that has the result.
+        result: Result of a collective, shape ``(n,)``.
+        expected: Returns the elements that were expected, from an index up to another.
+
+    Returns:
+        First wrong element and their number; None if all are right.
+    """
     first: tuple[int, float, float] | None = None
     count = 0
     for start in range(0, len(result), _CHUNK):

@@ -137,12 +137,19 @@ def digest(ids: Tensor) -> int:
     """Return the sum of the 32-bit hashes of the ids.
 
     It distinguishes multisets of ids. The digests of the ranks add up to the digest of the whole batch.
+
+    Args:
+        ids: Ids of samples, int64, any shape.
     """
     return int(hashes(ids).sum())
 
 
 def hashes(ids: Tensor) -> Tensor:
-    """Return a 32-bit hash of each id, as int64 of the same shape."""
+    """Return a 32-bit hash of each id, as int64 of the same shape.
+
+    Args:
+        ids: Ids of samples, int64, any shape.
+    """
     return mix_all(ids, _HASH_KEY) & ((1 << _HASH_BITS) - 1)
 
 

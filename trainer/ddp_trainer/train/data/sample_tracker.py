@@ -109,5 +109,13 @@ def pack(flags: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, length: int) -> Tensor:
-    """Return the first ``length`` flags of a bitset; the inverse of :func:`pack`."""
+    """Return the first ``length`` flags of a bitset; the inverse of :func:`pack`.
+
+    Args:
+        packed: Bits, uint8, shape ``(ceil(length / 8),)``.
+        length: Number of flags.
+
+    Returns:
+        Flags, bool, shape ``(length,)``.
+    """
     return (packed.unsqueeze(1) & _BITS).ne(0).view(-1)[:length].clone()

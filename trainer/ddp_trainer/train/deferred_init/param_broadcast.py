@@ -80,7 +80,13 @@ def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collecti
 
 
 def send(tensor: Tensor, mesh: Mesh, names: Sequence[str] = SHARING) -> None:
-    """Broadcast a tensor from the first of the ranks along these mesh dimensions, in place."""
+    """Broadcast a tensor from the first of the ranks along these mesh dimensions, in place.
+
+    Args:
+        tensor: Any shape and dtype; both are the same on all ranks.
+        mesh: Mesh of the ranks.
+        names: Mesh dimensions along which the ranks share it.
+    """
     for name in names:
         if getattr(mesh.layout, name) > 1:
             line = mesh.along(name).get_group()

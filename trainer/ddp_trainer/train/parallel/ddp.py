@@ -52,7 +52,12 @@ class Ddp(Strategy):
             return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """Add the gradients; DDP exchanges them during the pass, except in :meth:`no_sync`."""
+        """Add the gradients; DDP exchanges them during the pass, except in :meth:`no_sync`.
+
+        Args:
+            losses: Losses of this pass, one per sample, float, shape ``(n,)``.
+            samples: Number of samples of the whole global step.
+        """
         with self._group.convert_pass_errors():
             super().backward(losses, samples)
         self._exchanged = self._ddp.require_backward_grad_sync

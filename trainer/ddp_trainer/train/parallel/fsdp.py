@@ -66,7 +66,12 @@ class Fsdp(Strategy):
             return full_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """Add the gradients; ranks gather weights and reduce gradients during the pass."""
+        """Add the gradients; ranks gather weights and reduce gradients during the pass.
+
+        Args:
+            losses: Losses of this pass, one per sample, float, shape ``(n,)``.
+            samples: Number of samples of the whole global step.
+        """
         with self._group.convert_pass_errors(), self._pass_context():
             super().backward(losses, samples)
 

@@ -42,7 +42,12 @@ class LocalSgd(Strategy):
         self._passes = 0
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """Add the gradients of one more pass."""
+        """Add the gradients of one more pass.
+
+        Args:
+            losses: Losses of this pass, one per sample, float, shape ``(n,)``.
+            samples: Number of samples of the whole global step.
+        """
         super().backward(losses, samples)
         self._passes += 1
 

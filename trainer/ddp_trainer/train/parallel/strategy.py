@@ -179,7 +179,7 @@ class Strategy:
         """Add the gradients of ``losses.sum() / samples`` to the weights.
 
         Args:
-            losses: Losses of this pass, one per sample.
+            losses: Losses of this pass, one per sample, float, shape ``(n,)``.
             samples: Number of samples of the whole global step.
         """
         self._differentiate(losses, samples)

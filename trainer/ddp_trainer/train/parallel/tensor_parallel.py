@@ -43,7 +43,12 @@ class TensorParallel(Strategy):
             return full_losses(super().forward(batch))
 
     def backward(self, losses: Tensor, samples: int) -> None:
-        """Add the gradients of losses that were computed from slices."""
+        """Add the gradients of losses that were computed from slices.
+
+        Args:
+            losses: Losses of this pass, one per sample, float, shape ``(n,)``.
+            samples: Number of samples of the whole global step.
+        """
         with self._group.convert_pass_errors(), in_slices():
             super().backward(losses, samples)
 

@@ -67,7 +67,11 @@ class Windows:
 
     @classmethod
     def of_rows(cls, rows: Tensor) -> Windows:
-        """Return the windows in the rows of a tensor, each with the byte after it: uint8 ``(n, window + 1)``."""
+        """Return the windows in the rows of a tensor, each with the byte after it: uint8 ``(n, window + 1)``.
+
+        Args:
+            rows: uint8, shape ``(n, window + 1)``.
+        """
         windows = cls(rows.reshape(-1), rows.shape[1] - 1, most=0)
         windows._starts = torch.arange(len(rows)) * rows.shape[1]
         return windows
@@ -81,7 +85,14 @@ class Windows:
 
     @rowwise
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the windows with these indices."""
+        """Return the windows with these indices.
+
+        Args:
+            ids: Indices, int64, shape ``(n,)``.
+
+        Returns:
+            Inputs and targets, int64, shape ``(n, window)`` each.
+        """
         taken = self._text[self._starts[ids].unsqueeze(1) + self._offsets].long()
         return taken[:, :-1], taken[:, 1:]
 
@@ -138,13 +149,26 @@ class Text:
         return Windows(self._corpus.test, self._window, most=MOST_TEST_WINDOWS)
 
     def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the cross entropy of each window, in nats per byte, shape ``(n,)``."""
+        """Return the cross entropy of each window, in nats per byte, shape ``(n,)``.
+
+        Args:
+            model: Returns logits ``(n, window, 256)``.
+            batch: Inputs and targets, int64, shape ``(n, window)`` each.
+        """
         inputs, targets = batch
         logits = model(inputs)
         return nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
 
     def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
-        """Return sums over the windows: loss in nats per byte, loss in bits per byte, and accuracy per byte."""
+        """Return sums over the windows: loss in nats per byte, loss in bits per byte, and accuracy per byte.
+
+        Args:
+            model: Returns logits ``(n, window, 256)``.
+            batch: Inputs and targets, int64, shape ``(n, window)`` each.
+
+        Returns:
+            Name → scalar, float.
+        """
         inputs, targets = batch
         logits = model(inputs).transpose(1, 2)
         loss = nn.functional.cross_entropy(logits, targets, reduction="none").mean(1).sum()
