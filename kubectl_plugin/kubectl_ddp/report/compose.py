@@ -134,8 +134,8 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -
     yield "Image", ", ".join(sorted(_images(snapshot)))
     yield "Engine", f"{kind.name} ({kind.kind})" if kind is not None else ""
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
-    yield "Nodes", f"{low} to {high}" if low < high else str(high)
-    yield "Processes of a node", str(state.processes_per_node)
+    yield "Pods", f"{low} to {high}" if low < high else str(high)
+    yield "Processes of a pod", str(state.processes_per_node)
     yield "World sizes", _sizes(state, numbers)
     yield "Generations", str(state.generation) if state.generation is not None else ""
     yield "Fabric", str(said.get("fabric") or "")

@@ -44,7 +44,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
         yield "Queue", queue_place(state.queue)
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     nodes = state.nodes
-    yield "Nodes", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
+    yield "Pods", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
     if state.world_size is not None:
         formed = f", generation {state.generation}" if state.generation is not None else ""
         yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"

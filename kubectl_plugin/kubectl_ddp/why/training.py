@@ -122,14 +122,14 @@ def _store_pods(facts: Facts) -> str:
 
 
 def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
-    """Check whether some nodes wait for others."""
+    """Check whether some pods wait for others."""
     came = _arrived_pods(facts) if _is_in_rendezvous(facts) else []
     if not came:
         return
     absent = [pod for pod in facts.workers if pod not in came]
     _, told = _last_match(facts, _MISSING)
     evidence = [f"the launcher of {came[0]['metadata']['name']}: {told}", *(_why_absent(facts, pod) for pod in absent)]
-    count = f"{len(came)} of {facts.state.nodes.minimum} nodes have come"
+    count = f"{len(came)} of {facts.state.nodes.minimum} pods have come"
     name = absent[0]["metadata"]["name"] if absent else ""
     yield diagnosis(
         Cause.RENDEZVOUS,
