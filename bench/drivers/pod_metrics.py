@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster.http.api import Api
 
 RANKS: Final = 8
@@ -87,7 +88,7 @@ def _make_metrics_renderer(first: int, world: int) -> Callable[[str], bytes]:
             render_metrics = {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(RANKS)}
             recorder = attach.rank_recorder({"DDP_METRICS_DIR": folder, **render_metrics})
             recorder.identity(rank=first + local, local_rank=local, world_size=world, backend="gloo", device="cpu")
-            recorder.planned_steps(100)
+            recorder.put(Metric.STEPS_PLANNED, 100)
             recorder.step(1, 0, 16, *[0.25] * len(Phase))
             recorder.progress(0.5, 0.1)
         families = list(Exposition(Path(folder), "job").collect())

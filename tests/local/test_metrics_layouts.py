@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase, Wait
-from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
 from ddp_trainer.train.models.gpt import Gpt
 from tests.local.train_group import WorkerGroup

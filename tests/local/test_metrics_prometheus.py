@@ -11,6 +11,7 @@ import pytest
 
 from ddp_trainer.common.constants import Env, GroupState
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.metrics import attach
 from tests import fake_nvml
@@ -30,11 +31,11 @@ def report_everything(directory: Path) -> None:
     agent.restarts_remaining(3)
     rank = attach.rank_recorder({Env.METRICS_DIR: str(directory), "LOCAL_WORLD_SIZE": "4"})
     rank.identity(rank=0, local_rank=0, world_size=4, backend="gloo", device="cpu")
-    rank.planned_steps(100)
+    rank.put(Metric.STEPS_PLANNED, 100)
     rank.progress(0.5, 0.1)
     rank.record_evaluation(0.4, 0.97)
     rank.checkpoint_saved(1, 0.5, 0.1, 1000)
-    rank.checkpoint_interval(30.0)
+    rank.put(Metric.CHECKPOINT_INTERVAL, 30.0)
     rank.account(JobAccount(1000.0, [1.0] * len(JobTime), 2, 0.5))
 
 

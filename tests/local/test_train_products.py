@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.common.time_classes import Phase, Wait
-from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
 
 FLAGS = (

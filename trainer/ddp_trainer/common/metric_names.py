@@ -43,9 +43,10 @@ dimension of size 1 has an empty value. Without a layout, all values are empty."
 
 
 class Metric(StrEnum):
-    """Metric families that the command line reads from a pod, or that several subpackages use.
+    """Metric families by name.
 
-    The complete catalogue is in the trainer.
+    Its members are those that the command line reads, or that other packages than ``metrics`` report. The complete
+    catalogue is in ``metrics/families``.
     """
 
     STEPS = "ddp_steps_total"
@@ -74,6 +75,11 @@ class Metric(StrEnum):
     JOB_START = "ddp_job_start_time_seconds"
     LOST_PROGRESS = "ddp_lost_progress_seconds_total"
     LOST_STEPS = "ddp_lost_steps_total"
+    SKIPPED_STEPS = "ddp_skipped_steps_total"
+    CHECKPOINT_SAVES = "ddp_checkpoint_saves_total"
+    CHECKPOINT_LOAD_SECONDS = "ddp_checkpoint_load_seconds_total"
+    CHECKPOINT_INTERVAL = "ddp_checkpoint_interval_seconds"
+    GC_PAUSE_SECONDS = "ddp_gc_pause_seconds_total"
     STARTUP = "ddp_startup_seconds"
     AGENT_START = "ddp_agent_start_time_seconds"
     RANK_UP = "ddp_rank_up"
@@ -91,6 +97,15 @@ class Metric(StrEnum):
     NODES = "ddp_nodes"
     STALLED = "ddp_stalled_seconds"
     STALLED_BY = "ddp_stalled_by_rank"
+
+
+def cell(name: str, value: str = "") -> str:
+    """Return the key of a series.
+
+    >>> cell("ddp_steps_total"), cell("ddp_worker_restarts_total", "failure")
+    ('ddp_steps_total', 'ddp_worker_restarts_total{failure}')
+    """
+    return f"{name}{{{value}}}" if value else name
 
 
 class Dashboard(StrEnum):

@@ -57,8 +57,16 @@ class RankRecorder:
             parallel: Layouts that the group may use; None for those of the job, if any.
         """
 
-    def planned_steps(self, steps: int) -> None:
-        """Report the number of global steps that the run will have."""
+    def add(self, metric: str, amount: float = 1.0) -> None:
+        """Add to a counter.
+
+        Args:
+            metric: Member of :class:`~ddp_trainer.common.metric_names.Metric`, or :func:`series` of one with a label.
+            amount: What it has grown by, in the unit of its name.
+        """
+
+    def put(self, metric: str, value: float | None) -> None:
+        """Set a gauge; None keeps its value. For the arguments see :meth:`add`."""
 
     def step(
         self,
@@ -112,9 +120,6 @@ class RankRecorder:
             flops: Floating-point operations of the model that it performed.
         """
 
-    def recompute_ratio(self, ratio: float) -> None:
-        """Report the share of the model's operations that the backward pass computes a second time."""
-
     def record_wait(self, seconds: Mapping[Wait, float]) -> None:
         """Report the seconds that this rank waited for others in the last reported step, or before the first one.
 
@@ -134,21 +139,6 @@ class RankRecorder:
 
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         """Report that a checkpoint became durable."""
-
-    def checkpoint_failed(self) -> None:
-        """Report that a checkpoint could not be written; training continues."""
-
-    def checkpoint_skipped(self) -> None:
-        """Report that a checkpoint was due while the previous one was still being written."""
-
-    def checkpoint_loaded(self, seconds: float) -> None:
-        """Report that state was restored, and the time in seconds that it took."""
-
-    def checkpoint_interval(self, seconds: float) -> None:
-        """Report the interval between checkpoints, in seconds."""
-
-    def skipped_step(self) -> None:
-        """Report a step that consumed its samples without an update of the weights."""
 
     def account(self, account: JobAccount) -> None:
         """Report the time account of the whole job, with its lost progress."""

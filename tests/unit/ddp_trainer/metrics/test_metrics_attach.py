@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env, GroupState
-from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from ddp_trainer import train
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Section
 from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
@@ -32,11 +34,13 @@ class Journal(NoopRankRecorder):
         self.steps: list[tuple[int, int, int]] = []
         self.phases: list[tuple[float, ...]] = []
         self.saved: list[int] = []
-        self.failed = self.loaded = self.lost = 0
+        self.lost = 0
+        self.gauges: dict[str, float | None] = {}
+        self.counters: Counter[str] = Counter()
+        """How often each counter grew."""
         self.spent: tuple[float, ...] = ()
         self.lost_seconds = 0.0
         self.progressed: list[tuple[float, float]] = []
-        self.total = 0
         self.tokens = self.flops = 0.0
         self.norms: list[float | None] = []
         self.how: tuple[str, str] | None = None
@@ -52,8 +56,11 @@ class Journal(NoopRankRecorder):
         assert loss_scale is None, "there is none in 32 bits"
         self.norms.append(norm)
 
-    def planned_steps(self, steps: int) -> None:
-        self.total = steps
+    def put(self, metric: str, value: float | None) -> None:
+        self.gauges[metric] = value
+
+    def add(self, metric: str, amount: float = 1.0) -> None:
+        self.counters[metric] += 1
 
     def step(self, step: int, epoch: int, samples: int, *phases: float) -> None:  # type: ignore[override]
         self.steps.append((step, epoch, samples))
@@ -65,12 +72,6 @@ class Journal(NoopRankRecorder):
     def checkpoint_saved(self, step: int, *_: float) -> None:  # type: ignore[override]
         self.saved.append(step)
 
-    def checkpoint_failed(self) -> None:
-        self.failed += 1
-
-    def checkpoint_loaded(self, seconds: float) -> None:
-        self.loaded += 1
-
     def account(self, account: JobAccount) -> None:
         self.lost, self.spent, self.lost_seconds = account.lost_steps, account.seconds, account.lost_seconds
 
@@ -78,7 +79,7 @@ class Journal(NoopRankRecorder):
 def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:
     journal = Journal()
     outcome = run(a_config(), Lines(), journal, env=HERE)
-    assert journal.total == 12
+    assert journal.gauges[Metric.STEPS_PLANNED] == 12
     assert journal.steps[:4] == [(1, 0, 4), (2, 0, 4), (3, 0, 2), (4, 1, 4)]
     assert all(len(phases) == 8 and min(phases) >= 0 for phases in journal.phases)
     assert journal.progressed[0][1] == pytest.approx(0.1)
@@ -165,7 +166,7 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
         run(config, Lines(kill_after(7)), env=HERE)
     journal = Journal()
     resumed = run(config, Lines(), journal, env=HERE)
-    assert (journal.loaded, journal.lost, journal.steps[0][0]) == (1, 3, 5)
+    assert (journal.counters[Metric.CHECKPOINT_LOAD_SECONDS], journal.lost, journal.steps[0][0]) == (1, 3, 5)
     assert resumed.summary.lost_steps == 3
     # The account is told ten times a second, so that three steps of milliseconds may have cost nothing that is known.
     assert 0 <= journal.lost_seconds == pytest.approx(resumed.summary.lost_seconds, abs=1e-3)

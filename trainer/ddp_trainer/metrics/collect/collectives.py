@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.metric_names import Metric
-from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.metrics.families.rank_families import PROCESS_GROUPS
 from ddp_trainer.process import flight_recorder, heartbeat_page
 from ddp_trainer.process.flight_recorder import DEFAULT, FlightRecorderError, Record

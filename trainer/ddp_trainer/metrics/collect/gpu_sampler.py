@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.metric_names import MetricLabel
-from ddp_trainer.metrics.families.family import cell
+from ddp_trainer.common.metric_names import MetricLabel, cell
 from ddp_trainer.metrics.families.rank_families import THROTTLED
 from ddp_trainer.metrics.storage.mmap_directory import Slot, read_pod_snapshot
 from ddp_trainer.process.nvml_library import CLOCK_EVENTS, LIBRARY, Device, Nvml, NvmlError

@@ -6,6 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Final
 
+from ddp_trainer.common.metric_names import cell
+
 UNITS: Final = frozenset({"seconds", "bytes", "ratio", "hertz"})
 INFINITE: Final = "+Inf"
 """Bound of a histogram's last bucket, as Prometheus writes it."""
@@ -118,12 +120,3 @@ class Family:
         Counters and states start at 0, except for those with ``is_absent_at_first``. Other gauges start absent.
         """
         return None if self.is_absent_at_first or (self.kind is Kind.GAUGE and not self.values) else 0.0
-
-
-def cell(name: str, value: str = "") -> str:
-    """Return the key of a series.
-
-    >>> cell("ddp_steps_total"), cell("ddp_worker_restarts_total", "failure")
-    ('ddp_steps_total', 'ddp_worker_restarts_total{failure}')
-    """
-    return f"{name}{{{value}}}" if value else name

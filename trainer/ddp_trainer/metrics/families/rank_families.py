@@ -61,7 +61,7 @@ RANKS: Final = (
     _job("ddp_eval_loss", "Mean loss of the last evaluation over all ranks."),
     _job("ddp_eval_accuracy_ratio", "Share of samples the last evaluation found classified rightly, 0 to 1."),
     _job(
-        "ddp_skipped_steps_total",
+        Metric.SKIPPED_STEPS,
         "Steps that used up samples without moving the weights of any rank, since loss or gradient was not finite.",
     ),
     # Work of a rank, and the time that it takes.
@@ -96,7 +96,7 @@ RANKS: Final = (
         "Time of the sampled steps in which the rank waited for gradients and did nothing else.",
     ),
     # Time of the rank's host program.
-    _rank("ddp_gc_pause_seconds_total", "Time in Python's garbage collector, of all threads."),
+    _rank(Metric.GC_PAUSE_SECONDS, "Time in Python's garbage collector, of all threads."),
     # Absent without a GPU, except for the counters.
     _rank("ddp_gpu_memory_allocated_bytes", "Memory of the GPU that tensors of this rank have."),
     _rank("ddp_gpu_memory_reserved_bytes", "What torch's allocator holds of the GPU's memory."),
@@ -179,20 +179,18 @@ RANKS: Final = (
     _pod(Metric.AGENT_START, "Unix time at which the launcher of this pod started: where its start begins."),
     # Checkpoints that local rank 0 writes and loads.
     _pod(
-        "ddp_checkpoint_saves_total",
+        Metric.CHECKPOINT_SAVES,
         "Checkpoints of this pod that were due, by how it went; skipped while the one before was being written.",
         labels=(MetricLabel.RESULT,),
         values=("success", "failure", "skipped"),
     ),
     _pod("ddp_checkpoint_save_seconds_total", "Time from the start of a checkpoint until it was durable."),
     _pod("ddp_checkpoint_blocking_seconds_total", "The part of saving during which training stood still."),
-    _pod("ddp_checkpoint_load_seconds_total", "Time spent restoring checkpoints."),
+    _pod(Metric.CHECKPOINT_LOAD_SECONDS, "Time spent restoring checkpoints."),
     _pod("ddp_checkpoint_last_success_timestamp_seconds", "Unix time at which the last checkpoint became durable."),
     _pod("ddp_checkpoint_last_step", "Global step of the last durable checkpoint."),
     _pod("ddp_checkpoint_size_bytes", "Size of the last durable checkpoint."),
-    _pod(
-        "ddp_checkpoint_interval_seconds", "Time between checkpoints: as asked for in seconds, else as last measured."
-    ),
+    _pod(Metric.CHECKPOINT_INTERVAL, "Time between checkpoints: as asked for in seconds, else as last measured."),
     # The process of a rank, and what it is.
     _process(Metric.RANK_UP, "1 while the process of this rank exists, else 0."),
     _process(

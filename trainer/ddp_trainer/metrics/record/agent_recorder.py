@@ -12,9 +12,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import IN_POD, JobTime
-from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, rank_board_paths
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board, InvalidBoardError, read

@@ -20,11 +20,10 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
+from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel, cell
 from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.common.time_classes import JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
-from ddp_trainer.metrics.families.family import cell
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
 from ddp_trainer.metrics.record.batched_steps import StepBatchResult
 from ddp_trainer.metrics.record.sampler import Watch
@@ -167,9 +166,14 @@ class BoardRankRecorder(RankRecorder):
         self._board.describe(self._board.identity | words)
 
     @suppress_errors
-    def planned_steps(self, steps: int) -> None:
-        """Record the number of global steps of the run."""
-        self._board.put({Metric.STEPS_PLANNED: steps})
+    def add(self, metric: str, amount: float = 1.0) -> None:
+        """Add to a counter."""
+        self._board.add({metric: amount})
+
+    @suppress_errors
+    def put(self, metric: str, value: float | None) -> None:
+        """Set a gauge."""
+        self._board.put({metric: value})
 
     def step(
         self,
@@ -285,11 +289,6 @@ class BoardRankRecorder(RankRecorder):
         self._board.add({Metric.TOKENS: tokens, Metric.MODEL_FLOPS: flops})
 
     @suppress_errors
-    def recompute_ratio(self, ratio: float) -> None:
-        """Record the operations that the backward pass repeats, as a share of the model's."""
-        self._board.put({Metric.RECOMPUTED: ratio})
-
-    @suppress_errors
     def record_wait(self, seconds: Mapping[Wait, float]) -> None:
         """Add seconds that this rank waited for others."""
         self._board.add({cell(Metric.WAIT_SECONDS, wait): more for wait, more in seconds.items()})
@@ -302,11 +301,6 @@ class BoardRankRecorder(RankRecorder):
         with self._board.atomic_update():
             self._board.add({Metric.SAMPLED_STEPS: 1.0, Metric.SAMPLED_BUSY: busy_seconds})
             self._board.add({Metric.SAMPLED_COMM_EXPOSED: comm_exposed_seconds})
-
-    @suppress_errors
-    def record_gc_time(self, seconds: float) -> None:
-        """Add the seconds of a garbage collection."""
-        self._board.add({"ddp_gc_pause_seconds_total": seconds})
 
     @suppress_errors
     def gpu_memory(self, memory: Mapping[str, float], before: Mapping[str, float]) -> None:
@@ -325,36 +319,11 @@ class BoardRankRecorder(RankRecorder):
     @suppress_errors
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         """Record a checkpoint that became durable."""
-        self._board.add({cell("ddp_checkpoint_saves_total", "success"): 1.0})
+        self._board.add({cell(Metric.CHECKPOINT_SAVES, "success"): 1.0})
         self._board.add({"ddp_checkpoint_save_seconds_total": seconds})
         self._board.add({"ddp_checkpoint_blocking_seconds_total": blocking_seconds})
         self._board.put({"ddp_checkpoint_last_step": step, "ddp_checkpoint_size_bytes": size_bytes})
         self._board.put({"ddp_checkpoint_last_success_timestamp_seconds": self._clock()})
-
-    @suppress_errors
-    def checkpoint_failed(self) -> None:
-        """Count a checkpoint that could not be written. Training continues."""
-        self._board.add({cell("ddp_checkpoint_saves_total", "failure"): 1.0})
-
-    @suppress_errors
-    def checkpoint_skipped(self) -> None:
-        """Count a checkpoint that was skipped because the previous one was still being written."""
-        self._board.add({cell("ddp_checkpoint_saves_total", "skipped"): 1.0})
-
-    @suppress_errors
-    def checkpoint_loaded(self, seconds: float) -> None:
-        """Add the seconds of restoring state."""
-        self._board.add({"ddp_checkpoint_load_seconds_total": seconds})
-
-    @suppress_errors
-    def checkpoint_interval(self, seconds: float) -> None:
-        """Record the time between checkpoints, in seconds."""
-        self._board.put({"ddp_checkpoint_interval_seconds": seconds})
-
-    @suppress_errors
-    def skipped_step(self) -> None:
-        """Count a step that consumed its samples without changing a weight."""
-        self._board.add({"ddp_skipped_steps_total": 1.0})
 
     @suppress_errors
     def account(self, account: JobAccount) -> None:

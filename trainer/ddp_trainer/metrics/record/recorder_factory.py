@@ -10,11 +10,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, GroupState
-from ddp_trainer.common.metric_names import MetricLabel
+from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.metrics.collect import gc_time
 from ddp_trainer.metrics.record import ddp_comm_sampler
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
@@ -143,5 +144,5 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
     if local_rank == 0:
         recorder.follow_startup(STARTUP)
     ddp_comm_sampler.track_ddp_models(sys.modules.get("torch"))
-    gc_time.watch(recorder.record_gc_time)
+    gc_time.watch(partial(recorder.add, Metric.GC_PAUSE_SECONDS))
     return recorder

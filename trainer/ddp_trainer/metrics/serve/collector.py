@@ -11,12 +11,12 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
-from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.metric_names import Metric, MetricLabel, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
 from ddp_trainer.metrics.collect.pod_counters import PodCounters
-from ddp_trainer.metrics.families.family import Family, Kind, Scope, cell
+from ddp_trainer.metrics.families.family import Family, Kind, Scope
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.storage import container
 from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, read_pod_snapshot

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.metric_names import Metric, MetricLabel, cell
 from ddp_trainer.common.time_classes import Phase
-from ddp_trainer.metrics.families.family import Family, cell
+from ddp_trainer.metrics.families.family import Family
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.serve import history_format
 from ddp_trainer.metrics.serve.history_format import Key

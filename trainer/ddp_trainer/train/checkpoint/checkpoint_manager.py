@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import torch
 
+from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.checkpoint.async_save import Writing
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory
@@ -100,7 +101,7 @@ class CheckpointManager:
         self._skipped_at = self._last
         self._saved_at: float | None = None
         if self.every_seconds is not None:
-            recorder.checkpoint_interval(self.every_seconds)
+            recorder.put(Metric.CHECKPOINT_INTERVAL, self.every_seconds)
         self.saved_step: int | None = None
         """Step of the last attempted save; the same on all ranks."""
         self.durable_step: int | None = None
@@ -206,7 +207,7 @@ class CheckpointManager:
             return now - self._last >= self.every_seconds
         if now - max(self._last, self._skipped_at) >= self.every_seconds:
             self._skipped_at = now
-            self._recorder.checkpoint_skipped()
+            self._recorder.add(cell(Metric.CHECKPOINT_SAVES, "skipped"))
         return False
 
     def save(
@@ -326,7 +327,7 @@ class CheckpointManager:
     def _measure_interval(self, began: float) -> None:
         """Record the measured interval between saves if none is configured in seconds."""
         if self.every_seconds is None and self._saved_at is not None:
-            self._recorder.checkpoint_interval(began - self._saved_at)
+            self._recorder.put(Metric.CHECKPOINT_INTERVAL, began - self._saved_at)
         self._saved_at = began
 
     def _advise(self, cost_seconds: float) -> None:
@@ -348,7 +349,7 @@ class CheckpointManager:
 
     def _failed(self, err: OSError) -> None:
         self.failure = err
-        self._recorder.checkpoint_failed()
+        self._recorder.add(cell(Metric.CHECKPOINT_SAVES, "failure"))
         place = "" if self._directory is None else self._directory.place
         self._alarm(
             f"No checkpoint could be saved in {place}: {err.strerror}. Training continues; older checkpoints are kept."

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import nn
 
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.train.data.batch_plan import BatchPlan, shares
 from ddp_trainer.train.data.task import SupportsShow, Task
 from ddp_trainer.train.loop.process_context import ProcessContext
@@ -66,9 +67,9 @@ class CallbackList:
     def expect(self, state: TrainState) -> None:
         """Announce the model and its planned steps to the metrics."""
         recorder, model = self._process.recorder, state.context.model
-        recorder.planned_steps(state.plan.total_steps)
+        recorder.put(Metric.STEPS_PLANNED, state.plan.total_steps)
         if (ratio := recompute_ratio(model, state.context.config)) is not None:
-            recorder.recompute_ratio(ratio)
+            recorder.put(Metric.RECOMPUTED, ratio)
         self._tokens, self._flops = tokens(model) or 0, flops(model) or 0
 
     def begin(self, state: TrainState) -> None:
@@ -131,7 +132,7 @@ class CallbackList:
         if self._tokens or self._flops:
             recorder.work(own_samples * self._tokens, own_samples * self._flops)
         if not decision.is_finite:
-            recorder.skipped_step()
+            recorder.add(Metric.SKIPPED_STEPS)
         if self._process.group.rank == 0:
             self._record_gradients(optimizer)
         self._process.progress.step(

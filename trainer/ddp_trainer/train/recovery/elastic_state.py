@@ -12,6 +12,7 @@ from functools import partial
 
 from torch import nn
 
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_progress_file
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
@@ -104,7 +105,7 @@ class ElasticState:
         if restored is not None:
             saver.saved_step = self.state.step if is_durable else None
         if is_loaded:
-            process.recorder.checkpoint_loaded(time.perf_counter() - began)
+            process.recorder.add(Metric.CHECKPOINT_LOAD_SECONDS, time.perf_counter() - began)
         elif restored is None and held is None:
             self._initialize()
         self.state.logger_run_id = self.state.logger_run_id or process.env.run_id or history.run_name

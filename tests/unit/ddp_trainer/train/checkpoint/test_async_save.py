@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.checkpoint.async_save import Writing
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
@@ -75,8 +76,8 @@ class Told(NoopRankRecorder):
         super().__init__()
         self.skipped = self.saved = 0
 
-    def checkpoint_skipped(self) -> None:
-        self.skipped += 1
+    def add(self, metric: str, amount: float = 1.0) -> None:
+        self.skipped += metric == cell(Metric.CHECKPOINT_SAVES, "skipped")
 
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         self.saved += 1
