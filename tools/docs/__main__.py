@@ -9,6 +9,7 @@ from typing import Final
 from kubectl_ddp.spec.job_schema import SCHEMA_FILE, schema_text
 from tools import dashboards
 from tools.docs import (
+    alerts,
     cli,
     client_keys,
     engines,
@@ -56,6 +57,7 @@ TABLES: Final[Mapping[Path, Lines]] = {
 def files() -> Iterator[tuple[Path, str]]:
     """Yield path and text of each generated file. A text may depend on files before it."""
     yield from engines.files().items()
+    yield from alerts.files().items()
     for path, lines in PAGES.items():
         yield path, "\n".join(lines()) + "\n"
     for path, lines in TABLES.items():
