@@ -56,7 +56,7 @@ def _differences(engine: EngineKind) -> Iterator[str]:
         yield f"creates its own {engine.runtime.kind}"
     yield "can be scaled while it runs" if engine.is_scalable else "cannot be scaled while it runs"
     if engine.ttl_note:
-        yield "`--ttl` removes its pods, not the object itself"
+        yield engine.ttl_note.rstrip(".")
     if engine.is_partially_admitted:
         yield (
             "with `--queue`, Kueue may start it with the minimum number of nodes, unless `--topology replica=LABEL` "

@@ -31,5 +31,5 @@ ENGINE: Final = EngineKind(
     file="trainjob.yaml.j2",
     container="node",
     job_labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"},
-    ttl_note="Kubeflow Trainer never deletes a TrainJob; ttl removes its JobSet and its pods, and the TrainJob stays.",
+    ttl_note="ttl removes its JobSet and its pods, but not the TrainJob: Kubeflow Trainer never deletes one.",
 )

@@ -93,12 +93,12 @@ def _pods(document: Object, objects: Sequence[Object]) -> Iterator[Pods]:
         yield Pods(role="", count=1, metadata=mapping(document.get("metadata")), spec=spec)
     elif kind == "CronJob":
         yield _of_template("", mapping(mapping(spec.get("jobTemplate")).get("spec")))
-    elif kind in _TEMPLATE_KINDS:
-        yield _of_template("", spec)
     elif kind == "JobSet":
         yield from _of_job_set(spec)
     elif kind in _RUNTIMES:
         yield from _of_job_set(mapping(mapping(spec.get("template")).get("spec")), _nodes_of(document, objects))
+    elif kind in _TEMPLATE_KINDS or mapping(mapping(spec.get("template")).get("spec")).get("containers"):
+        yield _of_template("", spec)
     else:
         for key, roles in spec.items():
             if str(key).endswith(_REPLICAS):

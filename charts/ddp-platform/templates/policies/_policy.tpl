@@ -20,7 +20,9 @@ dyn(object).kind == "Pod"
     .map(job, {
       "at": dyn(variables.jobsAt + "[" + job.name + "].template.spec.template.spec"),
       "it": job.template.spec.template.spec})
-: [{"at": dyn("spec.template.spec"), "it": dyn(object).spec.template.spec}]
+: has(dyn(object).spec.template) && has(dyn(object).spec.template.spec)
+? [{"at": dyn("spec.template.spec"), "it": dyn(object).spec.template.spec}]
+: []
 {{- end }}
 
 {{/* The Jobs of a set of Jobs, and where they stand; none in what is no set. */}}

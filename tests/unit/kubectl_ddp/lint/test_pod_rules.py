@@ -267,6 +267,7 @@ KINDS = {
     "Job": ("batch/v1", {"spec": {"completions": 3, "template": pod()}}, 3),
     "CronJob": ("batch/v1", {"spec": {"jobTemplate": {"spec": {"parallelism": 2, "template": pod()}}}}, 2),
     "StatefulSet": ("apps/v1", {"spec": {"replicas": 5, "template": pod()}}, 5),
+    "NewSet": ("sets.example.com/v1", {"spec": {"replicas": 4, "template": pod()}}, 4),
     "MPIJob": (
         "kubeflow.org/v2beta1",
         {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": pod()}}}},

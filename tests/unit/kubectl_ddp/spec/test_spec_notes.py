@@ -43,7 +43,7 @@ def test_checkpoints_in_an_object_store_need_credentials_and_no_volume(args: tup
         ({"engine": Engine.JOBSET}, "it cannot be scaled while it runs"),
         (
             {"engine": Engine.TRAINJOB, "nnodes": Nodes(4, 4), "ttl_seconds": 9},
-            "the TrainJob stays",
+            "not the TrainJob",
         ),
         ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes together or none"),
         ({"gang": Gang.AUTO}, "render asks no cluster"),
