@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
+from ddp_trainer.__main__ import COMMANDS as PROGRAMS
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.spec.fields import FILE_KEYS
 from tests.docs.test_documents import ROOT
@@ -30,6 +33,18 @@ def test_every_option_of_a_command_is_in_the_reference(name: str) -> None:
     if "(#job-options)" in text:
         shown |= flags_in(PAGE.partition("\n## Job options\n")[2].partition("\n## ")[0])
     assert {flag for option in cli.options(name).values() for flag in option.opts} <= shown
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_of_the_image_is_in_the_reference_with_its_flags(name: str) -> None:
+    if name in {"launch", "train"}:
+        assert re.search(rf"`{name}` .*(\(trainer-options\.md\)|`ddp-launch`)", " ".join(PAGE.split()))
+        return
+    shown = subprocess.run(
+        [sys.executable, "-m", "ddp_trainer", name, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    listed = set(re.findall(r"^  (?:-\w, |-\w \S+, )?(--[a-z-]+)", shown, re.MULTILINE)) - {"--help"}
+    assert listed <= flags_in(PAGE.rpartition(f"\n### {name}\n")[2].partition("\n##")[0])
 
 
 @pytest.mark.parametrize("key", FILE_KEYS)

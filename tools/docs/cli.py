@@ -16,6 +16,13 @@ from typing import Final
 import click
 
 from ddp_trainer.launch.flags import parser_for
+from ddp_trainer.launch.hang import hang_report
+from ddp_trainer.launch.in_worker import profile
+from ddp_trainer.launch.rendezvous import store
+from ddp_trainer.metrics import aggregator
+from ddp_trainer.preflight import cli as preflight
+from ddp_trainer.preflight.collectives import request
+from ddp_trainer.train.checkpoint import checkpoint_cli
 from kubectl_ddp.cli.internal.examples import EXAMPLES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
 
@@ -31,6 +38,17 @@ is on this page. `kubectl ddp` and `kubectl-ddp` are the same program; the examp
 [permissions](rbac.md#permissions-of-each-command) what they need from the cluster. Flags about GPUs were tested without
 GPUs: [status](status.md).
 """
+
+PROGRAMS: Final = {
+    "store": (store.argument_parser(), "launcher.md"),
+    "preflight": (preflight.argument_parser({}), "preflight.md"),
+    "collectives": (request.parser(), "collectives.md"),
+    "checkpoint": (checkpoint_cli.argument_parser(), "checkpoints.md"),
+    "aggregate": (aggregator.argument_parser(), "metrics.md"),
+    "profile": (profile.argument_parser(), "watching.md"),
+    "hang": (hang_report.argument_parser(), "on-call.md"),
+}
+"""Command of ``python -m ddp_trainer`` → its parser, and the page about it."""
 
 _MARKED: Final = re.compile(r"((?<![\w-])--?[a-zA-Z][\w-]*|\$\{?\w+\}?(?:=\w+)?)")
 
@@ -141,20 +159,48 @@ def _value(option: click.Option) -> str:
 
 
 def _launcher() -> Iterator[str]:
-    parser = parser_for({})
     yield from ("", "## ddp-launch", "")
     yield from (
         "`ddp-launch [flags] script [arguments of the script]` takes torchrun's flags. Each also has a spelling with",
         "underscores, and a variable `PET_NAME`. [The launcher](launcher.md) explains the differences from torchrun.",
         "",
-        "| Flag | Meaning |",
-        "| --- | --- |",
     )
-    for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them
-        if action.option_strings and action.help != argparse.SUPPRESS:
-            names = ", ".join(each for each in action.option_strings if "_" not in each)
-            value = "" if action.nargs == 0 else " VALUE"
-            yield f"| `{names}{value}` | {_cell(_escape(action.help or ''))} |"
+    yield from _flags(parser_for({}))
+    yield from ("", "## Programs of the image", "")
+    yield from (
+        "`python -m ddp_trainer COMMAND` runs in pods, and wherever the package is installed. The flags of `train` are",
+        "on [their own page](trainer-options.md), and `launch` is `ddp-launch`.",
+    )
+    for name, (parser, page) in PROGRAMS.items():
+        yield from ("", f"### {name}", "")
+        yield f"{_escape(_sentence(' '.join((parser.description or '').split())))} [More]({page})."
+        nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - as below
+        if not nested:
+            yield from ("", *_flags(parser))
+        for subcommand, its_parser in nested[0].choices.items() if nested else ():
+            yield from ("", f"`{name} {subcommand} DIR`: {_escape(_sentence(its_parser.description or ''))}", "")
+            yield from _flags(its_parser)
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the table of a parser's flags; nothing if it has none but ``--help``."""
+    shown = [
+        action
+        for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
+        if action.option_strings and action.help != argparse.SUPPRESS and action.dest != "help"
+    ]
+    if shown:
+        yield from ("| Flag | Meaning |", "| --- | --- |")
+    for action in shown:
+        names = ", ".join(each for each in action.option_strings if "_" not in each)
+        choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices and not action.metavar else ""
+        value = "" if action.nargs == 0 else f" {action.metavar or choices or 'VALUE'}"
+        told = (action.help or "") % {"default": action.default}
+        yield f"| `{_cell(names + value)}` | {_cell(_escape(told))} |"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _cell(text: str) -> str:

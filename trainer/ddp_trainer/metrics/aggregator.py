@@ -135,7 +135,7 @@ class PageRouter:
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until a stop signal or the end of the parent process. Returns an exit code of the module."""
-    arguments = _parser().parse_args(argv)
+    arguments = argument_parser().parse_args(argv)
     try:
         listener = _listen_with_retry(arguments.address, arguments.port)
     except OSError as error:
@@ -248,9 +248,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"aggregate: {message[:1].upper()}{message[1:]}, so this pod has no metrics.\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
     parser = _Parser(
-        prog="ddp_trainer aggregate", description="Serve the metrics of all ranks of this pod at /metrics."
+        prog="python -m ddp_trainer aggregate", description="Serve the metrics of all ranks of this pod at /metrics."
     )
     directory = os.environ.get(Env.METRICS_DIR)
     parser.add_argument(
@@ -275,7 +276,7 @@ def _parser() -> argparse.ArgumentParser:
         "--parent",
         type=int,
         default=os.getppid(),
-        help="process with whose end this one ends (default: the one that started it, if it still lives by now)",
+        help="process id; this process ends with it (default: the process that started this one)",
     )
     return parser
 

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     """
     environ = dict(os.environ)
     try:
-        arguments = _parser(environ).parse_args(argv)
+        arguments = argument_parser(environ).parse_args(argv)
         order = order_of(arguments, environ)
         facts = asyncio.run(run_preflight(order, environ))
     except PreflightError as error:
@@ -127,7 +127,8 @@ def _endpoint(text: str, flag: str) -> tuple[str, int]:
     return host, port
 
 
-def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+def argument_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Return the parser of the flags, whose defaults come from torchrun's variables."""
     parser = ArgumentParser(PreflightError, hint=HELP_HINT, prog="ddp-launch preflight", description=_DESCRIPTION)
 
     def add(*names: str, **settings: Any) -> None:
@@ -136,25 +137,37 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         parser.add_argument(*dict.fromkeys(spellings), **settings)
 
     add("--nnodes", default=environ.get("PET_NNODES") or "1", metavar="N", help="nodes of the run, or MIN:MAX")
-    add("--node-rank", type=_parse_int, metavar="N", help="of this node; 0 hosts the meeting")
-    add("--nproc-per-node", type=_workers, default=1, metavar="N", help="workers of this node")
+    add("--node-rank", type=_parse_int, metavar="N", help="rank of this node; the nodes meet at node 0")
+    add("--nproc-per-node", type=_workers, default=1, metavar="N", help="number of workers of this node")
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
-    add("--rdzv-endpoint", default=endpoint, metavar="HOST:PORT", help="the first node's, as in a launch")
-    add("--master-addr", default="", metavar="HOST", help="the same, as in a static launch")
-    add("--master-port", type=_parse_int, default=_STATIC_PORT, metavar="PORT", help="with --master-addr")
-    add("--meet", default="", metavar="HOST:PORT", help="meet there instead, where the endpoint is what is wrong")
+    add("--rdzv-endpoint", default=endpoint, metavar="HOST:PORT", help="address of node 0, as for a launch")
+    add("--master-addr", default="", metavar="HOST", help="address of node 0, as for a static launch")
+    add(
+        "--master-port",
+        type=_parse_int,
+        default=_STATIC_PORT,
+        metavar="PORT",
+        help="port of node 0, with --master-addr",
+    )
+    add("--meet", default="", metavar="HOST:PORT", help="meet at this address instead, to test the endpoint itself")
     add(
         "--newcomer",
         type=_parse_int,
         metavar="N",
-        help="rank of a node that wants to join the others, which train: it hosts the meeting, and is judged alone",
+        help="rank of a node that joins others, which train: they meet at it, and only it is judged",
     )
     add("--standalone", action="store_true", help="check this node alone")
-    add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS", help="until all nodes must have come")
-    add("-o", "--output", choices=("table", "json"), default="table", help="what to print")
-    add("--json-file", default="", metavar="FILE", help="write the JSON document there too")
-    add("--secret-file", default="", metavar="FILE", help=f"secret of the run (${Env.SECRET_FILE})")
-    add("--quiet", action="store_true", help="print nothing where another node prints the same")
+    add(
+        "--timeout",
+        type=_seconds,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help="time until all nodes must be there",
+    )
+    add("-o", "--output", choices=("table", "json"), default="table", help="output format")
+    add("--json-file", default="", metavar="FILE", help="also write the JSON document to this file")
+    add("--secret-file", default="", metavar="FILE", help=f"file with the run's secret (default ${Env.SECRET_FILE})")
+    add("--quiet", action="store_true", help="print nothing if another node prints the same")
     parser.add_argument("script", nargs="?", default="", help="file whose digest is compared")
     return parser
 

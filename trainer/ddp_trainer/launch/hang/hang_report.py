@@ -49,10 +49,16 @@ def fetch_hang_status(folder: Path) -> bytes:
         return page
 
 
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command, which has no flags."""
+    return argparse.ArgumentParser(
+        prog="python -m ddp_trainer hang", description="Print the state of the ranks of this pod."
+    )
+
+
 def main(argv: Sequence[str]) -> int:
     """Print the page, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="ddp_trainer hang", description="Print how the ranks of this pod look now.")
-    parser.parse_args(argv)
+    argument_parser().parse_args(argv)
     folder = folder_of(os.environ)
     try:
         sys.stdout.buffer.write(fetch_hang_status(folder))

@@ -157,7 +157,7 @@ def _bounded(file: Path, steps: int) -> Path:
 
 def main(argv: Sequence[str]) -> int:
     """Write one trace, and return the exit code that the module describes."""
-    arguments = _parser().parse_args(argv)
+    arguments = argument_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # so that temporary files are removed
     try:
         worker = worker_of(arguments.local_rank, dict(os.environ))
@@ -178,9 +178,14 @@ def main(argv: Sequence[str]) -> int:
 _STEPS: Final = range(1, Profile.MOST_STEPS + 1)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ddp_trainer profile", description="Trace the next steps of a rank.")
-    parser.add_argument("--local-rank", type=int, required=True, help="of the worker")
-    parser.add_argument("--steps", type=int, default=Profile.STEPS.value, choices=_STEPS, metavar="N")
-    parser.add_argument("--seconds", type=float, default=120.0, help="to wait for the trace")
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ddp_trainer profile", description="Record a trace of a rank's next steps."
+    )
+    parser.add_argument("--local-rank", type=int, required=True, help="local rank of the worker")
+    parser.add_argument(
+        "--steps", type=int, default=Profile.STEPS.value, choices=_STEPS, metavar="N", help="number of steps"
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="maximum time to wait for the trace")
     return parser

@@ -214,7 +214,7 @@ def main(argv: Sequence[str]) -> int:
     """
     if_free = "--if-free" in argv
     try:
-        over, signalled = asyncio_utils.run(_run(_parser().parse_args(argv)))
+        over, signalled = asyncio_utils.run(_run(argument_parser().parse_args(argv)))
     except LaunchError as error:
         if if_free and isinstance(error, PortInUseError):
             return Exit.SUCCESS
@@ -250,22 +250,51 @@ async def _run(arguments: argparse.Namespace) -> tuple[messages.Over | None, int
     return store.membership.end.over, signalled[0] if signalled else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = ArgumentParser(LaunchError, hint=HELP_HINT, prog="python -m ddp_trainer store", description=__doc__)
+_DESCRIPTION: Final = (
+    "Form the worker groups of a run. The store holds no training data, and may be restarted at any time: running "
+    "workers are not affected. It exits some seconds after the run is over."
+)
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
+    parser = ArgumentParser(LaunchError, hint=HELP_HINT, prog="python -m ddp_trainer store", description=_DESCRIPTION)
     seconds = partial(parser.add_argument, type=_seconds, metavar="SECONDS")
     # Two jobs on one machine share its ports. Only the addresses of their pods differ.
     address = os.environ.get(Env.POD_IP, "")
-    parser.add_argument("--host", default=address, help=f"address to listen on: ${Env.POD_IP}, or all when empty")
-    parser.add_argument("--port", type=port_argument, default=int(Port.RENDEZVOUS))
-    parser.add_argument("--if-free", action="store_true", help="end well when another store has the port already")
+    parser.add_argument(
+        "--host", default=address, help=f"address to listen on (default ${Env.POD_IP}, or all if it is empty)"
+    )
+    parser.add_argument(
+        "--port", type=port_argument, default=int(Port.RENDEZVOUS), help="port to listen on (default %(default)s)"
+    )
+    parser.add_argument("--if-free", action="store_true", help="exit with 0 if another store has the port already")
     run_id = os.environ.get(Env.RUN_ID, "")
-    parser.add_argument("--run-id", default=run_id, help="refuse agents of other runs; the first one's when empty")
+    parser.add_argument(
+        "--run-id",
+        default=run_id,
+        help="id of the run; agents of other runs are refused (default: the run of the first agent)",
+    )
     secret_file = os.environ.get(Env.SECRET_FILE, "")
-    parser.add_argument("--secret-file", default=secret_file, help=f"secret of the run: ${Env.SECRET_FILE}")
-    seconds("--heartbeat-timeout", default=HEARTBEAT.timeout, help="silence after which an agent counts as lost")
-    seconds("--linger-seconds", default=LINGER_SECONDS, help="how long late comers of a finished run are answered")
-    seconds("--adopt-seconds", default=PATIENCE.adopt, help="after a restart, how long known agents are waited for")
-    seconds("--first-seconds", default=PATIENCE.first, help="after a start, how long no group below the most is formed")
+    parser.add_argument(
+        "--secret-file", default=secret_file, help=f"file with the run's secret (default ${Env.SECRET_FILE})"
+    )
+    seconds(
+        "--heartbeat-timeout",
+        default=HEARTBEAT.timeout,
+        help="time without a message after which an agent counts as lost",
+    )
+    seconds(
+        "--linger-seconds",
+        default=LINGER_SECONDS,
+        help="time for which late agents of a finished run still get an answer",
+    )
+    seconds("--adopt-seconds", default=PATIENCE.adopt, help="time for which a restarted store waits for known agents")
+    seconds(
+        "--first-seconds",
+        default=PATIENCE.first,
+        help="time after the start in which only a group of the maximum size is formed",
+    )
     return parser
 
 

@@ -76,28 +76,36 @@ def parser(program: str = "ddp-launch collectives") -> argparse.ArgumentParser:
         BadRequest,
         prog=program,
         usage=f"{program} [torchrun's flags] [flags]",
-        description="Check and measure the collectives between all ranks; takes torchrun's flags, on every node the "
-        "same. Exit codes: 0 all right, 1 a wrong result or a lost peer, 2 an invalid flag or file, 3 "
-        "slower than the earlier run, than a floor, or than other nodes.",
+        description="Check and measure the collectives between all ranks. It also takes torchrun's flags, the same on "
+        "every node. Exit codes: 0 for success, 1 for a wrong result or a lost peer, 2 for an invalid flag or file, "
+        "3 if it is slower than the earlier run, than a minimum, or than other nodes.",
         allow_abbrev=False,
     )
-    add = made.add_argument
-    add("--operations", metavar="LIST", default="all", help=f"with commas; all, or some of {', '.join(NAMES)}")
-    add("--dtype", metavar="LIST", default="float32", help=f"with commas, of {', '.join(DTYPES)}")
-    add("--backend", metavar="NAME", default="auto", help="gloo, nccl or auto: nccl where there are GPUs")
-    add("--sizes", metavar="SIZES", default="", help="4KiB:64MiB in steps of --factor, or a list: 4KiB,1MiB")
-    add("--factor", metavar="N", default="4", help="from one size to the next")
-    add("--repeats", metavar="N", default="20", help="timed calls of each size")
-    add("--warmup", metavar="N", default="5", help="calls before them")
-    add("--seed", metavar="N", default="0", help="of the pattern that results are checked with")
-    add("--timeout", metavar="SECONDS", default="120", help="after which a peer that stays silent is lost")
-    add("-o", "--output", metavar="FORM", default="table", help="table or json")
-    add("--compare", metavar="FILE", default="", help="the JSON of an earlier run, on the node of rank 0")
-    add("--tolerance", metavar="PERCENT", default="10%", help="allowed growth of a median, beyond noise")
-    add("--floors", metavar="FILE", default="auto", help="what each GPU must reach: auto, off, or a JSON file (auto)")
-    add("--pairs", metavar="N", default="0", help="instead, locate a bad node: rounds of two nodes at a time (0)")
-    add("--pair-timeout", metavar="SECONDS", default="30", help="with --pairs: after which a pair has failed")
-    add("--slow-below", metavar="PERCENT", default="70%", help="with --pairs: of the bandwidth of other pairs")
+    default = " (default: %(default)s)"
+    for names, metavar, value, text in (
+        (["--operations"], "LIST", "all", f"operations, separated by commas, or all{default}: {', '.join(NAMES)}"),
+        (["--dtype"], "LIST", "float32", f"dtypes, separated by commas{default}: {', '.join(DTYPES)}"),
+        (["--backend"], "NAME", "auto", f"gloo, nccl, or auto for nccl if there are GPUs{default}"),
+        (["--sizes"], "SIZES", "", "a range, as in 4KiB:64MiB, or a list, as in 4KiB,1MiB"),
+        (["--factor"], "N", "4", f"factor from one size of the range to the next{default}"),
+        (["--repeats"], "N", "20", f"timed calls of each size{default}"),
+        (["--warmup"], "N", "5", f"calls of each size before the timed ones{default}"),
+        (["--seed"], "N", "0", f"seed of the values that results are checked with{default}"),
+        (["--timeout"], "SECONDS", "120", f"time without an answer after which a peer is lost{default}"),
+        (["-o", "--output"], "FORM", "table", f"table or json{default}"),
+        (["--compare"], "FILE", "", "JSON of an earlier run, a file on the node of rank 0"),
+        (["--tolerance"], "PERCENT", "10%", f"with --compare: allowed growth of a median{default}"),
+        (["--floors"], "FILE", "auto", f"minimum that each GPU must reach: auto, off, or a JSON file{default}"),
+        (["--pairs"], "N", "0", f"find a bad node in N rounds of two nodes each, instead of measuring all{default}"),
+        (["--pair-timeout"], "SECONDS", "30", f"with --pairs: time after which a pair has failed{default}"),
+        (
+            ["--slow-below"],
+            "PERCENT",
+            "70%",
+            f"with --pairs: share of the others' bandwidth, of a slow pair{default}",
+        ),
+    ):
+        made.add_argument(*names, metavar=metavar, default=value, help=text)
     return made
 
 

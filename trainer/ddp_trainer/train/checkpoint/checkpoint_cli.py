@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         arguments.
     """
     try:
-        arguments = _parser().parse_args(list(argv))
+        arguments = argument_parser().parse_args(list(argv))
         return {"inspect": _list_checkpoints, "verify": _list_checkpoints, "export": _export}[arguments.command](
             arguments
         )
@@ -81,13 +81,14 @@ def main(argv: Sequence[str]) -> int:
         return err.exit_code
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m ddp_trainer checkpoint", description="Look into checkpoints.")
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the commands."""
+    parser = _Parser(prog="python -m ddp_trainer checkpoint", description="Inspect, verify and export checkpoints.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for name, text in (
-        ("inspect", "list the checkpoints, what is in them, and whether they are valid; exits with 1 when one is not"),
-        ("verify", "check every digest; exits with 1 when one is wrong"),
-        ("export", "write the weights of one as a plain file, for inference"),
+        ("inspect", "list the checkpoints, their contents, and whether they are valid; exits with 1 if one is not"),
+        ("verify", "check every digest; exits with 1 if one is wrong"),
+        ("export", "write the weights of one checkpoint as a plain file, for inference"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument(
@@ -97,12 +98,12 @@ def _parser() -> _Parser:
             help="a run's checkpoint directory, or its s3:// or gs:// URL",
         )
         if name != "export":
-            command.add_argument("-o", "--output", choices=["table", "json"], default="table")
+            command.add_argument("-o", "--output", choices=["table", "json"], default="table", help="output format")
             continue
-        command.add_argument("--to", type=Path, required=True, metavar="FILE", help="*.pt or *.safetensors")
+        command.add_argument("--to", type=Path, required=True, metavar="FILE", help="new file, *.pt or *.safetensors")
         which = command.add_mutually_exclusive_group()
-        which.add_argument("--step", type=int, metavar="N", help="of this step (default: the newest)")
-        which.add_argument("--best", metavar="METRIC", help="the best by this metric")
+        which.add_argument("--step", type=int, metavar="N", help="step of the checkpoint (default: the newest)")
+        which.add_argument("--best", metavar="METRIC", help="take the best checkpoint by this metric")
     return parser
 
 
