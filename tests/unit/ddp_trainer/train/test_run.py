@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,8 +36,7 @@ class Journal(NoopRankRecorder):
         self.saved: list[int] = []
         self.lost = 0
         self.gauges: dict[str, float | None] = {}
-        self.counters: Counter[str] = Counter()
-        """How often each counter grew."""
+        self.counters: defaultdict[str, float] = defaultdict(float)
         self.spent: tuple[float, ...] = ()
         self.lost_seconds = 0.0
         self.progressed: list[tuple[float, float]] = []
@@ -60,7 +59,7 @@ class Journal(NoopRankRecorder):
         self.gauges[metric] = value
 
     def add(self, metric: str, amount: float = 1.0) -> None:
-        self.counters[metric] += 1
+        self.counters[metric] += amount
 
     def step(self, step: int, epoch: int, samples: int, *phases: float) -> None:  # type: ignore[override]
         self.steps.append((step, epoch, samples))
@@ -166,7 +165,8 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
         run(config, Lines(kill_after(7)), env=HERE)
     journal = Journal()
     resumed = run(config, Lines(), journal, env=HERE)
-    assert (journal.counters[Metric.CHECKPOINT_LOAD_SECONDS], journal.lost, journal.steps[0][0]) == (1, 3, 5)
+    assert journal.counters[Metric.CHECKPOINT_LOAD_SECONDS] > 0
+    assert (journal.lost, journal.steps[0][0]) == (3, 5)
     assert resumed.summary.lost_steps == 3
     # The account is told ten times a second, so that three steps of milliseconds may have cost nothing that is known.
     assert 0 <= journal.lost_seconds == pytest.approx(resumed.summary.lost_seconds, abs=1e-3)
