@@ -20,7 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter, _parser
+from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter, argument_parser
 from ddp_trainer.metrics.serve.history import History
 from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, HttpRequest, Response, Server, listen, parse
 
@@ -290,6 +290,6 @@ def test_there_are_three_pages() -> None:
 @pytest.mark.parametrize("port", ["-1", "65536", "metrics", ""])
 def test_a_port_that_is_none_is_refused_with_the_range(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        _parser().parse_args(["--directory", "d", "--port", port])
+        argument_parser().parse_args(["--directory", "d", "--port", port])
     assert left.value.code == 2
     assert f"{port!r} is not a port from 0 to 65535" in capsys.readouterr().err
