@@ -29,6 +29,8 @@ OUTSIDE: Final = {
     "manifests/examples/README.md": "manifests/examples.md",
 }
 """Page of the repository → its path in the site."""
+FOR_WHOM: Final = "For on-call engineers who received this alert. Afterwards you know its cause and what to do."
+"""First sentence of each runbook."""
 _ORIGIN: Final = {page: path for path, page in OUTSIDE.items()}
 _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)((?:#[^)\s]*)?)\)")
 _IMAGE: Final = re.compile(r"(!\[[^\]]*\])\(([^)\s]+)\)")
@@ -56,8 +58,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Translate links to files outside of ``docs/``, and fenced blocks with more than a language."""
+    """Translate links to files outside of ``docs/``, and fenced blocks with more than a language.
+
+    A runbook gets the sentence that tells for whom a page is.
+    """
     path = page.file.src_uri
+    if path.startswith("runbooks/Ddp"):
+        markdown = markdown.replace("\n## Meaning", f"\n{FOR_WHOM}\n\n## Meaning", 1)
     origin = _ORIGIN.get(path, f"docs/{path}")
     texts, at = [], 0
     for block in _CODE.finditer(markdown):
