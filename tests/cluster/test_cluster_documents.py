@@ -37,6 +37,7 @@ def kubeconfig_of(space: Namespace) -> Path:
 @pytest.mark.parametrize("block", blocks("console", "cluster"))
 def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
     (tmp_path / "charts").symlink_to(ROOT / "charts")  # the base has the dashboards of the chart
     done = subprocess.run(
         ["bash", "-c", typed(block)],

@@ -38,7 +38,7 @@ R = TypeVar("R")
 SHARED: Final = frozenset({"namespace"})
 """Keys whose flag is shared by all commands."""
 COMMON: Final = frozenset(
-    {"name", "module", "code", "nnodes", "nproc", "gpus", "memory", "image", "env", "mounts", "queue"}
+    {"name", "module", "code", "nnodes", "nproc", "gpus", "cpu", "memory", "image", "env", "mounts", "queue"}
 )
 """Keys whose flag is shown without ``--help-all``."""
 DRY_RUN: Final = "--dry-run"
