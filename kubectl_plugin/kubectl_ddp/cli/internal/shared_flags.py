@@ -59,7 +59,7 @@ def shared_options(
         _place("-n", "--namespace", metavar="NAME", help="Namespace (default: the context's own)."),
         *([_place("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces.")] if all_namespaces else []),
         _place("--context", metavar="NAME", help="Context of the kubeconfig."),
-        _place("--kubeconfig", metavar="FILE", help="Path of the kubeconfig file."),
+        _place("--kubeconfig", is_common=False, metavar="FILE", help="Path of the kubeconfig file."),
         _place("--cluster", metavar="NAME", is_common=False, help="Cluster (default: the context's own)."),
         _place("--user", metavar="NAME", is_common=False, help="User of the kubeconfig (default: the context's own)."),
         _place("--as", "acting_as", metavar="USER", is_common=False, help="User to impersonate."),
