@@ -50,11 +50,11 @@ def read_jobs(
     return found
 
 
-def observe_jobs(found: Sequence[tuple[Backend, Snapshot]]) -> list[JobState]:
-    """Return the states of jobs, with the metrics of their first pods."""
+def observe_jobs(found: Sequence[tuple[Backend, Snapshot]], *, with_startup: bool = True) -> list[JobState]:
+    """Return the states of jobs, with the metrics of their first pods, and the phases of their starts if wanted."""
     states = []
     for backend in dict.fromkeys(backend for backend, _ in found):
         snapshots = [snapshot for where, snapshot in found if where is backend]
         patience = _PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS)
-        states += observe_all(backend, snapshots, patience=patience, most=_MOST)
+        states += observe_all(backend, snapshots, patience=patience, most=_MOST, with_startup=with_startup)
     return states

@@ -121,8 +121,16 @@ def observe(backend: Backend, snapshot: Snapshot) -> JobState:
 
 
 def observe_all(
-    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
+    backend: Backend,
+    snapshots: Sequence[Snapshot],
+    *,
+    patience: float | None = None,
+    most: ScrapeLimit | None = None,
+    with_startup: bool = True,
 ) -> list[JobState]:
     """Return the states of many jobs; ``patience`` and ``most`` as in :func:`scrape_all`."""
     told = scrape_all(backend, snapshots, patience=patience, most=most)
-    return [job_state(one, samples, where=backend.where) for one, samples in zip(snapshots, told, strict=True)]
+    return [
+        job_state(one, samples, where=backend.where, with_startup=with_startup)
+        for one, samples in zip(snapshots, told, strict=True)
+    ]

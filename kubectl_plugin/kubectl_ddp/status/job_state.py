@@ -186,6 +186,7 @@ def job_state(
     *,
     where: str = "",
     before: Mapping[str, Samples] | None = None,
+    with_startup: bool = True,
 ) -> JobState:
     """Return the state of a job.
 
@@ -194,6 +195,7 @@ def job_state(
         samples: Name of a pod → its metrics. Pods without an answer are missing.
         where: Place in which the job runs.
         before: Samples of an earlier scrape. With it, rates are averages over the time between the scrapes.
+        with_startup: False to leave out the phases of the start, which take 20 µs per pod.
     """
     job, workers = snapshot.job, termination_message.workers(snapshot.pods)
     names = {str(pod["metadata"]["name"]) for pod in workers}
@@ -207,7 +209,7 @@ def job_state(
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
     summary = run_summary.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
-    started = startup(job, workers, told, snapshot.events, summary)
+    started = startup(job, workers, told, snapshot.events, summary) if with_startup else None
     if summary is not None and started is not None and started.is_over:
         summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)

@@ -55,11 +55,16 @@ def list_jobs(
     listing = _Listing(names=[parse_job_name(job) for job in jobs], selector=_parsed(selector), sort_by=sort_by)
     backends = target_backends(options)
     with at_rest():  # short-lived; collecting cycles among ten thousand pods takes a fifth of the time
-        found = _select(backends, listing, options)
-        if not watches:
-            _show(options, backends, found, listing)
+        _list_once(options, backends, listing, is_shown=not watches)
     if watches:
         _watch(options, backends, listing)
+
+
+def _list_once(options: Options, backends: Sequence[Backend], listing: _Listing, *, is_shown: bool) -> None:
+    """Read the jobs, so that wrong names are reported, and print them. The objects are freed when it returns."""
+    found = _select(backends, listing, options)
+    if is_shown:
+        _show(options, backends, found, listing)
 
 
 def _parsed(selector: str | None) -> Object | None:
@@ -108,7 +113,7 @@ def _show(options: Options, backends: Sequence[Backend], found: Sequence[Found],
     if options.output == "name" and listing.sort_by is None:
         ordered, states = found, list[JobState]()
     else:
-        observed = observe_jobs(found)
+        observed = observe_jobs(found, with_startup=is_document(options.output) or listing.sort_by is not None)
         order = _order(observed, listing.sort_by)
         ordered, states = [found[at] for at in order], [observed[at] for at in order]
     if options.output == "name":
