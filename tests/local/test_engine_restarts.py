@@ -11,7 +11,7 @@ import pytest
 
 from kubectl_ddp.backends.local.liveness import engine_of
 from kubectl_ddp.backends.local.process import descendants, marked
-from kubectl_ddp.errors import InfrastructureFailed
+from kubectl_ddp.errors import DdpError, InfrastructureFailed
 from kubectl_ddp.status.job_state import State, failure, job_state
 from tests.local.engine_place import Place, a_place, all_run, condition, container, seen_in_log, workers
 
@@ -145,6 +145,15 @@ def test_a_lost_job_can_be_resumed(place: Place) -> None:
     kill_engine(place)
     place.suspend("digits", suspended=False)
     assert condition("Succeeded")(place.ended())
+
+
+def test_a_lost_job_whose_directory_is_incomplete_is_refused_in_one_sentence(place: Place) -> None:
+    place.run(once(place, "echo first; exec sleep 100", "exit 0"), replicas=1)
+    seen_in_log(place, "first")
+    kill_engine(place)
+    place.files().machine_file.unlink()
+    with pytest.raises(DdpError, match=r"Job 'digits' cannot start: .* is missing"):
+        place.suspend("digits", suspended=False)
 
 
 def test_an_engine_that_is_told_to_stop_stops_its_pods_in_good_order(place: Place) -> None:

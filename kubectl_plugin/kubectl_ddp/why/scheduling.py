@@ -25,7 +25,7 @@ from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 PATIENCE_SECONDS: Final = 5.0
 _MOST_NODES: Final = 12
 _VOLUME: Final = re.compile(
-    r"persistentvolumeclaim|unbound immediate PersistentVolumeClaims|volume node affinity|persistent volumes to bind",
+    r"persistentvolumeclaim|volume node affinity|PersistentVolume's node affinity|persistent volumes to bind",
     re.IGNORECASE,
 )
 _COUNTED: Final = re.compile(r"(\d+) (?:node\(s\) )?([^,]+?(?:\{[^}]*\})?)(?:, (?=\d)|\.(?: |$)|$)")

@@ -325,8 +325,9 @@ class LocalBackend:
 
     def _restart_engine(self, directory: JobDirectory) -> None:
         from kubectl_ddp.backends.local.liveness import claim  # noqa: PLC0415 - rarely needed
-        from kubectl_ddp.backends.local.submission import start_engine  # noqa: PLC0415 - rarely needed
+        from kubectl_ddp.backends.local.submission import read_machine, start_engine  # noqa: PLC0415 - rarely needed
 
+        read_machine(directory)  # before this process claims the directory
         with defer_interrupt():
             with directory.locked():
                 engine = engine_of(directory)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kubectl_ddp.backends.local import pods, volumes
 from kubectl_ddp.backends.local.addresses import WORKERS
@@ -163,13 +163,24 @@ def _inherit(heir: JobDirectory, directory: JobDirectory) -> None:
     remove(directory)
 
 
+def read_machine(directory: JobDirectory) -> dict[str, Any]:
+    """Return the Python and the working directory of a job. Raises DdpError if the job's directory is incomplete."""
+    machine: dict[str, Any] | None = read_json(directory.machine_file)
+    if machine is None:
+        raise DdpError(
+            f"Job '{directory.path.name}' cannot start: {directory.machine_file} is missing.",
+            hint="Delete the job, and submit it again.",
+        )
+    return machine
+
+
 def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:
     """Start the detached engine of a job, and wait until it has started the first pods.
 
     Raises:
         DdpError: If the engine fails to start; the message contains its last output.
     """
-    machine = read_json(directory.machine_file)
+    machine = read_machine(directory)
     reading, writing = os.pipe()
     try:
         with directory.engine_log.open("ab") as log:

@@ -189,6 +189,12 @@ def test_an_event_without_a_message_makes_nobody_stumble(reason: str) -> None:
     assert all(finding.message.endswith(".") for finding in run_checks(known))
 
 
+def test_a_volume_on_other_nodes_is_a_cause_of_its_own_however_the_scheduler_says_it() -> None:
+    for words in ("had volume node affinity conflict", "didn't match PersistentVolume's node affinity"):
+        said = f"0/3 nodes are available: 1 node(s) had untolerated taint {{x: }}, 2 node(s) {words}."
+        assert first(facts(job("Created"), refused(said))).subject == Cause.VOLUME
+
+
 def test_a_volume_that_could_not_be_mounted_at_first_is_no_cause_once_the_kubelet_is_past_it() -> None:
     said = 'MountVolume.SetUp failed for volume "api" : failed to sync configmap cache'
     slow = event("FailedMount", said, uid="pod-worker-0")
