@@ -17,7 +17,7 @@ from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.progress.last_progress import LastProgress
 from kubectl_ddp.cli.progress.line_printers import LinePrinter
 from kubectl_ddp.cli.progress.progress_line import ProgressLine, progress_line
-from kubectl_ddp.cli.progress.step_pace import StepPace
+from kubectl_ddp.cli.progress.step_rate import StepRate
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.util.finding import Finding, Severity
@@ -42,7 +42,7 @@ class ProgressDisplay:
             clock: Source of monotonic time.
         """
         self._backend, self._printer, self._clock = backend, printer, clock
-        self._progress, self._pace = LastProgress(), StepPace()
+        self._progress, self._pace = LastProgress(), StepRate()
         self._line: ProgressLine | None = None
         """Current line, without its cause and estimates."""
         self._changed = self._asks = 0.0

@@ -12,7 +12,7 @@ import pytest
 
 from kubectl_ddp.cli.progress.display import LONGEST_PAUSE_SECONDS, STANDSTILL_SECONDS, ProgressDisplay
 from kubectl_ddp.cli.progress.progress_line import ProgressLine
-from kubectl_ddp.cli.progress.step_pace import WINDOW_SECONDS, StepPace
+from kubectl_ddp.cli.progress.step_rate import WINDOW_SECONDS, StepRate
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
@@ -138,14 +138,14 @@ def test_without_a_printer_no_states_are_wanted() -> None:
 
 
 def test_the_remaining_time_is_the_rate_of_committed_steps() -> None:
-    pace = StepPace()
+    pace = StepRate()
     told = [pace.eta_seconds(replace(TRAINING, step=step, eta_seconds=7.0), 2.0 * step) for step in range(100)]
     assert told[0] == 7.0, "the ranks' own figure, until steps have been counted for some seconds"
     assert told[-1] == pytest.approx(2.0 * 901)
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:
-    pace = StepPace()
+    pace = StepRate()
     for step in range(100):
         pace.eta_seconds(replace(TRAINING, step=step), float(step))
     for step in range(100, 200):
@@ -155,7 +155,7 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
 
 
 def test_the_remaining_time_changes_with_the_steps_alone() -> None:
-    pace = StepPace()
+    pace = StepRate()
     for step in range(20):
         eta = pace.eta_seconds(replace(TRAINING, step=step), float(step))
     assert pace.eta_seconds(replace(TRAINING, step=19), 500.0) == eta
@@ -163,7 +163,7 @@ def test_the_remaining_time_changes_with_the_steps_alone() -> None:
 
 @pytest.mark.parametrize("later", [replace(TRAINING, step=3), replace(TRAINING, step=60, generation=2)])
 def test_another_group_begins_its_own_rate(later: JobState) -> None:
-    pace = StepPace()
+    pace = StepRate()
     for step in range(50):
         pace.eta_seconds(replace(TRAINING, step=step), float(step))
     assert pace.eta_seconds(replace(later, eta_seconds=42.0), 300.0) == 42.0
@@ -171,4 +171,4 @@ def test_another_group_begins_its_own_rate(later: JobState) -> None:
 
 @pytest.mark.parametrize("state", [replace(TRAINING, step=None), replace(TRAINING, step=3, steps_planned=None)])
 def test_without_steps_or_their_number_no_time_is_known(state: JobState) -> None:
-    assert StepPace().eta_seconds(state, 1.0) is None
+    assert StepRate().eta_seconds(state, 1.0) is None

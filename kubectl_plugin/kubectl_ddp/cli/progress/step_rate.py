@@ -16,7 +16,7 @@ LEAST_SECONDS: Final = 5.0
 """Minimum length of that time. Before, the step time that the ranks report is used."""
 
 
-class StepPace:
+class StepRate:
     """Rate of committed steps over the last minute."""
 
     def __init__(self) -> None:
