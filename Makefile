@@ -37,8 +37,8 @@ test: $(READY) ## Run every test that this machine can run
 test-unit: $(READY) ## Tests without long-lived processes, on all cores
 	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render
 
-test-local: $(READY) ## Tests with real processes, two files at a time, and every command of the documents
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/local tests/docs
+test-local: $(READY) ## Tests with real processes, three files at a time, and every command of the documents
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/local tests/docs
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' tests/cluster
