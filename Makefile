@@ -41,7 +41,7 @@ test-local: $(READY) ## Tests with real processes, three files at a time, and ev
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/local tests/docs
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' tests/cluster
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not alone' tests/cluster
 	@$(BIN)/python -m pytest -q -m alone tests/cluster
 
 peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and MLflow in build/peers, beside what .venv has

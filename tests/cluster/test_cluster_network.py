@@ -86,10 +86,14 @@ def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
     at = running(space, "nap")
     doors = {"store": (at[Role.STORE], int(Port.RENDEZVOUS)), "metrics": (at[Role.WORKER], int(Port.METRICS))}
     # The API server, which reads for `status` and `top`, comes from outside of the pods' network.
-    assert Metric.WORLD_SIZE in until("its metrics", lambda: metrics(space))
+    until("the size of its world, which the launcher tells once its group has formed", lambda: world_size(space))
 
     assert knock(watchers, "reader", doors, to_open=["metrics"]) == {"store": False, "metrics": True}
     assert knock(space, "stranger", doors) == {"store": False, "metrics": False}
+
+
+def world_size(space: Namespace) -> bool:
+    return Metric.WORLD_SIZE in (metrics(space) or "")
 
 
 def metrics(space: Namespace) -> str | None:
