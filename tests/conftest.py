@@ -16,6 +16,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = (
+    "test_train_replicas",
+    "test_launch_reform",
+    "test_train_stream_model",
+    "test_collectives_pairs",
+    "test_train_own_loop",
+)
+"""Files of tests/local that take two minutes and more. One process runs a file, so they begin first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest files first, so that no process is left with one of them at the end."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.fixture(scope="session")
 def helm() -> Helm:
     """The newest Helm of this machine."""
