@@ -17,7 +17,7 @@ from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.backends.local.conditions import is_finished
 from kubectl_ddp.backends.local.directory import JobDirectory, no_such_job, root_of, unreadable
 from kubectl_ddp.backends.local.environment import elastic_bounds
-from kubectl_ddp.backends.local.liveness import engine_of, remove, remove_orphans, snapshot, wait_until_gone
+from kubectl_ddp.backends.local.liveness import claim, engine_of, remove, remove_orphans, snapshot, wait_until_gone
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.backends.local.signal_mask import defer_interrupt
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
@@ -317,14 +317,12 @@ class LocalBackend:
         self._check_machine(directory)
         with directory.edit() as objects:
             root_of(objects)["spec"].setdefault("runPolicy", {})["suspend"] = suspended
-        engine = engine_of(directory)
-        if engine is None or engine.is_gone:
+        if (engine := engine_of(directory)) is None or engine.is_gone:
             self._restart_engine(directory)
         else:
             self._notify_engine(directory)
 
     def _restart_engine(self, directory: JobDirectory) -> None:
-        from kubectl_ddp.backends.local.liveness import claim  # noqa: PLC0415 - rarely needed
         from kubectl_ddp.backends.local.submission import read_machine, start_engine  # noqa: PLC0415 - rarely needed
 
         read_machine(directory)  # before this process claims the directory
