@@ -55,9 +55,8 @@ def _alerts(file: str) -> Iterator[tuple[str, str]]:
 
 def _tables(topics: Mapping[str, list[tuple[str, str]]]) -> Iterator[str]:
     for heading, alerts in topics.items():
-        yield from (f"## {heading}", "", "| Alert | Fires when |", "|---|---|")
+        yield from ("", f"## {heading}", "", "| Alert | Fires when |", "|---|---|")
         yield from (f"| [{name}]({name}.md) | {summary} |" for name, summary in alerts)
-        yield ""
 
 
 def _enum(indent: str, names: list[str]) -> str:

@@ -60,7 +60,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Translate links to files outside of ``docs/``, and fenced blocks with more than a language.
 
-    A runbook gets the sentence that tells for whom a page is.
+    Runbooks get :data:`FOR_WHOM` as their first sentence.
     """
     path = page.file.src_uri
     if path.startswith("runbooks/Ddp"):

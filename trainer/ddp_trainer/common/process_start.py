@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def process_start() -> float:
-    """Return the Unix time at which this process started; now where there is no ``/proc``."""
+    """Return the Unix time at which this process started. Without ``/proc``, return the current time."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])

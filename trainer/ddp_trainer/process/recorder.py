@@ -61,7 +61,8 @@ class RankRecorder:
         """Add to a counter.
 
         Args:
-            metric: Member of :class:`~ddp_trainer.common.metric_names.Metric`, or :func:`series` of one with a label.
+            metric: Member of :class:`~ddp_trainer.common.metric_names.Metric`; of a labelled series, its key from
+                :func:`~ddp_trainer.common.metric_names.cell`.
             amount: What it has grown by, in the unit of its name.
         """
 

@@ -2,8 +2,8 @@
 
 Most requests are plain reads, so they use this client. Processor time of ``kubectl ddp list`` over 1,000 pods, median
 of 15 runs in turns on idle cores: 0.285 s with this client, 0.394 s with urllib3, whose import alone takes 0.04 to
-0.06 s. On busy cores, ``http.client`` took 0.48 s beside 0.44 s with this client. ``bench list`` requires 0.25 s on a
-machine whose bare Python starts in 12 ms.
+0.06 s. On busy cores, ``http.client`` took 0.48 s beside 0.44 s with this client. ``bench list`` requires 0.25 s
+where a bare Python starts in 12 ms, which neither reaches on these cores.
 
 In unsupported cases, such as an unreachable server or a response without a length, it raises
 :class:`UnsupportedResponse`. The caller then repeats the request through urllib3, which supports it or raises the
