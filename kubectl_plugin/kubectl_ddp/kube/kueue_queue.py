@@ -16,6 +16,9 @@ KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 """Label with the WorkloadPriorityClass, which takes precedence over the priority of the pods."""
 
+KUEUE_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
+"""Annotation of a job that Kueue lets grow and shrink while it runs, if it is ``true``."""
+
 KUEUE: Final = Operator(name="Kueue", selector="app.kubernetes.io/name=kueue")
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -41,6 +44,11 @@ def queued(
     uid = str(job["metadata"].get("uid"))
     position = (positions or {}).get(uid) if waits else None
     return Queued(str(name), is_admitted=not waits, position=position, is_held=waits and uid in held)
+
+
+def is_resizable(job: Object) -> bool:
+    """Return whether Kueue lets a job in its queue grow and shrink while it runs."""
+    return (job["metadata"].get("annotations") or {}).get(KUEUE_ELASTIC) == "true"
 
 
 def queues_of(jobs: Iterable[Object]) -> list[Place]:

@@ -9,6 +9,7 @@ from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.gang import is_all_or_nothing
+from kubectl_ddp.preflight.kueue_quota import cohort_of, groups_of
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.quantities import format_quantity, milli_values, requests_of, times
 from kubectl_ddp.spec.queues import is_kueue_managed
@@ -171,14 +172,3 @@ def inactive_reason(queue: Object) -> str:
     if active.get("status") != "False":
         return ""
     return str(active.get("message") or active.get("reason") or "it is not active").rstrip(".")
-
-
-def groups_of(cluster: Object) -> Sequence[Mapping[str, Any]]:
-    """Return the resource groups of a ClusterQueue, each with flavors and their quotas."""
-    return (cluster.get("spec") or {}).get("resourceGroups") or ()
-
-
-def cohort_of(cluster: Object) -> str:
-    """Return the name of the cohort. Its field is ``cohortName`` in v1beta2 and ``cohort`` before."""
-    spec = cluster.get("spec") or {}
-    return str(spec.get("cohortName") or spec.get("cohort") or "")

@@ -110,13 +110,14 @@ class ClusterBackend:
 
         return api_servers(self._api, self._notice)
 
-    def job(self, name: str, *, events: bool = True) -> Snapshot:
+    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""
-        path = collection("v1", "pods", self.namespace)
+        place = namespace or self.namespace
+        path = collection("v1", "pods", place)
         mine = f"{Label.JOB}={name}"
         with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
-            job = self._jobs.named(name)
-            found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
+            job = Jobs(self._api, place, self._notice).named(name)
+            found = of_one(job, pods.result(), recent_events(self._api, name, place) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
     def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
