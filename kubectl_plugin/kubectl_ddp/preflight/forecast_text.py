@@ -43,13 +43,14 @@ def when_sentence(forecast: Forecast) -> str:
     """Return a sentence with the jobs that have to end, and when they do."""
     if forecast.must_end is None:
         return "The jobs that you may see do not hold enough of it; when the others end is unknown."
-    if not forecast.must_end:
+    if forecast.is_enough:
         return "There is enough now."
     names = [_name(holder) for holder in forecast.must_end]
     more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
     ahead = ["the jobs ahead of it"] if forecast.is_after_ahead else []
     *first, last = [*names[:MOST_NAMED], *more, *ahead]
-    named = f"{', '.join(first)} and {last} have ended" if first else f"{last} ends"
+    named = f"{', '.join(first)} and {last}" if first else last
+    named += " ends" if len(forecast.must_end) == 1 and not ahead else " have ended"
     eta = forecast.eta_seconds
     when = "; when is unknown" if eta is None else f", in {about(eta)}"
     return " ".join([f"There is enough when {named}{when}.", *_shrinking(forecast)])

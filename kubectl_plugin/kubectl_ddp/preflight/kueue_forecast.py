@@ -78,6 +78,11 @@ class Forecast:
     """Quota of the ClusterQueue that is held by jobs that could not be read."""
 
     @property
+    def is_enough(self) -> bool:
+        """True if there is enough quota now."""
+        return self.must_end == () and not self.is_after_ahead
+
+    @property
     def eta_seconds(self) -> float | None:
         """Seconds until the jobs in ``must_end`` have ended; ``None`` if unknown."""
         etas = [holder.progress.eta_seconds for holder in self.must_end or ()]
@@ -167,6 +172,10 @@ class Admission:
             is_after_ahead=is_after_ahead,
             unseen=dict(_unseen(shares, [holder for holder in holders if holder.cluster_queue == name])),
         )
+
+    def fits_now(self) -> bool:
+        """Return whether Kueue admits the job now."""
+        return self._fits(())
 
     def _jobs_to_end(self, ordered: Sequence[QuotaHolder]) -> list[QuotaHolder] | None:
         gone: list[QuotaHolder] = []

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
-from kubectl_ddp.kube.objects import Object, Queued
+from kubectl_ddp.kube.kueue_queue import owner_of
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.why.facts import Facts
+from kubectl_ddp.why.gather import gather
 from kubectl_ddp.why.model import Cause
+from kubectl_ddp.why.printer import diagnosis_to_dict
 from tests.support.diagnosed import facts, first
-from tests.support.kube_objects import job
+from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics
+from tests.support.scripted_backend import ScriptedBackend
+
+RECORDED = json.loads((Path(__file__).parents[3] / "samples" / "kueue_queue.json").read_text(encoding="utf-8"))
 
 
 def workload(name: str, moment: str, priority: int, *conditions: str, space: str = "team", **spec: Any) -> Object:
@@ -112,3 +121,51 @@ def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
     found = first(in_queue(MINE, clusters=(stopped,)))
     assert found.message == f"It waits in the queue 'team', which admits no job now: {why}"
     assert (found.subject, found.exit_code) == (Cause.QUEUED, 13)
+
+
+class Place(ScriptedBackend):
+    """A recorded queue of Kueue 0.18.3: 'second' waits for quota that 'first' holds, which runs and has metrics."""
+
+    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
+        """The job that waits, or the one that holds the quota."""
+        if name == "first" and self.denied:
+            raise Forbidden(f"You may not get jobs in namespace '{namespace}'.")
+        uids = {each["metadata"]["ownerReferences"][0]["name"]: owner_of(each) for each in RECORDED["workloads"]}
+        about = {"name": name, "uid": uids[name], "labels": {QUEUE: "team", "ddp.dev/job": name}}
+        root = job("Running", metadata=about) if name == "first" else job(run_policy={"suspend": True}, metadata=about)
+        queue = Queued("team", is_admitted=name == "first")
+        return Snapshot(root, (pod(0),) if name == "first" else (), queued=queue)
+
+    denied = False
+
+
+def recorded(**without: tuple[Object, ...]) -> Place:
+    kinds = {"workloads": RelatedKind.WORKLOADS, "localQueues": RelatedKind.LOCAL_QUEUES}
+    kinds["clusterQueues"] = RelatedKind.CLUSTER_QUEUES
+    around = {kind: tuple(RECORDED[name]) for name, kind in kinds.items() if name not in without}
+    text = pod_metrics() + job_metrics(planned=100) + rank_metrics(0, step=10, seconds=20.0)
+    return Place([], metrics=[{"digits-worker-0": text}], around=around)
+
+
+def test_a_job_that_waits_names_the_quota_the_job_that_has_to_end_and_its_expected_end() -> None:
+    known = gather(recorded(), "second")
+    found = first(known)
+    assert found.subject is Cause.QUEUED
+    assert any("0.3 cpu, 0.6 used" in line and "limit 0.3" in line for line in found.evidence)
+    assert "There is enough when team/first ends, in about 3m." in found.hint
+    told = diagnosis_to_dict(known, [found])["queue"]
+    assert [(each["name"], each["etaSeconds"]) for each in told["mustEnd"]] == [("first", 180.0)], "90 steps of 2 s"
+
+
+def test_the_end_of_a_job_that_may_not_be_read_is_unknown_and_that_is_said() -> None:
+    place = recorded()
+    place.denied = True
+    known = gather(place, "second")
+    assert "There is enough when team/first ends; when is unknown." in first(known).hint
+    assert diagnosis_to_dict(known, [])["notLookedAt"] == ["You may not get jobs in namespace 'team'."]
+
+
+def test_without_the_quota_the_holders_are_still_named() -> None:
+    known = gather(recorded(clusterQueues=()), "second")
+    assert "holds quota: first in namespace team (2 pods, priority 0)" in first(known).evidence
+    assert diagnosis_to_dict(known, [])["queue"] is None
