@@ -19,6 +19,9 @@ KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 KUEUE_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 """Annotation of a job that Kueue lets grow and shrink while it runs, if it is ``true``."""
 
+KUEUE_MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
+"""Annotation with the minimum of pods to which Kueue may shrink a job when it admits it."""
+
 KUEUE: Final = Operator(name="Kueue", selector="app.kubernetes.io/name=kueue")
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -49,6 +52,11 @@ def queued(
 def is_resizable(job: Object) -> bool:
     """Return whether Kueue lets a job in its queue grow and shrink while it runs."""
     return (job["metadata"].get("annotations") or {}).get(KUEUE_ELASTIC) == "true"
+
+
+def is_partially_admitted(job: Object) -> bool:
+    """Return whether Kueue may have admitted a job with fewer nodes than wanted."""
+    return KUEUE_MIN_PARALLELISM in (job["metadata"].get("annotations") or {})
 
 
 def queues_of(jobs: Iterable[Object]) -> list[Place]:

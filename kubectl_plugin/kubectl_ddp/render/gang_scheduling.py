@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubectl_ddp.engines.registry import PARTIALLY_ADMITTED
-from kubectl_ddp.kube.kueue_queue import KUEUE_PRIORITY, KUEUE_QUEUE
+from kubectl_ddp.kube.kueue_queue import KUEUE_MIN_PARALLELISM, KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import SCHEDULERS, is_kueue_managed
@@ -60,7 +60,7 @@ def _kueue(spec: JobSpec, engine: str) -> GangMetadata:
     gated forever.
     """
     partial = {
-        "kueue.x-k8s.io/job-min-parallelism": str(spec.nnodes.minimum),
+        KUEUE_MIN_PARALLELISM: str(spec.nnodes.minimum),
         "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
     }
     is_sliced = any(wish.placement is Placement.REPLICA for wish in spec.topology)
