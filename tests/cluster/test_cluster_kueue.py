@@ -234,3 +234,25 @@ def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_b
     submit(space, queue, "foremost", "job", "--queue-priority", space.name)
     until("that the foremost job is admitted", lambda: jobs(space)["foremost"]["queue"]["is_admitted"])
     until("that the urgent job is in line again", lambda: jobs(space)["urgent"]["queue"]["position"])
+
+
+def test_why_and_preflight_of_a_second_job_name_the_quota_and_the_first_job_that_has_to_end(
+    space: Namespace, queue: str
+) -> None:
+    submit(space, queue, "first", "job")
+    until("that the first is admitted", lambda: jobs(space)["first"]["queue"]["is_admitted"])
+    submit(space, queue, "second", "job")
+    until("that the second is in line", lambda: jobs(space)["second"]["queue"]["position"])
+    assert jobs(space)["second"]["nodes"]["shortage"] == "waits for quota"
+
+    size = ("--image", space.image, "--queue", queue, "--engine", "job", "--nnodes", "1:2", *TINY)
+    for told in (space.ddp("why", "second", "-o", "json"), space.ddp("preflight", *size, "-o", "json")):
+        asked = told.json["queue"]
+        [cpu] = [share for share in asked["quotas"] if share["resource"] == "cpu"]
+        assert (cpu["nominal"], cpu["used"], cpu["free"], cpu["requested"]) == (0.1, 0.06, 0.04, 0.06)
+        [first] = asked["mustEnd"]
+        assert (first["namespace"], first["name"], first["etaSeconds"]) == (space.name, "first", None)
+    sentence = f"There is enough when {space.name}/first ends; when is unknown."
+    assert sentence in space.ddp("why", "second").out
+    [never] = [each for each in told.json["findings"] if "never admit more than 1 of 2 nodes" in each["message"]]
+    assert (never["severity"], "--nnodes 1," in never["hint"]) == ("warning", True)

@@ -52,8 +52,8 @@ def _size_finding(subject: Subject, cluster: Object, clusters: Sequence[Object],
     name, nodes, count = cluster["metadata"]["name"], subject.spec.nnodes, starting_count(subject)
     largest = largest_count(cluster, clusters, one)
     shares = shares_of(cluster, clusters)
+    fits = f"{nodes.minimum}:{largest}" if largest and nodes.minimum < largest else str(largest)
     if largest is not None and largest < count:
-        fits = f"{nodes.minimum}:{largest}" if nodes.minimum < largest else str(largest)
         fewer = f"Use --nnodes {fits}" if largest else "Request fewer nodes"
         short = _short(cluster, shares, times(one, count))
         return error(
@@ -64,7 +64,7 @@ def _size_finding(subject: Subject, cluster: Object, clusters: Sequence[Object],
         short = _short(cluster, shares, times(one, nodes.maximum))
         return warning(
             f"The ClusterQueue '{name}' can never admit more than {largest} of {nodes.maximum} nodes: {short}.",
-            f"Use --nnodes {nodes.minimum}:{largest}, or request a larger quota.",
+            f"Use --nnodes {fits}, or request a larger quota.",
         )
     if short := _short(cluster, [replace(share, cohort="") for share in shares], times(one, count)):
         return warning(
