@@ -17,7 +17,7 @@ KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 """Label with the WorkloadPriorityClass, which takes precedence over the priority of the pods."""
 
 KUEUE_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
-"""Annotation of a job that Kueue lets grow and shrink while it runs, if it is ``true``."""
+"""Annotation of a job that may grow and shrink while it runs, if it is ``true``; also the gate of its pods."""
 
 KUEUE_MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 """Annotation with the minimum of pods to which Kueue may shrink a job when it admits it."""
@@ -50,7 +50,16 @@ def queued(
 
 
 def is_resizable(job: Object) -> bool:
-    """Return whether Kueue lets a job in its queue grow and shrink while it runs."""
+    """Return whether Kueue lets a job in its queue grow and shrink while it runs.
+
+    Kueue then adds a scheduling gate to the job's pods. Without the feature, it ignores the annotation.
+    """
+    gates = job_kinds.at(job, ("spec", "template", "spec", "schedulingGates")) or ()
+    return any(gate.get("name") == KUEUE_ELASTIC for gate in gates)
+
+
+def wants_resizing(job: Object) -> bool:
+    """Return whether a job requests to grow and shrink in its queue while it runs."""
     return (job["metadata"].get("annotations") or {}).get(KUEUE_ELASTIC) == "true"
 
 

@@ -41,6 +41,8 @@ def describe_holder(holder: QuotaHolder, queue: str) -> str:
 
 def when_sentence(forecast: Forecast) -> str:
     """Return a sentence with the jobs that have to end, and when they do."""
+    if forecast.is_never_enough:
+        return "The queue can never have enough of it."
     if forecast.must_end is None:
         return "The jobs that you may see do not hold enough of it; when the others end is unknown."
     if forecast.is_enough:

@@ -78,6 +78,15 @@ class Forecast:
     """Quota of the ClusterQueue that is held by jobs that could not be read."""
 
     @property
+    def is_never_enough(self) -> bool:
+        """True if no flavor has enough of a resource, even if all others end and the cohort lends all it may."""
+        most: dict[str, bool] = {}
+        for share, wanted in self.quotas:
+            fits = share.ceiling is None or share.ceiling >= wanted
+            most[share.resource] = most.get(share.resource, False) or fits
+        return not all(most.values())
+
+    @property
     def is_enough(self) -> bool:
         """True if there is enough quota now."""
         return self.must_end == () and not self.is_after_ahead
@@ -170,7 +179,7 @@ class Admission:
             must_end=None if must_end is None else tuple(must_end),
             shrink_to={} if is_after_ahead else dict(self._sizes_to_shrink_to(must_end or ())),
             is_after_ahead=is_after_ahead,
-            unseen=dict(_unseen(shares, [holder for holder in holders if holder.cluster_queue == name])),
+            unseen=dict(_unseen(shares, [each for each in (*self.own, *holders) if each.cluster_queue == name])),
         )
 
     def fits_now(self) -> bool:

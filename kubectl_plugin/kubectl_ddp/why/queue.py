@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of, holds
 from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
@@ -34,6 +35,15 @@ def queued(facts: Facts) -> Iterator[CauseFinding]:
         return
     if not mine["spec"].get("active", True):
         yield _deactivated_finding(facts, mine)
+        return
+    finished = condition_of(mine, "Finished")
+    if finished.get("reason") == "FailedToStart" and job_kinds.is_suspend_requested(facts.job):
+        yield diagnosis(
+            Cause.QUEUED,
+            "Kueue admitted it and failed to start it, so it waits for ever.",
+            f"'{program()} resume {facts.name}{location_flags()}' queues it again.",
+            (f"Workload {mine['metadata']['name']}: {line_of(finished.get('message'))}",),
+        )
         return
     if holds(mine, "Admitted"):
         return

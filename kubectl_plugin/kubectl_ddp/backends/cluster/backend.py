@@ -25,7 +25,7 @@ from kubectl_ddp.backends.cluster.read.kueue_workloads import queue_state_lookup
 from kubectl_ddp.backends.cluster.read.pod_metrics import served
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
-from kubectl_ddp.backends.cluster.write.suspend import set_active
+from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotations
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
@@ -313,6 +313,8 @@ class ClusterBackend:
     def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Suspend or resume a job; through Kueue if it is in one of Kueue's queues."""
         job, patch = self._jobs.active_job(name), Object()
+        if not suspended and (stale := stale_annotations(job)):
+            self._jobs.change(job, stale)
         if set_active(self._api, job, active=not suspended):
             return str(job["metadata"]["labels"][KUEUE_QUEUE])
         job_kinds.put(patch, job_kinds.engine_of(job).suspend, suspended)

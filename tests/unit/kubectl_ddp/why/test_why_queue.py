@@ -123,6 +123,17 @@ def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
     assert (found.subject, found.exit_code) == (Cause.QUEUED, 13)
 
 
+def test_a_job_that_kueue_failed_to_start_waits_for_ever_and_is_queued_again_by_resume() -> None:
+    conditions = [
+        {"type": "Admitted", "status": "True"},
+        {"type": "Finished", "status": "True", "reason": "FailedToStart", "message": "invalid admission check"},
+    ]
+    found = first(in_queue({**MINE, "status": {"conditions": conditions}}))
+    assert (found.subject, "failed to start it" in found.message) == (Cause.QUEUED, True)
+    assert "resume digits" in found.hint
+    assert "invalid admission check" in found.evidence[0]
+
+
 class Place(ScriptedBackend):
     """A recorded queue of Kueue 0.18.3: 'second' waits for quota that 'first' holds, which runs and has metrics."""
 
