@@ -151,7 +151,8 @@ def queue(space: Namespace, submitter: str) -> Iterator[str]:
 
 
 def submit(space: Namespace, queue: str, name: str, engine: str, *words: str) -> Result:
-    job = ("--name", name, "--engine", engine, "--image", space.image, "--queue", queue, "--nnodes", "1")
+    size = () if "--nnodes" in words else ("--nnodes", "1")
+    job = ("--name", name, "--engine", engine, "--image", space.image, "--queue", queue, *size)
     return space.ddp("submit", *job, *words, *TINY, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok()
 
 
@@ -256,3 +257,17 @@ def test_why_and_preflight_of_a_second_job_name_the_quota_and_the_first_job_that
     assert sentence in space.ddp("why", "second").out
     [never] = [each for each in told.json["findings"] if "never admit more than 1 of 2 nodes" in each["message"]]
     assert (never["severity"], "--nnodes 1," in never["hint"]) == ("warning", True)
+
+
+def test_a_job_that_kueue_resizes_grows_when_there_is_quota_and_shrinks_at_once(space: Namespace, queue: str) -> None:
+    submit(space, queue, "wide", "job", "--nnodes", "1:2", "--queue-resize", "running")
+    until("that it is admitted with its minimum", lambda: jobs(space)["wide"]["queue"]["is_admitted"])
+    grown = space.ddp("scale", "wide", "--nnodes", "2", "--no-wait")
+    if "ElasticJobsViaWorkloadSlices is off" in grown.err:
+        pytest.skip("Kueue's feature gate ElasticJobsViaWorkloadSlices is off.")
+    grown.ok()
+    until("that the new pod waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "1 waits for quota")
+    assert jobs(space)["wide"]["nodes"]["granted"] == 1
+    assert "to grow to 2 nodes" in space.ddp("why", "wide").out
+    space.ddp("scale", "wide", "--nnodes", "1", "--no-wait").ok()
+    until("that none waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "")
