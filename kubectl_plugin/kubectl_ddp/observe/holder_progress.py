@@ -31,7 +31,7 @@ def with_progress(backend: Backend, holders: Sequence[QuotaHolder]) -> tuple[lis
     asked = sorted(holders, key=lambda holder: holder.end_order)[:_MOST]
     answers = dict(zip((holder.uid for holder in asked), each(partial(_read, backend), asked), strict=True))
     found = {uid: answer for uid, answer in answers.items() if isinstance(answer, Snapshot)}
-    states = observe_all(backend, [*found.values()], patience=_PATIENCE_SECONDS, most=_SCRAPE, with_startup=False)
+    states = observe_all(backend, [*found.values()], patience=_PATIENCE_SECONDS, most=_SCRAPE, for_table=True)
     progress = {
         uid: HolderProgress(state.eta_seconds, _least(snapshot))
         for (uid, snapshot), state in zip(found.items(), states, strict=True)
