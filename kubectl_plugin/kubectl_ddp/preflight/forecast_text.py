@@ -41,6 +41,8 @@ def describe_holder(holder: QuotaHolder, queue: str) -> str:
 
 def when_sentence(forecast: Forecast) -> str:
     """Return a sentence with the jobs that have to end, and when they do."""
+    if not forecast.quotas:
+        return "It begins when enough of the jobs that hold the quota have ended."
     if forecast.is_never_enough:
         return "The queue can never have enough of it."
     if forecast.must_end is None:

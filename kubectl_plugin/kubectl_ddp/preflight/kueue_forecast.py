@@ -16,6 +16,7 @@ from kubectl_ddp.preflight.kueue_quota import (
     Usage,
     choose_flavors,
     cohort_members,
+    groups_of,
     share_to_dict,
     shares_of,
     usage_of,
@@ -166,8 +167,9 @@ class Admission:
         Jobs end in the order of :attr:`QuotaHolder.end_order`. A job whose end is not needed is left out.
         """
         ordered = sorted(holders, key=lambda holder: holder.end_order)
-        must_end, is_after_ahead = self._jobs_to_end(ordered), False
-        if must_end is None and self.ahead:
+        has_quotas = bool(groups_of(self.cluster))
+        must_end, is_after_ahead = self._jobs_to_end(ordered) if has_quotas else None, False
+        if must_end is None and self.ahead and has_quotas:
             must_end = replace(self, ahead=())._jobs_to_end(ordered)  # noqa: SLF001 - its own class
             is_after_ahead = must_end is not None
         name = str(self.cluster["metadata"]["name"])

@@ -94,9 +94,10 @@ def _lendable_quota(cluster: Object, clusters: Sequence[Object], usage: Usage, w
 
 
 def cohort_members(cluster: Object, clusters: Sequence[Object]) -> list[Object]:
-    """Return the ClusterQueues that share quota with one, and itself."""
+    """Return a ClusterQueue, and those that share quota with it."""
     cohort = cohort_of(cluster)
-    return [each for each in clusters if each is cluster or (cohort and cohort_of(each) == cohort)]
+    others = [each for each in clusters if each is not cluster and cohort and cohort_of(each) == cohort]
+    return [cluster, *others]
 
 
 def _flavor_resources(cluster: Object) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -70,7 +70,7 @@ class Facts:
     sight: HangSnapshot = field(default_factory=HangSnapshot)
     """Ranks' states from their launchers; read only if the job makes no steps."""
     forecast: Forecast | None = None
-    """Quota that the job waits for in a queue of Kueue; None if it does not wait or its ClusterQueue was not read."""
+    """Quota that the job waits for in a queue of Kueue; None if it does not wait."""
 
     @property
     def job(self) -> Object:

@@ -142,10 +142,8 @@ def _waits_for_quota(facts: Facts, mine: Object, queue: str, evidence: list[str]
     evidence += [f"ahead of it: {_describe_workload(each)}" for each in ahead[:_MOST]]
     evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
     lists = f"'{program()} list -A{location_flags()}' shows the jobs."
-    if facts.forecast is None:
-        evidence += [f"holds quota: {_describe_workload(each)}" for each in _admitted_workloads(facts, cluster_queue)]
-        then = f"It begins when those that hold the quota end; {lists}"
-    else:
+    then = lists
+    if facts.forecast is not None:
         evidence += quota_lines(facts.forecast)
         then = f"{when_sentence(facts.forecast)} {lists}"
     grows = f" to grow to {pluralize(facts.state.nodes.desired, 'node')}" if facts.is_training else ""
@@ -163,17 +161,6 @@ def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
     """Return the reason why the LocalQueue or its ClusterQueue admits no jobs; empty if it does."""
     queues = (local, named(facts.around.of(RelatedKind.CLUSTER_QUEUES), cluster_queue))
     return next((why for queue in queues if queue is not None and (why := inactive_reason(queue))), "")
-
-
-def _admitted_workloads(facts: Facts, cluster_queue: str) -> list[Object]:
-    found = [
-        each
-        for each in facts.around.of(RelatedKind.WORKLOADS)
-        if holds(each, "QuotaReserved")
-        and not holds(each, "Finished")
-        and ((each.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
-    ]
-    return found[:_MOST]
 
 
 def _describe_workload(workload: Object) -> str:

@@ -51,21 +51,24 @@ def local_queue_of(facts: Facts, mine: Object) -> Object | None:
 
 
 def admission_of(facts: Facts) -> tuple[Admission, list[QuotaHolder]] | None:
-    """Return the admission that a job waits for and the jobs that hold the quota; None if it does not wait, or its
-    ClusterQueue could not be read.
+    """Return the admission that a job waits for and the jobs that hold the quota; None if it does not wait.
+
+    A ClusterQueue that could not be read has no quotas.
     """
     mine = workload_of(facts)
-    if facts.is_over or mine is None or not is_waiting(mine):
+    if facts.is_over or mine is None or not is_waiting(mine) or not (name := cluster_queue_of(facts, mine)):
         return None
     clusters = facts.around.of(RelatedKind.CLUSTER_QUEUES)
-    cluster = named(clusters, name := cluster_queue_of(facts, mine))
-    if cluster is None:
-        return None
+    cluster = named(clusters, name) or {"metadata": {"name": name}}
     holders = quota_holders(facts.around.of(RelatedKind.WORKLOADS), cluster, clusters)
     uid = owner_of(mine)
-    ahead = [requested_amounts(each) for each in workloads_ahead(facts, mine, name)]
-    own = [each for each in holders if each.uid == uid]
-    waits_for = Admission(cluster=cluster, clusters=clusters, wanted=requested_amounts(mine), ahead=ahead, own=own)
+    waits_for = Admission(
+        cluster=cluster,
+        clusters=clusters if cluster in clusters else (*clusters, cluster),
+        wanted=requested_amounts(mine),
+        ahead=[requested_amounts(each) for each in workloads_ahead(facts, mine, name)],
+        own=[each for each in holders if each.uid == uid],
+    )
     return waits_for, [each for each in holders if each.uid != uid]
 
 

@@ -18,6 +18,7 @@ from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.gather import gather
 from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.printer import diagnosis_to_dict
+from kubectl_ddp.why.workloads import admission_of
 from tests.support.diagnosed import facts, first
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics
 from tests.support.scripted_backend import ScriptedBackend
@@ -58,7 +59,9 @@ def in_queue(*workloads: Object, clusters: tuple[Object, ...] = (), position: in
     }
     known = facts(WAITS, around=around)
     told = Queued("team", is_admitted=False, position=position)
-    return dataclasses.replace(known, snapshot=dataclasses.replace(known.snapshot, queued=told))
+    known = dataclasses.replace(known, snapshot=dataclasses.replace(known.snapshot, queued=told))
+    waits_for = admission_of(known)
+    return known if waits_for is None else dataclasses.replace(known, forecast=waits_for[0].forecast(waits_for[1]))
 
 
 def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order_of_conditions() -> None:
@@ -76,7 +79,7 @@ def test_who_waits_before_a_job_is_told_by_priority_and_age_and_not_by_the_order
     assert found.message == "It waits for quota in the queue 'team', 1 ahead of it."
     assert found.evidence == (
         "ahead of it: important in namespace team (2 pods, priority 9)",
-        "holds quota: holder in namespace team (2 pods, priority 0)",
+        "holds quota: holder in namespace team (2 pods, priority 0), end unknown",
     )
 
 
@@ -178,5 +181,7 @@ def test_the_end_of_a_job_that_may_not_be_read_is_unknown_and_that_is_said() -> 
 
 def test_without_the_quota_the_holders_are_still_named() -> None:
     known = gather(recorded(clusterQueues=()), "second")
-    assert "holds quota: first in namespace team (2 pods, priority 0)" in first(known).evidence
-    assert diagnosis_to_dict(known, [])["queue"] is None
+    assert "holds quota: first in namespace team (2 pods, priority 0), about 3m to go" in first(known).evidence
+    assert "It begins when enough of the jobs that hold the quota have ended." in first(known).hint
+    told = diagnosis_to_dict(known, [])["queue"]
+    assert (told["quotas"], told["mustEnd"], told["holders"][0]["etaSeconds"]) == ([], None, 180.0)
