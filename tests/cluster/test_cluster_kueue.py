@@ -151,7 +151,8 @@ def queue(space: Namespace, submitter: str) -> Iterator[str]:
 
 
 def submit(space: Namespace, queue: str, name: str, engine: str, *words: str) -> Result:
-    job = ("--name", name, "--engine", engine, "--image", space.image, "--queue", queue, "--nnodes", "1")
+    size = () if "--nnodes" in words else ("--nnodes", "1")
+    job = ("--name", name, "--engine", engine, "--image", space.image, "--queue", queue, *size)
     return space.ddp("submit", *job, *words, *TINY, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok()
 
 
@@ -234,3 +235,39 @@ def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_b
     submit(space, queue, "foremost", "job", "--queue-priority", space.name)
     until("that the foremost job is admitted", lambda: jobs(space)["foremost"]["queue"]["is_admitted"])
     until("that the urgent job is in line again", lambda: jobs(space)["urgent"]["queue"]["position"])
+
+
+def test_why_and_preflight_of_a_second_job_name_the_quota_and_the_first_job_that_has_to_end(
+    space: Namespace, queue: str
+) -> None:
+    submit(space, queue, "first", "job")
+    until("that the first is admitted", lambda: jobs(space)["first"]["queue"]["is_admitted"])
+    submit(space, queue, "second", "job")
+    until("that the second is in line", lambda: jobs(space)["second"]["queue"]["position"])
+    assert jobs(space)["second"]["nodes"]["shortage"] == "waits for quota"
+
+    size = ("--image", space.image, "--queue", queue, "--engine", "job", "--nnodes", "1:2", *TINY)
+    for told in (space.ddp("why", "second", "-o", "json"), space.ddp("preflight", *size, "-o", "json")):
+        asked = told.json["queue"]
+        [cpu] = [share for share in asked["quotas"] if share["resource"] == "cpu"]
+        assert (cpu["nominal"], cpu["used"], cpu["free"], cpu["requested"]) == (0.1, 0.06, 0.04, 0.06)
+        [first] = asked["mustEnd"]
+        assert (first["namespace"], first["name"], first["etaSeconds"]) == (space.name, "first", None)
+    sentence = f"There is enough when {space.name}/first ends; when is unknown."
+    assert sentence in space.ddp("why", "second").out
+    [never] = [each for each in told.json["findings"] if "never admit more than 1 of 2 nodes" in each["message"]]
+    assert (never["severity"], "--nnodes 1," in never["hint"]) == ("warning", True)
+
+
+def test_a_job_that_kueue_resizes_grows_when_there_is_quota_and_shrinks_at_once(space: Namespace, queue: str) -> None:
+    submit(space, queue, "wide", "job", "--nnodes", "1:2", "--queue-resize", "running")
+    until("that it is admitted with its minimum", lambda: jobs(space)["wide"]["queue"]["is_admitted"])
+    grown = space.ddp("scale", "wide", "--nnodes", "2", "--no-wait")
+    if "ElasticJobsViaWorkloadSlices is off" in grown.err:
+        pytest.skip("Kueue's feature gate ElasticJobsViaWorkloadSlices is off.")
+    grown.ok()
+    until("that the new pod waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "1 waits for quota")
+    assert jobs(space)["wide"]["nodes"]["granted"] == 1
+    assert "to grow to 2 nodes" in space.ddp("why", "wide").out
+    space.ddp("scale", "wide", "--nnodes", "1", "--no-wait").ok()
+    until("that none waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "")

@@ -13,7 +13,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.node_requirements import Rdma, Topology
 from kubectl_ddp.values.quantity import BadValue, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles
@@ -70,6 +70,15 @@ def test_kueue_may_begin_an_elastic_indexed_job_with_the_least_number_of_nodes()
     for changes in ({"engine": Engine.JOBSET}, {"engine": Engine.JOB, "nnodes": Nodes(8, 8)}):
         annotations = job_kinds.root_of(rendered(queue="team", **changes))["metadata"]["annotations"]
         assert not partial.keys() & annotations.keys()
+
+
+def test_a_job_that_kueue_resizes_while_it_runs_starts_with_its_minimum() -> None:
+    root = job_kinds.root_of(rendered(engine=Engine.JOB, queue="team", queue_resize=QueueResize.RUNNING))
+    annotations = root["metadata"]["annotations"]
+    assert annotations["kueue.x-k8s.io/elastic-job"] == "true"
+    assert "kueue.x-k8s.io/job-min-parallelism" not in annotations, "Kueue refuses both"
+    least = job_kinds.bounds(root)[0]
+    assert (root["spec"]["parallelism"], root["spec"]["completions"]) == (least, least)
 
 
 @pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOBSET, Engine.JOB])

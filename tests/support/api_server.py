@@ -213,7 +213,7 @@ class ApiServer:
 
     def _selects(self, request: Request, path: str, item: Json) -> bool:
         folder = path.rpartition("/")[0]
-        if "/namespaces/" not in request.path:
+        if "/namespaces/" not in request.path and folder != request.path:  # of all namespaces
             version, _, plural = request.path.rpartition("/")
             if not (folder.startswith(f"{version}/namespaces/") and folder.endswith(f"/{plural}")):
                 return False

@@ -263,6 +263,9 @@ def _placement(draw: Draw) -> None:
     draw.some(likely, "queue", lambda: draw.one(["team-a", "q.1"]))
     is_kueues = "queue" in draw.values and draw.values.get("gang") in {None, "none", "auto", "kueue"}
     draw.some(0.4 if is_kueues else 0.02, "queuePriority", lambda: "urgent")
+    is_indexed = draw.values.get("engine") == "job" and draw.values.get("gang") in {None, "none"}
+    if is_kueues and is_indexed and ":" in str(draw.values.get("nnodes")):
+        draw.values["queueResize"] = "running"
     draw.some(0.2, "scheduler", lambda: "bin-packer")
 
 

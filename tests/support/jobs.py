@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, checked, longest_suffix
 from kubectl_ddp.values.dns import DnsServer
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.metrics_ingress import Reader
 from kubectl_ddp.values.node_requirements import Placement, Rdma, Topology
 from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
@@ -72,6 +72,7 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "mounts": tuple(draw(st.lists(mounts(), max_size=2, unique_by=operator.attrgetter("path")))),
         "secrets": tuple(draw(st.lists(st.builds(SecretFiles, LABEL, SECRET_PATH), max_size=1))),
         "queue": draw(st.none() | LABEL),
+        "queue_resize": draw(st.sampled_from([None, QueueResize.START])),
         "scheduler": draw(st.none() | LABEL),
         "topology": tuple(draw(st.lists(TOPOLOGY, max_size=2, unique_by=lambda wish: (wish.placement, wish.key)))),
         "gpu_type": "NVIDIA-H100-80GB-HBM3" if gpus else None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.kueue_quota import Share
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.preflight.nodes import Machine
 from kubectl_ddp.render.pod import GPU
@@ -31,24 +32,6 @@ class Inventory:
         """Return a sentence for each kind of object that could not be read."""
         found = (getattr(self, each.name) for each in fields(self))
         return tuple(dict.fromkeys(fact.why for fact in found if isinstance(fact, Unknown) and fact.why))
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Quota of a ClusterQueue for one resource of one flavor, in thousandths of the resource's unit."""
-
-    flavor: str
-    resource: str
-    quota: int
-    used: int
-    """Use of the nominal quota and of borrowed quota."""
-    borrowable: int
-    """Maximum that the cohort's unused quota allows to borrow."""
-
-    @property
-    def free(self) -> int:
-        """Amount that a new job can use now."""
-        return max(0, self.quota - self.used) + self.borrowable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

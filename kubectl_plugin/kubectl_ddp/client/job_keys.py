@@ -74,6 +74,8 @@ class JobKeys(TypedDict, total=False):
     """Queue of the job: Kueue's, or the gang scheduler's."""
     queue_priority: str
     """Priority class in Kueue's queue; --priority is that of the pods."""
+    queue_resize: Literal["start", "running"]
+    """When Kueue allows another number of nodes: at the 'start' (default), or by 'scale' while it runs."""
     gang: Literal["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]
     """Scheduler that starts either the minimum number of nodes together or none."""
     scheduler: str

@@ -16,6 +16,12 @@ KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 """Label with the WorkloadPriorityClass, which takes precedence over the priority of the pods."""
 
+KUEUE_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
+"""Annotation of a job that may grow and shrink while it runs, if it is ``true``; also the gate of its pods."""
+
+KUEUE_MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
+"""Annotation with the minimum of pods to which Kueue may shrink a job when it admits it."""
+
 KUEUE: Final = Operator(name="Kueue", selector="app.kubernetes.io/name=kueue")
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -41,6 +47,25 @@ def queued(
     uid = str(job["metadata"].get("uid"))
     position = (positions or {}).get(uid) if waits else None
     return Queued(str(name), is_admitted=not waits, position=position, is_held=waits and uid in held)
+
+
+def is_resizable(job: Object) -> bool:
+    """Return whether Kueue lets a job in its queue grow and shrink while it runs.
+
+    Kueue then adds a scheduling gate to the job's pods. Without the feature, it ignores the annotation.
+    """
+    gates = job_kinds.at(job, ("spec", "template", "spec", "schedulingGates")) or ()
+    return any(gate.get("name") == KUEUE_ELASTIC for gate in gates)
+
+
+def wants_resizing(job: Object) -> bool:
+    """Return whether a job requests to grow and shrink in its queue while it runs."""
+    return (job["metadata"].get("annotations") or {}).get(KUEUE_ELASTIC) == "true"
+
+
+def is_partially_admitted(job: Object) -> bool:
+    """Return whether Kueue may have admitted a job with fewer nodes than wanted."""
+    return KUEUE_MIN_PARALLELISM in (job["metadata"].get("annotations") or {})
 
 
 def queues_of(jobs: Iterable[Object]) -> list[Place]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.gang import is_all_or_nothing
 from kubectl_ddp.preflight.model import Facts, Subject, read
-from kubectl_ddp.preflight.quantities import format_quantity, milli_values, requests_of, times
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, error, ok, warning
-from kubectl_ddp.util.text_table import pluralize
 
 
 def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -74,63 +70,6 @@ def _engine_names(frameworks: frozenset[str]) -> str:
     return ", ".join(found) or "there is none that it does"
 
 
-def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Check that one flavor of each resource group has quota for all nodes.
-
-    In a cohort, missing quota is only a warning, because the queue may borrow it.
-    """
-    local = local_queue(subject, facts)
-    cluster = _cluster_queue(local, read(facts.cluster_queues)) if local else None
-    if local is None or cluster is None:
-        return
-    name = cluster["metadata"]["name"]
-    if why := inactive_reason(cluster):
-        yield error(f"The ClusterQueue '{name}' takes no jobs: {why}.")
-        return
-    nodes = subject.spec.nnodes
-    count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
-    wanted = times(requests_of(subject.worker["spec"]), count)
-    covered = {name for group in groups_of(cluster) for name in group["coveredResources"]}
-    bare = sorted(name for name in wanted if name not in covered | {"pods"})
-    if bare:
-        yield error(
-            f"The ClusterQueue '{name}' has no quota of {', '.join(bare)}, which the job requests.",
-            "Request a quota, or omit the resource.",
-        )
-        return
-    nodes_text = pluralize(count, "node")
-    short = [why for group in groups_of(cluster) if (why := _short(group, wanted))]
-    if not short:
-        yield ok(f"The ClusterQueue '{name}' has quota for {nodes_text}.")
-    elif cohort_of(cluster):
-        yield warning(
-            f"The ClusterQueue '{name}' does not have enough nominal quota for {nodes_text}: {'; '.join(short)}. "
-            f"It may borrow from its cohort '{cohort_of(cluster)}'."
-        )
-    else:
-        yield error(
-            f"The ClusterQueue '{name}' can never admit {nodes_text}: {'; '.join(short)}.",
-            "Request fewer nodes, less per node, or a larger quota.",
-        )
-
-
-def _short(group: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
-    """Return the missing quota of each flavor in a group; empty if one flavor has enough."""
-    lacks = []
-    for flavor in group["flavors"]:
-        quota = milli_values({each["name"]: each["nominalQuota"] for each in flavor["resources"]})
-        missing = [
-            f"the flavor '{flavor['name']}' has {format_quantity(name, quota.get(name, 0))} "
-            f"of {format_quantity(name, wanted[name])}"
-            for name in group["coveredResources"]
-            if wanted.get(name, 0) > quota.get(name, 0)
-        ]
-        if not missing:
-            return ""
-        lacks.append(missing[0])
-    return " and ".join(lacks)
-
-
 def check_pending_jobs(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Report the number of jobs that wait in the same queue, and the next one."""
     if local_queue(subject, facts) is None:
@@ -160,25 +99,9 @@ def local_queue(subject: Subject, facts: Facts) -> Object | None:
     return named[0] if named else None
 
 
-def _cluster_queue(local: Object, queues: Sequence[Object]) -> Object | None:
-    named = [queue for queue in queues if queue["metadata"]["name"] == local["spec"]["clusterQueue"]]
-    return named[0] if named else None
-
-
 def inactive_reason(queue: Object) -> str:
     """Return the reason why a LocalQueue or a ClusterQueue accepts no jobs; empty if it is active."""
     active = condition_of(queue, "Active")
     if active.get("status") != "False":
         return ""
     return str(active.get("message") or active.get("reason") or "it is not active").rstrip(".")
-
-
-def groups_of(cluster: Object) -> Sequence[Mapping[str, Any]]:
-    """Return the resource groups of a ClusterQueue, each with flavors and their quotas."""
-    return (cluster.get("spec") or {}).get("resourceGroups") or ()
-
-
-def cohort_of(cluster: Object) -> str:
-    """Return the name of the cohort. Its field is ``cohortName`` in v1beta2 and ``cohort`` before."""
-    spec = cluster.get("spec") or {}
-    return str(spec.get("cohortName") or spec.get("cohort") or "")

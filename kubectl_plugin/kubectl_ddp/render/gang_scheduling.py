@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubectl_ddp.engines.registry import PARTIALLY_ADMITTED
-from kubectl_ddp.kube.kueue_queue import KUEUE_PRIORITY, KUEUE_QUEUE
+from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_MIN_PARALLELISM, KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import SCHEDULERS, is_kueue_managed
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.engine import Gang, QueueResize
 from kubectl_ddp.values.node_requirements import Placement
 
 KAI_QUEUE: Final = "kai.scheduler/queue"
@@ -57,12 +57,14 @@ def _kueue(spec: JobSpec, engine: str) -> GangMetadata:
 
     Kueue admits a job as a whole, and an Indexed Job also partially, down to the minimum of nodes. Partial admission is
     off if Kueue keeps replicas together: it would admit any number of pods, and keep pods of an incomplete replica
-    gated forever.
+    gated forever. Kueue refuses jobs that are partially admitted and elastic.
     """
     partial = {
-        "kueue.x-k8s.io/job-min-parallelism": str(spec.nnodes.minimum),
+        KUEUE_MIN_PARALLELISM: str(spec.nnodes.minimum),
         "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
     }
+    if spec.queue_resize is QueueResize.RUNNING:
+        partial = {KUEUE_ELASTIC: "true"}
     is_sliced = any(wish.placement is Placement.REPLICA for wish in spec.topology)
     return GangMetadata(
         labels={KUEUE_QUEUE: str(spec.queue)} | ({KUEUE_PRIORITY: spec.queue_priority} if spec.queue_priority else {}),

@@ -23,7 +23,7 @@ from kubectl_ddp.render.text import ManifestDumper, represent_text
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.spec.serialization import spec_to_dict
-from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.engine import Engine, QueueResize
 from kubectl_ddp.values.node_requirements import Placement
 from kubectl_ddp.values.program import Command, Module, Script
 
@@ -184,12 +184,18 @@ def _scheduling(spec: JobSpec, objects: Sequence[Object]) -> Values:
     policy = job_kinds.at(job_kinds.root_of(list(objects)), ("spec", "runPolicy", "schedulingPolicy"))
     group = [{"apiVersion": item["apiVersion"], "spec": item["spec"]} for item in objects if item["kind"] == "PodGroup"]
     is_kueue = is_kueue_managed(spec)
-    partial = is_kueue and any(gang_scheduling.gang_metadata(spec, engine).annotations for engine in Engine)
+    resizes = is_kueue and any(gang_scheduling.gang_metadata(spec, engine).annotations for engine in Engine)
+    elastic = spec.queue_resize is QueueResize.RUNNING
     return {
         "schedulerName": view["scheduler"],
         "kueue": _without_defaults(
-            {"queue": spec.queue, "priorityClass": spec.queue_priority, "partialAdmission": partial},
-            {"partialAdmission": False},
+            {
+                "queue": spec.queue,
+                "priorityClass": spec.queue_priority,
+                "partialAdmission": resizes and not elastic,
+                "elastic": elastic,
+            },
+            {"partialAdmission": False, "elastic": False},
         )
         if is_kueue
         else {},
@@ -247,6 +253,7 @@ def _read_by_the_chart(values: Values) -> Values:
         "secretEnv": {name: f"{entry['name']}:{entry['key']}" for name, entry in secret_env.items()},
         "queue": kueue.get("queue"),
         "queuePriority": kueue.get("priorityClass"),
+        "queueResize": QueueResize.RUNNING.value if kueue.get("elastic") else None,
         "egress": policy.get("egress", "open"),
     }
     return {key: value for key, value in document.items() if value not in (None, [], {})}

@@ -11,7 +11,7 @@ from kubectl_ddp.fabrics.registry import AUTO, NONE
 from kubectl_ddp.spec.job_key import Completion, Group, declares_keys, field_of, key, keys
 from kubectl_ddp.values import parsers as v
 from kubectl_ddp.values.dns import DEFAULT, DnsServer
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.fabric import parse_fabric
 from kubectl_ddp.values.layout import parse_layouts
 from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
@@ -193,6 +193,11 @@ class JobSpec:
     queue_priority: str | None = key(
         "queuePriority", Group.QUEUE, _OBJECT, "Priority class in Kueue's queue; --priority is that of the pods.",
         "CLASS", example="urgent", default=None,
+    )
+    queue_resize: QueueResize | None = key(
+        "queueResize", Group.QUEUE, v.Choice(QueueResize, tuple(QueueResize)),
+        "When Kueue allows another number of nodes: at the 'start' (default), or by 'scale' while it runs.", "WHEN",
+        example="running", default=None,
     )
     gang: Gang = key(
         "gang", Group.QUEUE, v.Choice(Gang, tuple(Gang)),

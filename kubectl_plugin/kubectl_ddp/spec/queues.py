@@ -6,7 +6,7 @@ from typing import Final
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 
 OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE})
 """Gangs with which a queue is one of Kueue's; Volcano and KAI have their own queues."""
@@ -35,6 +35,28 @@ def the_priority_has_a_queue(spec: JobSpec) -> None:
             f"The queue priority '{spec.queue_priority}' is a class of Kueue's, and the job is in no queue of Kueue's.",
             hint="Add --queue NAME, a LocalQueue, or use --priority, which is that of the pods.",
         )
+
+
+def the_queue_can_resize(spec: JobSpec) -> None:
+    """Check that Kueue can resize the job while it runs, if that is requested."""
+    if spec.queue_resize is not QueueResize.RUNNING:
+        return
+    reasons = {
+        "it is in no queue of Kueue's": not is_kueue_managed(spec),
+        f"its engine is '{spec.engine}', and Kueue resizes only --engine {Engine.JOB}": spec.engine is not Engine.JOB,
+        f"its size is fixed by --nnodes {spec.nnodes}": not spec.nnodes.is_elastic,
+        "Kueue resizes no job whose topology it decides (--gang kueue)": spec.gang is Gang.KUEUE,
+    }
+    if why := next((why for why, holds in reasons.items() if holds), ""):
+        raise UsageError(
+            f"The job cannot be resized while it runs in a queue: {why}.",
+            hint=f"Leave out --queue-resize {QueueResize.RUNNING}, or change that.",
+        )
+
+
+def starting_nodes(spec: JobSpec) -> int:
+    """Return the number of nodes with which the job is created."""
+    return spec.nnodes.minimum if spec.queue_resize is QueueResize.RUNNING else spec.nnodes.maximum
 
 
 def is_kueue_managed(spec: JobSpec) -> bool:

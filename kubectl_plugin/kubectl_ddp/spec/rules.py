@@ -212,6 +212,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _mount_paths_are_free,
     queues.the_gang_has_a_queue,
     queues.the_priority_has_a_queue,
+    queues.the_queue_can_resize,
     fabric.fits_the_nodes,
     fabric.validate_rdma_devices,
 )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
-from kubectl_ddp.status.job_tables import bounds, state_cell
+from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
 from kubectl_ddp.status.startup import Startup
 from kubectl_ddp.util.text_table import Style, duration, number, percent, pluralize
 
@@ -45,6 +45,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     nodes = state.nodes
     yield "Pods", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
+    yield "Granted", granted_text(nodes) if nodes.shortage else ""
     if state.world_size is not None:
         formed = f", generation {state.generation}" if state.generation is not None else ""
         yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -15,6 +15,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import run_summary, termination_message
+from kubectl_ddp.status.granted_size import granted_size
 from kubectl_ddp.status.job_progress import progress_fields
 from kubectl_ddp.status.metrics_parser import Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
@@ -60,6 +61,12 @@ class Nodes:
     desired: int
     minimum: int
     maximum: int
+    granted: int | None = None
+    """Nodes that have quota and a machine; None if the job has ended."""
+    wanted: int | None = None
+    """Nodes that the job would have with enough quota and machines; None if the job has ended."""
+    shortage: str = ""
+    """Why fewer nodes are granted than wanted, in a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +229,7 @@ def job_state(
         uid=str(job["metadata"].get("uid", "")),
         state=state,
         reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
-        nodes=_nodes(job, workers),
+        nodes=_nodes(job, workers, snapshot.queued, is_over=state in TERMINAL),
         processes_per_node=job_kinds.processes_per_node(job),
         restarts=counted or run_summary.restarts_of(summary or {}),
         created=epoch(job["metadata"].get("creationTimestamp")),
@@ -285,10 +292,19 @@ def _runs(pod: Object) -> bool:
     return "running" in (_status(pod).get("state") or {})
 
 
-def _nodes(job: Object, workers: Iterable[Object]) -> Nodes:
+def _nodes(job: Object, workers: Sequence[Object], queue: Queued | None, *, is_over: bool) -> Nodes:
     ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
     low, high = job_kinds.bounds(job)
-    return Nodes(ready=ready, desired=job_kinds.desired_nodes(job), minimum=low, maximum=high)
+    granted, wanted, shortage = (None, None, "") if is_over else granted_size(job, workers, queue)
+    return Nodes(
+        ready=ready,
+        desired=job_kinds.desired_nodes(job),
+        minimum=low,
+        maximum=high,
+        granted=granted,
+        wanted=wanted,
+        shortage=shortage,
+    )
 
 
 def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:

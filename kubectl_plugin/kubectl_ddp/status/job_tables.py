@@ -35,6 +35,15 @@ def bounds(nodes: Nodes) -> str:
     return str(nodes.minimum) if nodes.minimum == nodes.maximum else f"{nodes.minimum}-{nodes.maximum}"
 
 
+def granted_text(nodes: Nodes) -> str:
+    """Format the granted and the wanted number of nodes, with the reason if fewer are granted.
+
+    >>> granted_text(Nodes(0, 2, 2, 2, granted=0, wanted=2, shortage="waits for quota"))
+    '0 of 2: waits for quota'
+    """
+    return f"{nodes.granted} of {nodes.wanted}: {nodes.shortage}" if nodes.shortage else NOTHING
+
+
 def state_cell(state: State) -> Cell:
     """Return a table cell with a state in its color."""
     return Cell(state, _STATE_COLORS[state])
@@ -52,16 +61,29 @@ def queue_text(queue: Queued | None) -> str:
 
 
 def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, namespaced: bool = False) -> Table:
-    """Return a table with one row per job. It has a column for queues if any job is in one.
+    """Return a table with one row per job. It has a column for queues if any job is in one, and a column for the
+    granted size if any job has fewer nodes than it wants.
 
     ``namespaced`` adds a leading column for the namespace, for jobs of several namespaces.
     """
     has_queues = any(state.queue for state in states)
+    has_shortage = any(state.nodes.shortage for state in states)
     has_results = any(result_text(state) != NOTHING for state in states)
     header = [
         *(("NAMESPACE",) if namespaced else ()),
         *("NAME", "STATUS", *(("QUEUE",) if has_queues else ())),
-        *("READY", "STEP", "PROGRESS", "ETA", "THROUGHPUT", "RESTARTS", "DURATION", "AGE", "WHERE"),
+        *(
+            "READY",
+            *(("GRANTED",) if has_shortage else ()),
+            "STEP",
+            "PROGRESS",
+            "ETA",
+            "THROUGHPUT",
+            "RESTARTS",
+            "DURATION",
+            "AGE",
+            "WHERE",
+        ),
         *(("RESULT",) if has_results else ()),
         *(("NAMESPACE",) if wide and not namespaced else ()),
         *(("WORLD", "GENERATION", "GOODPUT", "LOSS", "REASON") if wide else ()),
@@ -70,7 +92,9 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
     for state in states:
         space = [Cell(state.namespace or NOTHING)] if namespaced else []
         queue = [Cell(queue_text(state.queue))] if has_queues else []
-        first, last = _job_row(state, now), _wide_row(state, namespaced=namespaced) if wide else []
+        ready, *first = _job_row(state, now)
+        first = [ready, *([granted_text(state.nodes)] if has_shortage else []), *first]
+        last = _wide_row(state, namespaced=namespaced) if wide else []
         texts = [*first, *([result_text(state)] if has_results else []), *last]
         rows.append([*space, Cell(state.name), state_cell(state.state), *queue, *map(Cell, texts)])
     return Table(header, rows)

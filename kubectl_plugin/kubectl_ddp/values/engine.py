@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from kubectl_ddp.engines.registry import Engine
 
-__all__ = ["Engine", "Gang"]
+__all__ = ["Engine", "Gang", "QueueResize"]
 
 
 class Gang(StrEnum):
@@ -19,3 +19,12 @@ class Gang(StrEnum):
     VOLCANO = "volcano"
     SCHEDULER_PLUGINS = "scheduler-plugins"
     KAI = "kai"
+
+
+class QueueResize(StrEnum):
+    """When Kueue may change the number of nodes of a job in its queue."""
+
+    START = "start"
+    """At the start: with too little quota, the job starts with fewer nodes and keeps them."""
+    RUNNING = "running"
+    """While it runs: the job starts with its minimum, and can be scaled."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of, holds
-from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE, in_line, owner_of
+from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.preflight.forecast_text import quota_lines, when_sentence
 from kubectl_ddp.preflight.kueue import inactive_reason
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
+from kubectl_ddp.why.workloads import cluster_queue_of, local_queue_of, named, workload_of, workloads_ahead
 
 _MOST: Final = 5
 _OTHER_LEVELS: Final = ("is above the podset topology", "does not contain the requested level")
@@ -32,6 +35,15 @@ def queued(facts: Facts) -> Iterator[CauseFinding]:
         return
     if not mine["spec"].get("active", True):
         yield _deactivated_finding(facts, mine)
+        return
+    finished = condition_of(mine, "Finished")
+    if finished.get("reason") == "FailedToStart" and job_kinds.is_suspend_requested(facts.job):
+        yield diagnosis(
+            Cause.QUEUED,
+            "Kueue admitted it and failed to start it, so it waits for ever.",
+            f"'{program()} resume {facts.name}{location_flags()}' queues it again.",
+            (f"Workload {mine['metadata']['name']}: {line_of(finished.get('message'))}",),
+        )
         return
     if holds(mine, "Admitted"):
         return
@@ -72,12 +84,6 @@ def kueue_preemption(facts: Facts) -> Iterator[CauseFinding]:
     )
 
 
-def workload_of(facts: Facts) -> Object | None:
-    """Return the job's Workload, or None."""
-    uid = facts.job["metadata"].get("uid")
-    return next((each for each in facts.around.of(RelatedKind.WORKLOADS) if owner_of(each) == uid), None)
-
-
 def _missing_workload(facts: Facts, queue: str) -> Iterator[CauseFinding]:
     """Report that the job has no Workload."""
     if not facts.around.was_read(RelatedKind.WORKLOADS):
@@ -104,10 +110,8 @@ def _missing_workload(facts: Facts, queue: str) -> Iterator[CauseFinding]:
 
 def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
     text = line_of(condition_of(mine, "QuotaReserved").get("message"))
-    mine_too = [each for each in facts.around.of(RelatedKind.LOCAL_QUEUES) if _space(each) == _space(mine)]
-    local = _named(mine_too, queue)
+    local, cluster_queue = local_queue_of(facts, mine), cluster_queue_of(facts, mine)
     evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
-    cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
     if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
         what = f"There is no queue '{queue}' in its namespace, so it waits for ever."
         then = "'kubectl get localqueues' names those that are there; submit it again with one of them as --queue."
@@ -126,21 +130,25 @@ def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
             "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first."
         )
     else:
-        ahead = workloads_ahead(facts, mine, cluster_queue)
-        count = _num_workloads_ahead(facts, ahead)
-        evidence += [f"ahead of it: {_describe_workload(each)}" for each in ahead[:_MOST]]
-        evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
-        holders = _admitted_workloads(facts, cluster_queue)[:_MOST]
-        evidence += [f"holds quota: {_describe_workload(each)}" for each in holders]
-        what = f"It waits for quota in the queue '{queue}'{f', {count} ahead of it' if count else ''}."
-        then = f"It begins when those that hold the quota end; '{program()} list -A{location_flags()}' shows them."
+        return _waits_for_quota(facts, mine, queue, evidence)
     return diagnosis(Cause.QUEUED, what, then, evidence)
 
 
-def workloads_ahead(facts: Facts, mine: Object, cluster_queue: str) -> list[Object]:
-    """Return the workloads that wait for the same quota and precede this one."""
-    line = in_line(_in_queue(facts, cluster_queue))
-    return next((line[:place] for place, each in enumerate(line) if each is mine), [])
+def _waits_for_quota(facts: Facts, mine: Object, queue: str, evidence: list[str]) -> CauseFinding:
+    """Return the finding for a job that another job keeps from its quota."""
+    cluster_queue = cluster_queue_of(facts, mine)
+    ahead = workloads_ahead(facts, mine, cluster_queue)
+    count = _num_workloads_ahead(facts, ahead)
+    evidence += [f"ahead of it: {_describe_workload(each)}" for each in ahead[:_MOST]]
+    evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
+    lists = f"'{program()} list -A{location_flags()}' shows the jobs."
+    then = lists
+    if facts.forecast is not None:
+        evidence += quota_lines(facts.forecast)
+        then = f"{when_sentence(facts.forecast)} {lists}"
+    grows = f" to grow to {pluralize(facts.state.nodes.desired, 'node')}" if facts.is_training else ""
+    what = f"It waits for quota in the queue '{queue}'{grows}{f', {count} ahead of it' if count else ''}."
+    return diagnosis(Cause.QUEUED, what, then, evidence, is_aside=facts.is_training)
 
 
 def _num_workloads_ahead(facts: Facts, seen: Sequence[Object]) -> int:
@@ -151,31 +159,8 @@ def _num_workloads_ahead(facts: Facts, seen: Sequence[Object]) -> int:
 
 def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
     """Return the reason why the LocalQueue or its ClusterQueue admits no jobs; empty if it does."""
-    named = (local, _named(facts.around.of(RelatedKind.CLUSTER_QUEUES), cluster_queue))
-    return next((why for queue in named if queue is not None and (why := inactive_reason(queue))), "")
-
-
-def _admitted_workloads(facts: Facts, cluster_queue: str) -> list[Object]:
-    return [
-        each
-        for each in facts.around.of(RelatedKind.WORKLOADS)
-        if holds(each, "QuotaReserved")
-        and not holds(each, "Finished")
-        and ((each.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
-    ]
-
-
-def _in_queue(facts: Facts, cluster_queue: str) -> list[Object]:
-    queues = {
-        (_space(each), each["metadata"]["name"])
-        for each in facts.around.of(RelatedKind.LOCAL_QUEUES)
-        if each["spec"].get("clusterQueue") == cluster_queue
-    }
-    return [
-        each
-        for each in facts.around.of(RelatedKind.WORKLOADS)
-        if (_space(each), each["spec"].get("queueName")) in queues
-    ]
+    queues = (local, named(facts.around.of(RelatedKind.CLUSTER_QUEUES), cluster_queue))
+    return next((why for queue in queues if queue is not None and (why := inactive_reason(queue))), "")
 
 
 def _describe_workload(workload: Object) -> str:
@@ -184,12 +169,3 @@ def _describe_workload(workload: Object) -> str:
     pods = sum(int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ())
     priority = int(workload["spec"].get("priority") or 0)
     return f"{name} in namespace {workload['metadata']['namespace']} ({pluralize(pods, 'pod')}, priority {priority})"
-
-
-def _space(item: Object) -> str:
-    """Return the namespace; queues of the same name in other namespaces are different queues."""
-    return str(item["metadata"]["namespace"])
-
-
-def _named(items: Sequence[Object], name: str) -> Object | None:
-    return next((each for each in items if each["metadata"]["name"] == name), None)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight.nodes import parse_nodes, scheduled_pods, used
@@ -52,7 +53,8 @@ def scheduling_failure(facts: Facts) -> Iterator[CauseFinding]:
 def gated(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a scheduling gate holds pods, or their scheduler does not run."""
     pending = [pod for pod in facts.pods if pod.get("status", {}).get("phase") == "Pending"]
-    held = [pod for pod in pending if pod["spec"].get("schedulingGates")]
+    gates_of = {pod["metadata"]["name"]: _gates(pod) - {KUEUE_ELASTIC} for pod in pending}  # see why/queue.py
+    held = [pod for pod in pending if gates_of[pod["metadata"]["name"]]]
     if held:
         gates = ", ".join(gate["name"] for gate in held[0]["spec"]["schedulingGates"])
         yield diagnosis(
@@ -61,7 +63,7 @@ def gated(facts: Facts) -> Iterator[CauseFinding]:
             "The controller that set the gate must remove it; check that it runs.",
             (f"schedulingGates of pod {held[0]['metadata']['name']}: {gates}",),
         )
-    unseen = [pod for pod in pending if pod not in held and _has_no_scheduler_status(facts, pod)]
+    unseen = [pod for pod in pending if not _gates(pod) and _has_no_scheduler_status(facts, pod)]
     if unseen:
         scheduler = unseen[0]["spec"].get("schedulerName", "default-scheduler")
         yield diagnosis(
@@ -70,6 +72,10 @@ def gated(facts: Facts) -> Iterator[CauseFinding]:
             "Start that scheduler, or submit the job again with another --scheduler.",
             (f"pod {unseen[0]['metadata']['name']} has no condition PodScheduled",),
         )
+
+
+def _gates(pod: Object) -> set[str]:
+    return {str(gate["name"]) for gate in pod["spec"].get("schedulingGates") or ()}
 
 
 def claims(facts: Facts) -> Iterator[CauseFinding]:

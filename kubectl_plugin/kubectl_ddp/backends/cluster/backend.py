@@ -25,7 +25,7 @@ from kubectl_ddp.backends.cluster.read.kueue_workloads import queue_state_lookup
 from kubectl_ddp.backends.cluster.read.pod_metrics import served
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
-from kubectl_ddp.backends.cluster.write.suspend import set_active
+from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotations
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
@@ -110,13 +110,14 @@ class ClusterBackend:
 
         return api_servers(self._api, self._notice)
 
-    def job(self, name: str, *, events: bool = True) -> Snapshot:
+    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""
-        path = collection("v1", "pods", self.namespace)
+        place = namespace or self.namespace
+        path = collection("v1", "pods", place)
         mine = f"{Label.JOB}={name}"
         with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
-            job = self._jobs.named(name)
-            found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
+            job = Jobs(self._api, place, self._notice).named(name)
+            found = of_one(job, pods.result(), recent_events(self._api, name, place) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
     def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
@@ -312,6 +313,8 @@ class ClusterBackend:
     def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Suspend or resume a job; through Kueue if it is in one of Kueue's queues."""
         job, patch = self._jobs.active_job(name), Object()
+        if not suspended and (stale := stale_annotations(job)):
+            self._jobs.change(job, stale)
         if set_active(self._api, job, active=not suspended):
             return str(job["metadata"]["labels"][KUEUE_QUEUE])
         job_kinds.put(patch, job_kinds.engine_of(job).suspend, suspended)

@@ -99,13 +99,13 @@ class LocalBackend:
             raise errors[0]
         return sorted(found, key=lambda one: str(one.job["metadata"].get("creationTimestamp", "")))
 
-    def job(self, name: str, *, events: bool = True) -> Snapshot:
-        """Return one job, always with its events.
+    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
+        """Return one job, always with its events. This machine has no namespaces.
 
         Raises:
             NotFound: If the job does not exist.
         """
-        del events
+        del events, namespace
         return snapshot(self._directory(name))
 
     def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:

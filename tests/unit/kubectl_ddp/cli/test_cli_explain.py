@@ -64,4 +64,5 @@ def test_an_unknown_key_is_one_sentence(key: str, hint: str, capsys: pytest.Capt
 
 
 def test_keys_are_completed() -> None:
-    assert [each.value for each in complete(["explain", "queue"]).candidates] == ["queue", "queuePriority"]
+    keys = ["queue", "queuePriority", "queueResize"]
+    assert [each.value for each in complete(["explain", "queue"]).candidates] == keys

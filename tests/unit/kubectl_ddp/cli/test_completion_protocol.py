@@ -59,7 +59,7 @@ def test_commands_come_with_what_they_do() -> None:
         (["c"], ["capacity", "clone", "config", "completion", "cancel"]),
         (["submit", "--nn"], ["--nnodes"]),
         (["port-forward", "digits", "m"], ["metrics"]),
-        (["config", "set", "que"], ["queue", "queuePriority"]),
+        (["config", "set", "que"], ["queue", "queuePriority", "queueResize"]),
         (["config", "view", "que"], []),
         (["submit", "--na"], ["--name", "--namespace"]),
         (["submit", "--gang", "k"], ["kueue", "kai"]),

@@ -43,6 +43,8 @@ ANYBODY_MAY: Final = re.compile(r"/version|/api(/v1)?|/apis(/[^/]+){0,2}|/apis/a
 """Discovery, and questions about oneself."""
 
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
+OTHER: Final = "other"
+"""Another namespace, whose job holds quota."""
 IMAGE: Final = ("--image", "example.com/train:1", "--command", "true")
 LARGE: Final = (
     *("--name", "new", *IMAGE, "--nnodes", "2", "--nproc", "1", "--cpu", "1", "--memory", "1Gi"),
@@ -129,7 +131,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 NOT_PLAYED: Final = {
     # A pod that comes while a command follows or waits, which this server has none of.
     *(("logs", "watch", resource) for resource in ("pods", "events")),
-    *((command, "get", resource) for command in ("submit", "clone") for resource in ("pods/log", "pods/proxy")),
+    *((command, "get", "pods/log") for command in ("submit", "clone")),
     ("restart", "get", "pods/proxy"),
     # kubectl asks for it, where a rank hangs.
     *(("hang", verb, "pods/exec") for verb in ("create", "get")),
@@ -201,8 +203,7 @@ def _furnish(server: ApiServer, state: str) -> None:
         job["spec"]["runPolicy"]["suspend"] = True
         job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team"
     uid = server.put(JOB, job)["metadata"]["uid"]
-    about = {"labels": {JOB_UID: uid}, "ownerReferences": [{"uid": uid}], "creationTimestamp": kube_objects.CREATED}
-    server.put("/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/digits", {"metadata": about, "spec": {}})
+    _furnish_queue(server, uid, is_admitted=state != WAITS)
     labels = {label: job["metadata"]["labels"][label] for label in (Label.JOB, Label.RUN_ID)} | {Label.ROLE: "worker"}
     error = {"message": {"message": "RuntimeError: no", "extraInfo": {"rank": 0}}}
     shown = {FAILED: kube_objects.terminated(1, error), WAITS: kube_objects.waiting()}
@@ -215,6 +216,42 @@ def _furnish(server: ApiServer, state: str) -> None:
     server.put("/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainingruntimes/nothing", left)
 
 
+def _furnish_queue(server: ApiServer, uid: str, *, is_admitted: bool) -> None:
+    """A queue without free quota: a job of another namespace holds it, and the job of this uid waits or runs."""
+    kueue = "/apis/kueue.x-k8s.io/v1beta2"
+    quota = {
+        "name": "any",
+        "resources": [{"name": "cpu", "nominalQuota": "4"}, {"name": "memory", "nominalQuota": "9Gi"}],
+    }
+    group = {"coveredResources": ["cpu", "memory"], "flavors": [quota]}
+    used = [{"name": "any", "resources": [{"name": "cpu", "total": "4"}, {"name": "memory", "total": "2Gi"}]}]
+    lab = {"spec": {"resourceGroups": [group]}, "status": {"flavorsReservation": used}}
+    server.put(f"{kueue}/clusterqueues/lab", lab)
+    server.put(f"{kueue}/namespaces/team/localqueues/team", {"spec": {"clusterQueue": "lab"}})
+    assigned = {"count": 1, "flavors": {"cpu": "any", "memory": "any"}, "resourceUsage": {"cpu": "2", "memory": "1Gi"}}
+    holds = {
+        "admission": {"clusterQueue": "lab", "podSetAssignments": [assigned]},
+        "conditions": [{"type": "QuotaReserved", "status": "True"}],
+    }
+    for namespace, name, its in (("team", "digits", uid), (OTHER, "holder", "u-other")):
+        about = {
+            "labels": {JOB_UID: its},
+            "ownerReferences": [{"kind": "PyTorchJob", "name": name, "uid": its}],
+            "creationTimestamp": kube_objects.CREATED,
+        }
+        spec = {"queueName": "team", "podSets": [{"name": "main", "count": 1}]}
+        status = holds if is_admitted or namespace == OTHER else {}
+        workload = {"metadata": about, "spec": spec, "status": status}
+        server.put(f"{kueue}/namespaces/{namespace}/workloads/{name}", workload)
+    [job] = [item for item in render(a_job(name="holder"), "run2") if item["kind"] == "PyTorchJob"]
+    job["metadata"] |= {"namespace": OTHER, "creationTimestamp": kube_objects.CREATED}
+    server.put(JOB.replace("team", OTHER).replace("digits", "holder"), job)
+    labels = {label: job["metadata"]["labels"][label] for label in (Label.JOB, Label.RUN_ID)} | {Label.ROLE: "worker"}
+    server.put(
+        f"/api/v1/namespaces/{OTHER}/pods/holder-worker-0", kube_objects.pod(0, labels=labels, name="holder-worker-0")
+    )
+
+
 def _right(request: Request) -> Right | None:
     """What a request takes; ``None`` for what every user may do."""
     if ANYBODY_MAY.fullmatch(request.path):
@@ -222,7 +259,7 @@ def _right(request: Request) -> Right | None:
     done = call(request.method, request.path, server="", context="", watches="watch" in request.query)
     if done.resource == "namespaces":
         return Right.of(done.verb, "namespaces")
-    where = {"team": OWN, "": EVERYWHERE}.get(done.namespace, done.namespace)
+    where = {"team": OWN, "": EVERYWHERE, OTHER: EVERYWHERE}.get(done.namespace, done.namespace)
     return Right.of(
         done.verb, done.resource, where, (done.name,) if where not in {OWN, EVERYWHERE} and done.name else ()
     )

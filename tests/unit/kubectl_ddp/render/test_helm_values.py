@@ -16,7 +16,7 @@ from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.render.helm_values import helm_values, to_text
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.dns import DnsServer
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.metrics_ingress import Reader
 from kubectl_ddp.values.node_requirements import Rdma, Topology
 from kubectl_ddp.values.parsers import Egress, SecretKey
@@ -79,6 +79,10 @@ def test_a_plain_job_has_plain_values_alone() -> None:
         ),
         ({"parallel": LayoutRange.parse("replicate=1:2,shard=2")}, {"parallel": "replicate=1:2,shard=2"}),
         ({"queue": "q", "engine": Engine.JOB}, {"engine": "job", "kueue": {"queue": "q", "partialAdmission": True}}),
+        (
+            {"queue": "q", "engine": Engine.JOB, "queue_resize": QueueResize.RUNNING},
+            {"engine": "job", "kueue": {"queue": "q", "elastic": True}},
+        ),
         (
             {"queue": "q", "queue_priority": "urgent", "nnodes": Nodes(2, 2)},
             {"kueue": {"queue": "q", "priorityClass": "urgent"}, "nnodes": 2},

@@ -138,7 +138,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "compileCache": "a", "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
         "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
         "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
-        "queuePriority": "c", "parallel": "replicate=1",
+        "queuePriority": "c", "queueResize": "start", "parallel": "replicate=1",
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
         "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".",
         "dns": ["dns/app=coredns", "10.96.0.10"],
@@ -207,6 +207,16 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         (
             {"queuePriority": "urgent"},
             "The queue priority 'urgent' is a class of Kueue's, and the job is in no queue of Kueue's.",
+        ),
+        (
+            {"queueResize": "running", "nnodes": "1:2"},
+            "while it runs in a queue: it is in no queue of Kueue's.",
+        ),
+        ({"queueResize": "running", "queue": "q", "nnodes": "1:2"}, "'auto', and Kueue resizes only --engine job."),
+        ({"queueResize": "running", "queue": "q", "engine": "job", "nnodes": "2"}, "size is fixed by --nnodes 2."),
+        (
+            {"queueResize": "running", "queue": "q", "engine": "job", "nnodes": "1:2", "gang": "kueue"},
+            "Kueue resizes no job whose topology it decides",
         ),
         ({"gang": "volcano", "queue": "q", "queuePriority": "urgent"}, "in no queue of Kueue's. Add --queue NAME"),
         ({"gang": "scheduler-plugins", "queue": "q"}, "The scheduler plugins have no queues, and the queue is 'q'."),

@@ -81,7 +81,7 @@ class PreflightReader:
         account = self._in("v1", "serviceaccounts", "default")
         found: dict[str, Question] = {
             "nodes": unknown_if_forbidden(partial(objects, self.api, RelatedKind.NODES, None)),
-            "pods": unknown_if_forbidden(self._pods),
+            "pods": unknown_if_forbidden(partial(self._all, RelatedKind.BOUND)),
             "autoscaler": unknown_if_forbidden(partial(self._get, AUTOSCALER)),
             "quotas": unknown_if_forbidden(partial(objects, self.api, RelatedKind.QUOTAS, subject.namespace)),
             "account": unknown_if_forbidden(partial(self._get, account)),
@@ -110,6 +110,7 @@ class PreflightReader:
                 partial(objects, self.api, RelatedKind.LOCAL_QUEUES, self.subject.namespace)
             ),
             "cluster_queues": unknown_if_forbidden(partial(objects, self.api, RelatedKind.CLUSTER_QUEUES, None)),
+            "workloads": unknown_if_forbidden(partial(self._all, RelatedKind.WORKLOADS)),
             "pending": unknown_if_forbidden(self._pending),
             "frameworks": unknown_if_forbidden(self._frameworks),
         }
@@ -124,11 +125,11 @@ class PreflightReader:
         except NotFound:
             return None
 
-    def _pods(self) -> list[Object] | Unknown:
-        """Return the pods of all namespaces. A reader that is not thorough reads them only if they fit on one page."""
+    def _all(self, kind: RelatedKind) -> list[Object] | Unknown:
+        """Return the objects of all namespaces. A reader that is not thorough reads only those that fit on one page."""
         if self.is_thorough:
-            return objects(self.api, RelatedKind.BOUND, None)
-        few = list_if_single_page(self.api, RelatedKind.BOUND)
+            return objects(self.api, kind, None)
+        few = list_if_single_page(self.api, kind)
         return Unknown() if few is None else few
 
     def _named(self, plural: str, names: Iterable[str]) -> dict[str, Object | None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable, wants_resizing
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.values.engine import QueueResize
 from kubectl_ddp.values.node_bounds import validate_node_count
 
 
@@ -19,13 +20,23 @@ def to_scale(job: Object, nodes: int) -> Object:
             f"A {kind.kind} such as '{name}' cannot be scaled while it runs.",
             hint=f"Submit it again with other --nnodes, or with --engine {others}.",
         )
-    if KUEUE_QUEUE in job["metadata"]["labels"]:
-        raise UsageError(
-            f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
-            hint="Submit it again with other --nnodes.",
-        )
+    if KUEUE_QUEUE in job["metadata"]["labels"] and not is_resizable(job):
+        raise _not_resizable(job)
     validate_node_count(job_kinds.bounds(job), name, nodes)
     patch: Object = {}
     for path in kind.nodes:
         job_kinds.put(patch, path, nodes)
     return patch
+
+
+def _not_resizable(job: Object) -> UsageError:
+    name = job["metadata"]["name"]
+    if wants_resizing(job):
+        return UsageError(
+            f"Job '{name}' is in a queue of Kueue's whose feature gate ElasticJobsViaWorkloadSlices is off.",
+            hint="Ask the administrator of Kueue to turn it on, or submit it again with other --nnodes.",
+        )
+    return UsageError(
+        f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
+        hint=f"Submit it again with other --nnodes, or with --queue-resize {QueueResize.RUNNING}.",
+    )

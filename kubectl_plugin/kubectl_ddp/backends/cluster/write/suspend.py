@@ -16,12 +16,27 @@ from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.read.kueue_workloads import list_workloads, uid_of
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
 from kubectl_ddp.kube.objects import Object
 
 TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
 """Pause between attempts, in seconds. Kueue usually creates the Workload within a second of the job."""
+
+
+TEMPLATE_ANNOTATIONS: Final = ("kueue.x-k8s.io/workload", "kueue.x-k8s.io/workload-slice-name")
+"""Annotations that Kueue writes into the pod template of a resizable job."""
+
+
+def stale_annotations(job: Object) -> Object:
+    """Return the patch that removes Kueue's annotations from the pod template of a stopped job; empty without any.
+
+    Kueue before its pull requests 12994 and 13131 does not start a job whose template names an earlier slice.
+    """
+    found = job_kinds.at(job, ("spec", "template", "metadata", "annotations")) or {}
+    if not (is_resizable(job) and job_kinds.is_suspend_requested(job)) or not found.keys() & set(TEMPLATE_ANNOTATIONS):
+        return {}
+    return {"spec": {"template": {"metadata": {"annotations": dict.fromkeys(TEMPLATE_ANNOTATIONS)}}}}
 
 
 def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], None] = time.sleep) -> bool:

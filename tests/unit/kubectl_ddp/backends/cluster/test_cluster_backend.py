@@ -19,7 +19,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.render import render
 from kubectl_ddp.util.stop import Stop
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.node_requirements import Topology
 from kubectl_ddp.values.quantity import Nodes
 from tests.support import kube_objects
@@ -193,6 +193,40 @@ def test_replicas_that_kueue_keeps_together_are_not_scaled_apart(
         with pytest.raises(UsageError, match="is in a queue of Kueue's, which stops a job that is scaled"):
             backend.scale("digits", nodes)
     assert not server.asked("PATCH")
+
+
+GATE = "kueue.x-k8s.io/elastic-job"
+
+
+def put_resizable(server: ApiServer, *, has_feature: bool) -> str:
+    """Put a job that asks for workload slices, as Kueue changes it with and without the feature; return its path."""
+    resize = {"engine": Engine.JOB, "queue": "lab", "queue_resize": QueueResize.RUNNING, "nnodes": Nodes(1, 3)}
+    root = job_kinds.root_of(render(a_job(**resize), "run1"))
+    if has_feature:
+        root["spec"]["template"]["spec"]["schedulingGates"] = [{"name": GATE}]
+    path = "/apis/batch/v1/namespaces/team/jobs/digits"
+    server.put(path, root)
+    return path
+
+
+def test_a_job_in_a_queue_is_scaled_if_kueue_gates_its_pods(server: ApiServer, backend: ClusterBackend) -> None:
+    path = put_resizable(server, has_feature=False)
+    with pytest.raises(UsageError, match="whose feature gate ElasticJobsViaWorkloadSlices is off"):
+        backend.scale("digits", 2)
+    put_resizable(server, has_feature=True)
+    backend.scale("digits", 2)
+    assert server.objects[path]["spec"]["parallelism"] == server.objects[path]["spec"]["completions"] == 2
+
+
+def test_resume_removes_the_earlier_slice_from_a_stopped_job(server: ApiServer, backend: ClusterBackend) -> None:
+    path = put_resizable(server, has_feature=True)
+    job = server.objects[path]
+    job["spec"]["template"]["metadata"]["annotations"] = {"kueue.x-k8s.io/workload": "first-slice", "mine": "stays"}
+    owner = {"metadata": {"ownerReferences": [{"uid": job["metadata"]["uid"]}], "labels": {}}, "spec": {}}
+    owner["metadata"]["labels"] = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
+    server.put("/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/slice", owner)
+    backend.suspend("digits", suspended=False)
+    assert server.objects[path]["spec"]["template"]["metadata"]["annotations"] == {"mine": "stays"}
 
 
 def test_a_job_is_suspended_and_resumed(server: ApiServer, backend: ClusterBackend) -> None:
