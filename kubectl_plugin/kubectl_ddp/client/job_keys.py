@@ -74,7 +74,7 @@ class JobKeys(TypedDict, total=False):
     """Queue of the job: Kueue's, or the gang scheduler's."""
     queue_priority: str
     """Priority class in Kueue's queue; --priority is that of the pods."""
-    gang: Literal["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]
+    gang: Literal["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai", "native"]
     """Scheduler that starts either the minimum number of nodes together or none."""
     scheduler: str
     """Scheduler of the workers."""

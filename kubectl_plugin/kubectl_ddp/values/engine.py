@@ -19,3 +19,5 @@ class Gang(StrEnum):
     VOLCANO = "volcano"
     SCHEDULER_PLUGINS = "scheduler-plugins"
     KAI = "kai"
+    NATIVE = "native"
+    """Kubernetes' own scheduler, by Workload and PodGroup of scheduling.k8s.io."""

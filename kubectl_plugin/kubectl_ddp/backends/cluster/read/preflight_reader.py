@@ -19,7 +19,6 @@ from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServe
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read import access_review
 from kubectl_ddp.backends.cluster.read.resource_table import list_if_single_page, objects
-from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
@@ -194,12 +193,11 @@ class PreflightReader:
         return {str(number): str(answer) for number, answer in enumerate(answers) if answer}
 
     def _dry_run_objects(self) -> list[Object]:
-        """Return the objects of served kinds, without a root that is rejected before its runtime exists."""
-        kinds = {item["kind"] for item in self.objects}
+        """Return the objects of served kinds, without those that are rejected before another one exists."""
         return [
             item
             for item in self.objects
-            if self.discovery.resource_for_object(item) and not (kinds & RUNTIMES.keys() and job_kinds.kind_of(item))
+            if self.discovery.resource_for_object(item) and not job_kinds.needs_another(item, self.objects)
         ]
 
     def _dry_run_error(self, item: Object) -> str | Unknown:
