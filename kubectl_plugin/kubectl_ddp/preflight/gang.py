@@ -81,7 +81,9 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
 def reaches_pods(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Check that the engine passes the group of ``--gang native`` on to its pods."""
     engine = ENGINES[subject.spec.engine]
-    if not read(facts.has_scheduling_group):
+    if read(facts.has_scheduling_group):
+        yield ok(f"The pods of a {engine.kind} can be in a gang of Kubernetes' own scheduler.")
+    else:
         yield error(
             f"The {engine.kind} of this cluster drops spec.schedulingGroup of its pods, so --gang native cannot start "
             "them together.",
