@@ -136,13 +136,14 @@ def test_the_same_values_leave_run_id_nodes_and_suspension(cluster: Cluster, eng
     root["metadata"]["labels"][Label.RUN_ID] = "earlier"
     kind = ENGINES[engine]
     job_kinds.put(root, kind.suspend, value=True)
-    for path in kind.nodes if kind.is_scalable else ():
+    is_scalable = kind.is_scalable or kind.scaling_gate
+    for path in kind.nodes if is_scalable else ():
         job_kinds.put(root, path, 2)
     after = flat(cluster.upgrade(values))
     found = job_kinds.root_of(after)
     assert found["metadata"]["labels"][Label.RUN_ID] == "earlier"
     assert job_kinds.is_suspend_requested(found)
-    nodes = 2 if kind.is_scalable else 3
+    nodes = 2 if is_scalable else 3
     assert worker_job(after).get("replicas", worker_job(after).get("parallelism")) == nodes
 
 

@@ -6,7 +6,16 @@ import pytest
 
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.render.choose import GANG_KINDS, Facts, choose_engine, choose_gang, kinds_to_discover, resolve_auto
+from kubectl_ddp.render.choose import (
+    GANG_KINDS,
+    Facts,
+    choose_engine,
+    choose_gang,
+    kinds_to_discover,
+    native_version,
+    resolve_auto,
+)
+from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.values.engine import Engine, Gang
 from tests.support.jobs import a_job
 
@@ -49,6 +58,28 @@ def test_a_queue_is_kueues_unless_another_gang_is_named() -> None:
 def test_a_gang_that_nobody_makes_is_refused() -> None:
     with pytest.raises(PreflightFailed, match=r"cluster of context 'lab' has no gang scheduler.*--queue"):
         choose_gang(a_job(gang=Gang.AUTO), facts())
+
+
+@pytest.mark.parametrize(
+    ("served", "taken"),
+    [(NATIVE_VERSIONS, "v1beta1"), (("v1alpha1", "v1alpha2"), "v1alpha2"), (("v1alpha3",), "v1alpha3")],
+)
+def test_the_native_gang_takes_the_newest_version_that_is_served_and_known(served: tuple[str, ...], taken: str) -> None:
+    kinds = frozenset((f"scheduling.k8s.io/{version}", "Workload") for version in served)
+    assert native_version(a_job(gang=Gang.NATIVE), Facts("lab", (1, 36), kinds)) == taken
+
+
+def test_a_native_gang_without_its_feature_gates_is_refused_with_their_names() -> None:
+    with pytest.raises(
+        PreflightFailed,
+        match=r"'lab' does not serve .*Workload.* GenericWorkload and GangScheduling are off.*--runtime-c",
+    ):
+        choose_gang(a_job(gang=Gang.NATIVE, queue="team"), facts(gang=Gang.VOLCANO))
+
+
+def test_the_native_gang_is_the_last_choice() -> None:
+    served = facts(gang=Gang.KAI).kinds | facts(gang=Gang.NATIVE).kinds
+    assert choose_gang(a_job(gang=Gang.AUTO), Facts("lab", (1, 36), served)) is Gang.KAI
 
 
 def test_a_settled_job_leaves_nothing_open_and_is_otherwise_the_same() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.layout_range import LayoutRange
+from kubectl_ddp.engines import registry as engines
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
@@ -201,6 +202,45 @@ def test_a_gang_with_an_object_of_its_own_is_the_least_number_of_workers(
     key = {Gang.VOLCANO: "scheduling.k8s.io/group-name"}.get(gang, "scheduling.x-k8s.io/pod-group")
     assert names[key] == "digits"
     assert key not in store["metadata"]["labels"] | store["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("version", "reference"),
+    [
+        ("v1alpha2", {"podGroupTemplateRef": {"workload": {"workloadName": "digits", "podGroupTemplateName": "node"}}}),
+        ("v1alpha3", {"workloadRef": {"workloadName": "digits", "templateName": "node"}}),
+        ("v1beta1", {"workloadRef": {"workloadName": "digits", "templateName": "node"}}),
+    ],
+)
+def test_the_native_gang_is_a_workload_and_a_pod_group_of_the_served_version(
+    engine: Engine, version: str, reference: dict[str, Any]
+) -> None:
+    objects = render(
+        a_job(nnodes=ELASTIC, engine=engine, gang=Gang.NATIVE, priority="high"), RUN, native_version=version
+    )
+    group = {"schedulingPolicy": {"gang": {"minCount": 2}}, "priorityClassName": "high"}
+    workload, pod_group = (item for item in objects if item["apiVersion"] == f"scheduling.k8s.io/{version}")
+    assert (workload["kind"], pod_group["kind"]) == ("Workload", "PodGroup"), "admission wants the Workload first"
+    kind = engines.ENGINES[engine]
+    assert workload["spec"] == {
+        "controllerRef": {"apiGroup": kind.group, "kind": kind.kind, "name": "digits"},
+        "podGroupTemplates": [{"name": "node", **group}],
+    }
+    assert pod_group["spec"] == reference | group
+    worker, store = worker_template(objects)["spec"], store_job(objects)["spec"]["template"]["spec"]
+    assert worker["schedulingGroup"] == {"podGroupName": pod_group["metadata"]["name"]}
+    assert "schedulerName" not in worker
+    assert "schedulingGroup" not in store, "the store is there whether the workers have a place or not"
+
+
+def test_kueue_admits_a_job_whose_pods_the_native_gang_places() -> None:
+    objects = rendered(engine=Engine.JOB, queue="team", gang=Gang.NATIVE)
+    root = job_kinds.root_of(objects)
+    assert root["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert root["metadata"]["annotations"]["kueue.x-k8s.io/job-min-parallelism"] == "2"
+    assert worker_template(objects)["spec"]["schedulingGroup"] == {"podGroupName": "digits"}
+    assert {"Workload", "PodGroup"} <= {item["kind"] for item in objects}
 
 
 def test_volcano_is_told_its_queue_and_the_priority() -> None:

@@ -197,7 +197,8 @@ class ApiServer:
         uid = request.body.get("metadata", {}).get("uid")
         if uid not in {None, self.objects[request.path]["metadata"]["uid"]}:
             return Answer(409, status(409, "Conflict", "the UID in the precondition does not match", name="x"))
-        return Answer(200, self.put(request.path, _merged(self.objects[request.path], request.body)))
+        merged = _merged(self.objects[request.path], request.body)
+        return Answer(200, merged if request.query.get("dryRun") else self.put(request.path, merged))
 
     def _delete(self, request: Request) -> Answer:
         if request.path not in self.objects:

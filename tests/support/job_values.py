@@ -258,10 +258,10 @@ def _placement(draw: Draw) -> None:
     )
     draw.some(0.3, "topology", lambda: draw.few(wishes, 4))
     draw.some(0.9, "engine", lambda: draw.one([*ENGINES, "auto"]))
-    draw.some(0.5, "gang", lambda: draw.one(["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]))
+    draw.some(0.5, "gang", lambda: draw.one(["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai", "native"]))
     likely = {"kueue": 0.9, "scheduler-plugins": 0.1}.get(draw.values.get("gang", ""), 0.4)
     draw.some(likely, "queue", lambda: draw.one(["team-a", "q.1"]))
-    is_kueues = "queue" in draw.values and draw.values.get("gang") in {None, "none", "auto", "kueue"}
+    is_kueues = "queue" in draw.values and draw.values.get("gang") in {None, "none", "auto", "kueue", "native"}
     draw.some(0.4 if is_kueues else 0.02, "queuePriority", lambda: "urgent")
     is_indexed = draw.values.get("engine") == "job" and draw.values.get("gang") in {None, "none"}
     if is_kueues and is_indexed and ":" in str(draw.values.get("nnodes")):

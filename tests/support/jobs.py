@@ -138,7 +138,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
                 Toleration(draw(LABEL), draw(st.just("") | LABEL), draw(st.none() | st.sampled_from(Effect)))
                 for _ in range(draw(st.integers(0, 2)))
             ),
-            gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI])),
+            gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI, Gang.NATIVE])),
             engine=draw(st.sampled_from(Engine)),
             egress=draw(st.sampled_from(Egress)),
             dns=tuple(draw(st.lists(DNS_SERVERS, max_size=2))),

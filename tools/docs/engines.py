@@ -37,7 +37,7 @@ def _fields(engine: EngineKind) -> dict[str, Any]:
         "kind": engine.kind,
         "builtIn": not engine.product,
         "suspend": engine.suspend,
-        "scalable": engine.nodes[0] if engine.is_scalable else [],
+        "scalable": engine.nodes[0] if engine.is_scalable or engine.scaling_gate else [],
         "container": engine.container,
         "restartPolicy": engine.restart_policy,
         "subdomain": engine.has_subdomain,
@@ -54,7 +54,10 @@ def _row(engine: EngineKind) -> str:
 def _differences(engine: EngineKind) -> Iterator[str]:
     if engine.runtime:
         yield f"creates its own {engine.runtime.kind}"
-    yield "can be scaled while it runs" if engine.is_scalable else "cannot be scaled while it runs"
+    if engine.scaling_gate:
+        yield f"can be scaled while it runs if the feature gate `{engine.scaling_gate}` of its controller is on"
+    else:
+        yield "can be scaled while it runs" if engine.is_scalable else "cannot be scaled while it runs"
     if engine.ttl_note:
         yield engine.ttl_note.rstrip(".")
     if engine.is_partially_admitted:

@@ -28,6 +28,9 @@ spec:
   {{- with .Values.serviceAccountName }}
   serviceAccountName: {{ . | quote }}
   {{- end }}
+  {{- if hasPrefix "scheduling.k8s.io/" (default "" .Values.podGroup.apiVersion) }}
+  schedulingGroup: {podGroupName: {{ $run.name | quote }}}
+  {{- end }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ int64 .Values.terminationGracePeriodSeconds }}

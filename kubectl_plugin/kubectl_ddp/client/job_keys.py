@@ -76,7 +76,7 @@ class JobKeys(TypedDict, total=False):
     """Priority class in Kueue's queue; --priority is that of the pods."""
     queue_resize: Literal["start", "running"]
     """When Kueue allows another number of nodes: at the 'start' (default), or by 'scale' while it runs."""
-    gang: Literal["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai"]
+    gang: Literal["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai", "native"]
     """Scheduler that starts either the minimum number of nodes together or none."""
     scheduler: str
     """Scheduler of the workers."""

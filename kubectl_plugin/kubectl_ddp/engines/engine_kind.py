@@ -98,7 +98,9 @@ class EngineKind:
 
     # -- limits
     is_scalable: bool = False
-    """True if the number of pods can be changed while the job runs."""
+    """True if the number of pods can always be changed while the job runs."""
+    scaling_gate: str = ""
+    """Feature gate of the operator that makes the engine scalable; empty if there is none."""
     is_partially_admitted: bool = False
     """True if Kueue may start the job with fewer nodes."""
     ttl_note: str = ""

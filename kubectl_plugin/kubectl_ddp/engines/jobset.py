@@ -24,4 +24,5 @@ ENGINE: Final = EngineKind(
     pod_suffix="-node-0-{index}-00000",
     pod_labels={"jobset.sigs.k8s.io/jobset-name": "{name}", "jobset.sigs.k8s.io/replicatedjob-name": "{role}"},
     file="jobset.yaml.j2",
+    scaling_gate="ElasticJobSet",
 )

@@ -6,12 +6,12 @@ Conditions are translated to those of the PyTorchJob: Succeeded, Failed, Suspend
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.engines.engine_kind import EngineKind, Path
-from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
+from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES, RUNTIMES
 from kubectl_ddp.kube.objects import Object
 
 Condition = Mapping[str, Any]
@@ -37,6 +37,15 @@ def root_of(objects: list[Object]) -> Object:
     """Return the root object of a rendered job. Raises ValueError unless there is exactly one."""
     [root] = [item for item in objects if kind_of(item) is not None]
     return root
+
+
+def needs_another(item: Object, objects: Sequence[Object]) -> bool:
+    """Return whether the API server takes an object only after another one of the same job, so not in a dry run.
+
+    A root needs its runtime, and a PodGroup of Kubernetes' own gang its Workload.
+    """
+    needed = {"Workload"} if item["kind"] == "PodGroup" else RUNTIMES.keys() if kind_of(item) else set()
+    return any(other["kind"] in needed for other in objects)
 
 
 def conditions(job: Object) -> dict[str, Condition]:

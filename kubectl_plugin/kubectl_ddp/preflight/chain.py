@@ -23,6 +23,7 @@ OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check("server", ("refused",), server.server_takes_it),
     Check("machines", ("nodes",), gang.fits_empty_cluster),
     Check("room", ("nodes", "pods"), gang.fits_now),
+    Check("gang", ("has_scheduling_group",), gang.reaches_pods),
     Check("queue", ("local_queues",), kueue.check_local_queue),
     Check("queue", ("queue_priority",), kueue.check_priority_class),
     Check("admission", ("frameworks",), kueue.check_engine_integration),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.engines.registry import PARTIALLY_ADMITTED
+from kubectl_ddp.engines.registry import ENGINES, PARTIALLY_ADMITTED, Engine
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.nodes import Machine, ScheduledPod, parse_nodes, scheduled_pods
 from kubectl_ddp.preflight.pod_fit import Place, copies
@@ -17,6 +17,8 @@ from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 from kubectl_ddp.util.text_table import pluralize
 
+DEPENDABLE: Final = Engine.JOB
+"""Engine without a CRD, whose pods have every field that the API server has."""
 MOST_NAMED: Final = 3
 """Maximum number of jobs in a message."""
 
@@ -73,6 +75,19 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield warning(
             f"There is room for {room} of {pluralize(wanted, 'node')} now. {when(place, occupants, wanted)}",
             _less(subject, room),
+        )
+
+
+def reaches_pods(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Check that the engine passes the group of ``--gang native`` on to its pods."""
+    engine = ENGINES[subject.spec.engine]
+    if read(facts.has_scheduling_group):
+        yield ok(f"The pods of a {engine.kind} can be in a gang of Kubernetes' own scheduler.")
+    else:
+        yield error(
+            f"The {engine.kind} of this cluster drops spec.schedulingGroup of its pods, so --gang native cannot start "
+            "them together.",
+            f"Update {engine.product} and its CRDs, or use --engine {DEPENDABLE} or another --gang.",
         )
 
 

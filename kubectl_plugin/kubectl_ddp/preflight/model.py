@@ -70,6 +70,8 @@ class Facts:
     """Workloads that wait in the job's ClusterQueue, the next one first."""
     frameworks: frozenset[str] | Unknown = Unknown()
     """Kinds that Kueue is configured to manage, as in ``batch/job``."""
+    has_scheduling_group: bool | Unknown = Unknown()
+    """True if the engine's pods may name the group of ``--gang native``."""
     rights: Sequence[Right] | Unknown = Unknown()
     """Rights that submit requires and the user lacks."""
     rights_hint: str = ""

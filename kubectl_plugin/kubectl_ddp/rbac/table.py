@@ -31,6 +31,8 @@ COMPANIONS: Final = (
     *(f"{plural}.{version.partition('/')[0]}" for version, plural in RUNTIMES.values()),
     "podgroups.scheduling.volcano.sh",
     "podgroups.scheduling.x-k8s.io",
+    "podgroups.scheduling.k8s.io",
+    "workloads.scheduling.k8s.io",
     "computedomains.resource.nvidia.com",
     "resourceclaimtemplates.resource.k8s.io",
 )

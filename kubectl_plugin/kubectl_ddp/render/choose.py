@@ -9,6 +9,7 @@ from typing import Final
 
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.render.gang_scheduling import NATIVE_GROUP, NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import checked
 from kubectl_ddp.values.engine import Engine, Gang
@@ -20,8 +21,9 @@ GANG_KINDS: Final[Sequence[tuple[Gang, Kind]]] = (
     (Gang.VOLCANO, ("scheduling.volcano.sh/v1beta1", "PodGroup")),
     (Gang.KAI, ("scheduling.run.ai/v2alpha2", "PodGroup")),
     (Gang.SCHEDULER_PLUGINS, ("scheduling.x-k8s.io/v1alpha1", "PodGroup")),
+    *((Gang.NATIVE, (f"{NATIVE_GROUP}/{version}", "Workload")) for version in reversed(NATIVE_VERSIONS)),
 )
-"""Kind that identifies each gang scheduler, in order of preference; Kueue is chosen by a queue instead."""
+"""Kinds that identify each gang scheduler, in order of preference; Kueue is chosen by a queue instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ def choose_gang(spec: JobSpec, facts: Facts) -> Gang:
     Raises:
         PreflightFailed: If the cluster serves none.
     """
+    native_version(spec, facts)
     if spec.gang is not Gang.AUTO:
         return spec.gang
     if spec.queue is not None:
@@ -87,6 +90,27 @@ def choose_gang(spec: JobSpec, facts: Facts) -> Gang:
             return gang
     raise PreflightFailed(
         f"The cluster of context '{facts.where}' has no gang scheduler: it has neither Volcano, nor KAI, nor "
-        "the scheduler plugins, and no queue is named.",
+        "the scheduler plugins, nor Workload of scheduling.k8s.io, and no queue is named.",
         hint="Name a LocalQueue of Kueue with --queue, or remove --gang.",
+    )
+
+
+def native_version(spec: JobSpec, facts: Facts | None) -> str:
+    """Return the newest version of Workload and PodGroup that the cluster serves and whose fields are known.
+
+    Without facts, or with another gang, the version does not matter.
+
+    Raises:
+        PreflightFailed: If the gang of ``spec`` is native, and the cluster serves none.
+    """
+    if spec.gang is not Gang.NATIVE or facts is None:
+        return NATIVE_VERSIONS[0]
+    for gang, (group, kind) in GANG_KINDS:
+        if gang is Gang.NATIVE and (group, kind) in facts.kinds:
+            return group.partition("/")[2]
+    raise PreflightFailed(
+        f"The API server of context '{facts.where}' does not serve {NATIVE_GROUP} Workload "
+        f"({', '.join(NATIVE_VERSIONS)}); the feature gates GenericWorkload and GangScheduling are off.",
+        hint="Set both gates on the API server, controller manager and scheduler, and serve a version with "
+        f"--runtime-config={NATIVE_GROUP}/{NATIVE_VERSIONS[0]}=true on the API server, or use another --gang.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kubectl_ddp.engines.registry import PARTIALLY_ADMITTED
@@ -15,6 +15,13 @@ from kubectl_ddp.values.engine import Gang, QueueResize
 from kubectl_ddp.values.node_requirements import Placement
 
 KAI_QUEUE: Final = "kai.scheduler/queue"
+NATIVE_GROUP: Final = "scheduling.k8s.io"
+NATIVE_VERSIONS: Final = ("v1alpha2", "v1alpha3", "v1beta1")
+"""Versions of Workload and PodGroup whose fields are known, oldest first; without a cluster, the first is rendered."""
+NATIVE_REFERENCES: Final = ("podGroupTemplateRef", "workloadRef")
+"""Fields of a PodGroup that name its Workload, in v1alpha2 and in later versions."""
+NATIVE_TEMPLATE: Final = "node"
+"""Name of the only PodGroup template in a Workload."""
 
 Texts = Mapping[str, str]
 
@@ -31,21 +38,34 @@ class GangMetadata:
     """True if objects that an operator creates from the root must lack them; otherwise the queue would see two jobs."""
     pod_labels: Texts = field(default_factory=dict)
     pod_annotations: Texts = field(default_factory=dict)
-    template: str | None = None
-    """Template of the group object."""
+    templates: tuple[str, ...] = ()
+    """Templates of the group objects, in a valid order for creation."""
+    is_scheduling_group: bool = False
+    """True if the pods name the group in ``spec.schedulingGroup``."""
 
 
 def gang_metadata(spec: JobSpec, engine: str) -> GangMetadata:
     """Return the additions of the queue and the gang scheduler of ``spec`` to the objects of ``engine``."""
-    if is_kueue_managed(spec):
-        return _kueue(spec, engine)
-    return GANGS[spec.gang](spec) if spec.gang in GANGS else GangMetadata()
+    gang = GANGS[spec.gang](spec) if spec.gang in GANGS else GangMetadata()
+    if not is_kueue_managed(spec):
+        return gang
+    # Kueue decides when the job starts; Kubernetes' own gang scheduling then binds its pods together.
+    return replace(_kueue(spec, engine), templates=gang.templates, is_scheduling_group=gang.is_scheduling_group)
 
 
-def view(spec: JobSpec, engine: str) -> dict[str, Any]:
-    """Return the gang scheduling settings for the templates."""
+def view(spec: JobSpec, engine: str, native_version: str = NATIVE_VERSIONS[0]) -> dict[str, Any]:
+    """Return the gang scheduling settings for the templates.
+
+    Args:
+        spec: The job.
+        engine: Name of its engine.
+        native_version: Served version of Workload and PodGroup, for ``--gang native``.
+    """
     return {
         "together": gang_metadata(spec, engine),
+        "native_api": f"{NATIVE_GROUP}/{native_version}",
+        "native_template": NATIVE_TEMPLATE,
+        "workload_reference": _workload_reference(spec.name, native_version),
         "waits_for_gang": spec.gang is not Gang.NONE,
         "gang_queue": spec.queue if spec.queue and not is_kueue_managed(spec) else None,
         "scheduler": spec.scheduler or SCHEDULERS.get(spec.gang),
@@ -95,13 +115,13 @@ def _kueue_topology(spec: JobSpec) -> dict[str, str]:
 
 def _volcano(spec: JobSpec) -> GangMetadata:
     return GangMetadata(
-        pod_annotations={"scheduling.k8s.io/group-name": spec.name}, template="pod-group-volcano.yaml.j2"
+        pod_annotations={"scheduling.k8s.io/group-name": spec.name}, templates=("pod-group-volcano.yaml.j2",)
     )
 
 
 def _scheduler_plugins(spec: JobSpec) -> GangMetadata:
     return GangMetadata(
-        pod_labels={"scheduling.x-k8s.io/pod-group": spec.name}, template="pod-group-scheduler-plugins.yaml.j2"
+        pod_labels={"scheduling.x-k8s.io/pod-group": spec.name}, templates=("pod-group-scheduler-plugins.yaml.j2",)
     )
 
 
@@ -113,8 +133,23 @@ def _kai(spec: JobSpec) -> GangMetadata:
     )
 
 
+def _native(spec: JobSpec) -> GangMetadata:
+    """Return the objects of Kubernetes' own gang. It has no queues, so a queue is one of Kueue's."""
+    del spec
+    return GangMetadata(templates=("workload.yaml.j2", "pod-group-native.yaml.j2"), is_scheduling_group=True)
+
+
+def _workload_reference(name: str, version: str) -> dict[str, Any]:
+    """Return the reference of a PodGroup to the template in its Workload; v1alpha2 has another field for it."""
+    oldest, later = NATIVE_REFERENCES
+    if version == "v1alpha2":
+        return {oldest: {"workload": {"workloadName": name, "podGroupTemplateName": NATIVE_TEMPLATE}}}
+    return {later: {"workloadName": name, "templateName": NATIVE_TEMPLATE}}
+
+
 GANGS: Final[Mapping[Gang, Callable[[JobSpec], GangMetadata]]] = {
     Gang.VOLCANO: _volcano,
     Gang.SCHEDULER_PLUGINS: _scheduler_plugins,
     Gang.KAI: _kai,
+    Gang.NATIVE: _native,
 }

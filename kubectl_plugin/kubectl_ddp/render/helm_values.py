@@ -17,6 +17,7 @@ from kubectl_ddp.code.archive import Code
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, volumes
+from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.render.objects import engine_of, render
 from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.render.text import ManifestDumper, represent_text
@@ -51,15 +52,18 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """Defaults of the chart that are not empty and need not be repeated; a test compares them with its values.yaml."""
 
 
-def helm_values(spec: JobSpec, code: Code | None = None, api_servers: Sequence[str] = ()) -> Values:
+def helm_values(
+    spec: JobSpec, code: Code | None = None, api_servers: Sequence[str] = (), native_version: str = NATIVE_VERSIONS[0]
+) -> Values:
     """Return the values with which the chart makes the objects of ``spec``, without empty ones and defaults.
 
     Args:
         spec: The job.
         code: Code to ship.
         api_servers: Addresses of the cluster's API servers, which proxy our metric requests.
+        native_version: Served version of Workload and PodGroup, for ``--gang native``.
     """
-    objects = render(spec, "run", code=code, run_secret=PLACEHOLDER)
+    objects = render(spec, "run", code=code, run_secret=PLACEHOLDER, native_version=native_version)
     values = _without_defaults(
         {
             "name": spec.name,
@@ -182,7 +186,7 @@ def _scheduling(spec: JobSpec, objects: Sequence[Object]) -> Values:
     view = gang_scheduling.view(spec, engine_of(spec))
     gang = view["together"]
     policy = job_kinds.at(job_kinds.root_of(list(objects)), ("spec", "runPolicy", "schedulingPolicy"))
-    group = [{"apiVersion": item["apiVersion"], "spec": item["spec"]} for item in objects if item["kind"] == "PodGroup"]
+    groups = [_pod_group(item) for item in objects if item["kind"] == "PodGroup"]
     is_kueue = is_kueue_managed(spec)
     resizes = is_kueue and any(gang_scheduling.gang_metadata(spec, engine).annotations for engine in Engine)
     elastic = spec.queue_resize is QueueResize.RUNNING
@@ -199,13 +203,19 @@ def _scheduling(spec: JobSpec, objects: Sequence[Object]) -> Values:
         )
         if is_kueue
         else {},
-        "podGroup": group[0] if group else {},
+        "podGroup": groups[0] if groups else {},
         "schedulingPolicy": policy or {},
         "jobLabels": {} if is_kueue else dict(gang.labels),
         "jobAnnotations": {} if is_kueue else dict(gang.annotations),
         "podLabels": dict(gang.pod_labels),
         "podAnnotations": {**gang.pod_annotations, **_fabric(spec)["fabric_annotations"]},
     }
+
+
+def _pod_group(item: Object) -> Values:
+    """Return a PodGroup for the chart, which places the Workload of a native one, and the reference to it."""
+    spec = {key: value for key, value in item["spec"].items() if key not in gang_scheduling.NATIVE_REFERENCES}
+    return {"apiVersion": item["apiVersion"], "spec": spec}
 
 
 def _devices(spec: JobSpec) -> Values:

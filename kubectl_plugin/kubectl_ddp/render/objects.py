@@ -12,6 +12,7 @@ from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
+from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed, starting_nodes
 from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
@@ -42,6 +43,7 @@ def render(
     suspended: bool = False,
     api_servers: Sequence[str] = (),
     run_secret: str | None = None,
+    native_version: str = NATIVE_VERSIONS[0],
 ) -> list[Object]:
     """Return the objects that run ``spec``, in a valid order for creation; ``job_kinds.root_of`` finds the root.
 
@@ -54,25 +56,25 @@ def render(
         suspended: True if the root creates no pods until it is resumed.
         api_servers: Addresses of the cluster's API servers, which proxy our metric requests.
         run_secret: 64 hexadecimal digits for the Secret of the run (random by default).
+        native_version: Served version of Workload and PodGroup, for ``--gang native``.
     """
     from kubectl_ddp.render.jinja_env import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
     engine = ENGINES[engine_of(spec, site)]
     # Kueue unsuspends the jobs in its queue; a job that is created unsuspended would be stopped immediately.
-    view = _view(spec, run_id, code, engine) | {"suspended": suspended or is_kueue_managed(spec)}
+    view = _view(spec, run_id, code, engine, native_version) | {"suspended": suspended or is_kueue_managed(spec)}
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, engine.container) | network.view(spec, api_servers)
     view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
     mine = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
     view |= placement.view(spec, mine, view["node_labels"])
-    group = view["together"].template
     templates = [
         *([engine.runtime.file] if engine.runtime else []),
         engine.file,
         "secret.yaml.j2",
         *(["code.yaml.j2"] if code else []),
-        *([group] if group else []),
+        *view["together"].templates,
         *view["fabric_templates"],
         *(["nodes-service.yaml.j2"] if engine.has_subdomain else []),
         "store-job.yaml.j2",
@@ -88,7 +90,7 @@ def engine_of(spec: JobSpec, site: Site = Site.CLUSTER) -> Engine:
     return DEFAULT_ENGINE if site is Site.LOCAL or spec.engine is Engine.AUTO else spec.engine
 
 
-def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind) -> dict[str, Any]:
+def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, native_version: str) -> dict[str, Any]:
     """Return the template values about the job as a whole."""
 
     def selector(role: constants.Role | None = None) -> dict[str, str]:
@@ -98,7 +100,7 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind) -> 
     def labels(role: constants.Role | None = None) -> dict[str, str]:
         return selector(role) | {constants.Label.RUN_ID: run_id, constants.Label.MANAGED_BY: constants.FIELD_MANAGER}
 
-    gang = gang_scheduling.view(spec, engine.name)
+    gang = gang_scheduling.view(spec, engine.name, native_version)
     together = gang["together"]
     annotations = {
         constants.Annotation.DIGEST: digest(spec, code.text if code else ""),

@@ -55,9 +55,10 @@ def _of_the_object_store(spec: JobSpec, url: str) -> Iterator[str]:
 def _of_the_engine(spec: JobSpec) -> Iterator[str]:
     engine = ENGINES.get(spec.engine)
     if engine and spec.nnodes.is_elastic and not engine.is_scalable:
+        unless = f" unless the feature gate {engine.scaling_gate} is on" if engine.scaling_gate else ""
         yield (
             f"A {spec.engine} requests {spec.nnodes.maximum} nodes and trains with those that it gets, at least "
-            f"{spec.nnodes.minimum}; it cannot be scaled while it runs."
+            f"{spec.nnodes.minimum}; it cannot be scaled while it runs{unless}."
         )
     if engine and engine.ttl_note and spec.ttl_seconds is not None:
         yield engine.ttl_note

@@ -8,7 +8,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 
-OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE})
+OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE, Gang.NATIVE})
 """Gangs with which a queue is one of Kueue's; Volcano and KAI have their own queues."""
 SCHEDULERS: Final = {
     Gang.VOLCANO: "volcano",

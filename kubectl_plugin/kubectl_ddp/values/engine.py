@@ -19,6 +19,8 @@ class Gang(StrEnum):
     VOLCANO = "volcano"
     SCHEDULER_PLUGINS = "scheduler-plugins"
     KAI = "kai"
+    NATIVE = "native"
+    """Kubernetes' own scheduler, by Workload and PodGroup of scheduling.k8s.io."""
 
 
 class QueueResize(StrEnum):

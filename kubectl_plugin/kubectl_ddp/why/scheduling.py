@@ -37,7 +37,8 @@ def scheduling_failure(facts: Facts) -> Iterator[CauseFinding]:
     pods = [pod for pod in facts.pods if _is_unschedulable(pod) and not _has_volume_problem(pod)]
     if not pods:
         return
-    text = str(condition_of(pods[0], "PodScheduled").get("message") or "")
+    texts = [str(condition_of(pod, "PodScheduled").get("message") or "") for pod in pods]
+    text = max(texts, key=lambda each: len(nodes_by_predicate(each)))  # a pod of a gang may only wait for the others
     predicates = nodes_by_predicate(text)
     evidence = [*([f"the scheduler: {line_of(text)}"] if text else []), *_by_node(facts, pods[0])]
     told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)

@@ -26,7 +26,7 @@ from kubectl_ddp.backends.cluster.read.pod_metrics import served
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
 from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotations
-from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, Snapshot
@@ -302,11 +302,19 @@ class ClusterBackend:
             return None
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
-        """Set the number of worker pods; in a dry run, only validate it. Raises UsageError outside the job's bounds."""
-        from kubectl_ddp.backends.cluster.write.scaling import to_scale  # noqa: PLC0415 - only for this method
+        """Set the number of worker pods; in a dry run, only validate it.
+
+        Raises UsageError outside the job's bounds, and if its engine does not accept another number.
+        """
+        from kubectl_ddp.backends.cluster.write.scaling import scaling_error, to_scale  # noqa: PLC0415 - only for this method
 
         job = self._jobs.active_job(name)
         patch = to_scale(job, nodes)
+        if not job_kinds.engine_of(job).is_scalable:
+            try:
+                self._jobs.change(job, patch, dryRun="All")
+            except UsageError as refusal:
+                raise scaling_error(job, refusal) from refusal
         if not dry_run:
             self._jobs.change(job, patch)
 

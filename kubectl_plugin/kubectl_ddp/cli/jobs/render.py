@@ -72,7 +72,7 @@ def _helm_values(prepared: Prepared) -> str:
         raise UsageError(
             f"-o {HELM_VALUES} writes values for a cluster, and the job is local.", hint="Leave --local out."
         )
-    return to_text(helm_values(prepared.spec, prepared.code, prepared.api_servers))
+    return to_text(helm_values(prepared.spec, prepared.code, prepared.api_servers, prepared.native_version))
 
 
 def _warn_of_pods(prepared: Prepared, options: Options) -> None:

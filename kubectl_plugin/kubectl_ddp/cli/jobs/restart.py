@@ -176,9 +176,12 @@ def _renew(backend: Backend, name: str) -> str | None:
 
 def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | None, run_id: str) -> str | None:
     from kubectl_ddp.render import Site, render  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.render.choose import native_version  # noqa: PLC0415
+    from kubectl_ddp.values.engine import Gang  # noqa: PLC0415
 
     site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
-    objects = render(spec, run_id, site=site, code=code, api_servers=backend.api_servers())
+    version = native_version(spec, backend.facts() if spec.gang is Gang.NATIVE else None)
+    objects = render(spec, run_id, site=site, code=code, api_servers=backend.api_servers(), native_version=version)
     try:
         backend.renew(name, objects)
     except KeyboardInterrupt:

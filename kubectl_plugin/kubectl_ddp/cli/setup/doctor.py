@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @shared_options("json", "yaml")
 def doctor(options: Options, *, strict: bool) -> None:
-    """Check this machine and the cluster: versions, APIs, operators, rights, policies, torch.
+    """Check this machine and the cluster: versions, APIs, operators, features, rights, policies, torch.
 
-    Creates nothing but access reviews. If rights are missing, the Role to request follows the table. With --local, only
-    this machine is checked. Exit code 4 means that a check failed.
+    Creates nothing but access reviews; features are detected by dry runs of a Job. If rights are missing, the Role to
+    request follows the table. With --local, only this machine is checked. Exit code 4 means that a check failed.
     """
     from kubectl_ddp.cli.setup.client import inspect_client, run_checks  # noqa: PLC0415 - not needed for help and completion
 

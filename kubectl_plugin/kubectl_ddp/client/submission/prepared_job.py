@@ -18,7 +18,8 @@ from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, Site, render
-from kubectl_ddp.render.choose import resolve_auto
+from kubectl_ddp.render.choose import native_version, resolve_auto
+from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec import fabric, rules
 from kubectl_ddp.spec.fields import FIELDS
@@ -57,6 +58,8 @@ class Prepared:
     code: Code | None
     api_servers: tuple[str, ...] = ()
     """Addresses from which the cluster's API servers read metrics."""
+    native_version: str = NATIVE_VERSIONS[0]
+    """Served version of Workload and PodGroup, for ``--gang native``."""
 
     @property
     def spec(self) -> JobSpec:
@@ -69,11 +72,11 @@ class Prepared:
         return placeholder_run_id(self.spec, self.code)
 
     def resolve_engine(self, backend: Backend) -> Prepared:
-        """Return the job with engine and gang resolved. The cluster is queried only if one of them is ``auto``.
+        """Return the job with engine and gang resolved. The cluster is queried only if that is necessary.
 
-        Raises PreflightFailed if no engine is served.
+        Raises PreflightFailed if no engine, or not the gang scheduler, is served.
         """
-        is_open = self.spec.engine is Engine.AUTO or self.spec.gang is Gang.AUTO
+        is_open = self.spec.engine is Engine.AUTO or self.spec.gang in {Gang.AUTO, Gang.NATIVE}
         facts = backend.facts() if is_open and self.site is Site.CLUSTER else None
         reached = dataclasses.replace(self, api_servers=backend.api_servers())
         if facts is None:
@@ -81,11 +84,19 @@ class Prepared:
         spec, origins = resolve_auto(self.spec, facts), dict(self.resolved.origins)
         found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
         origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
-        return dataclasses.replace(reached, resolved=dataclasses.replace(self.resolved, spec=spec, origins=origins))
+        resolved = dataclasses.replace(self.resolved, spec=spec, origins=origins)
+        return dataclasses.replace(reached, resolved=resolved, native_version=native_version(spec, facts))
 
     def objects(self, run_id: str) -> list[Object]:
         """Render the objects of the job."""
-        return render(self.spec, run_id, site=self.site, code=self.code, api_servers=self.api_servers)
+        return render(
+            self.spec,
+            run_id,
+            site=self.site,
+            code=self.code,
+            api_servers=self.api_servers,
+            native_version=self.native_version,
+        )
 
 
 def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: Code | None = None) -> Prepared:

@@ -11,6 +11,7 @@ from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
 from kubectl_ddp.preflight.doctor.permissions import check_permissions as judge_rights
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.rbac.table import KINDS, Kind
@@ -32,6 +33,7 @@ ENFORCERS: Final = (
 )
 """Parts of the names of DaemonSets that enforce NetworkPolicies."""
 
+KUEUE_GROUP: Final = "kueue.x-k8s.io"
 _PROFILES: Final = frozenset({"", "privileged", "baseline", "restricted"})
 
 
@@ -58,6 +60,9 @@ class ClusterFacts:
     gpus: int | None
     """Total ``nvidia.com/gpu`` of all nodes."""
     nodes: int | None
+    local_queues: Sequence[str] | None = ()
+    """Names of the namespace's LocalQueues."""
+    features: ClusterFeatures = ClusterFeatures()  # noqa: RUF009 - frozen
     served: Collection[Kind] = KINDS
     """Kinds used by commands that the cluster serves."""
     missing: Sequence[Right] | None = ()
@@ -70,6 +75,7 @@ def run_checks(facts: ClusterFacts) -> Iterator[Finding]:
     yield _namespace(facts)
     yield from _check_engine_kinds(facts)
     yield _queue(facts)
+    yield from check_features(facts.features, facts.engines, has_kueue=KUEUE_GROUP in facts.groups)
     yield _nodes(facts)
     yield _network_policy(facts)
     yield _monitor(facts)
@@ -115,15 +121,25 @@ def _operator(facts: ClusterFacts, who: Operator, kind: str, subject: str) -> Fi
         fix = f"Start it, or use another --engine; its pods have {who.selector}."
         return error(f"{name} does not run", fix, subject=subject)
     if ready := [pod for pod in pods if holds(pod, "Ready")]:
-        return ok(f"{name} runs ({len(ready)} ready)", subject=subject)
+        return ok(f"{name} {_version_of(ready[0])}runs ({len(ready)} ready)", subject=subject)
     place = f"-n {pods[0]['metadata']['namespace']} -l {who.selector}"
     return error(f"{name} is not ready", f"'kubectl describe pods {place}' shows the reason.", subject=subject)
 
 
+def _version_of(pod: Object) -> str:
+    """Return the tag of the image of an operator's pod, followed by a space; empty if it has none."""
+    containers = (pod.get("spec") or {}).get("containers") or [{}]
+    _, colon, tag = str(containers[0].get("image", "")).partition("@")[0].rpartition("/")[2].partition(":")
+    return f"{tag} " if colon else ""
+
+
 def _queue(facts: ClusterFacts) -> Finding:
-    if "kueue.x-k8s.io" not in facts.groups:
+    if KUEUE_GROUP not in facts.groups:
         return ok("Kueue is not served; --queue needs it, or Volcano or KAI", subject="queues")
     found = _operator(facts, KUEUE, "Kueue", "queues")
+    if facts.local_queues is not None:
+        names = ", ".join(facts.local_queues) or "none"
+        found = replace(found, message=f"{found.message}; LocalQueues of '{facts.namespace}': {names}")
     return replace(found, severity=Severity.WARNING) if found.severity is Severity.ERROR else found
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.gang import fits_empty_cluster, fits_now
+from kubectl_ddp.preflight.gang import fits_empty_cluster, fits_now, reaches_pods
 from kubectl_ddp.util.finding import Finding, Severity
-from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Placement, Topology
 from kubectl_ddp.values.parsers import Toleration
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
@@ -141,6 +141,17 @@ def test_an_elastic_job_begins_with_less_unless_kueue_lets_it_go_as_a_whole() ->
     assert "enough to begin" in now(H100, pods, **elastic).message
     assert now(H100, pods, **elastic, queue="q", engine=Engine.PYTORCHJOB).severity is Severity.WARNING
     assert now(H100, pods, **elastic, queue="q", engine=Engine.JOB).severity is Severity.OK
+
+
+@pytest.mark.parametrize(("engine", "product"), [(Engine.JOBSET, "JobSet"), (Engine.TRAINJOB, "Kubeflow Trainer 2.3")])
+def test_an_engine_that_drops_the_native_group_of_its_pods_is_refused(engine: Engine, product: str) -> None:
+    subject = a_subject(gang=Gang.NATIVE, engine=engine)
+    [found] = reaches_pods(subject, facts(has_scheduling_group=False))
+    assert found.severity is Severity.ERROR
+    assert "drops spec.schedulingGroup" in found.message
+    assert product in found.hint
+    [found] = reaches_pods(subject, facts(has_scheduling_group=True))
+    assert found.severity is Severity.OK
 
 
 def test_a_cluster_without_machines_is_called_so() -> None:

@@ -98,6 +98,18 @@ def test_a_plain_job_has_plain_values_alone() -> None:
             },
         ),
         (
+            {"gang": Gang.NATIVE, "priority": "high"},
+            {
+                "priorityClassName": "high",
+                "podGroup": {
+                    "apiVersion": "scheduling.k8s.io/v1alpha2",
+                    "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}, "priorityClassName": "high"},
+                },
+                "schedulingPolicy": {"minAvailable": 1, "priorityClass": "high"},
+                "jobFile": {"gang": "native"},
+            },
+        ),
+        (
             {"mounts": (Mount.parse("pvc=data:/data:ro"),)},
             {
                 "volumes": [{"name": "mount-0", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}}],

@@ -178,7 +178,10 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"dns": ["10.0.0.1/24"]}, "'10.0.0.1/24' names no DNS server."),
         ({"metricsFrom": []}, "the list is empty. Leave it out for the default"),
         ({"metricsFrom": ["Team"]}, "'Team' is not a valid source of metrics requests."),
-        ({"gang": "vulcano"}, "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai."),
+        (
+            {"gang": "vulcano"},
+            "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai, native.",
+        ),
         ({"gang": "vulcano"}, "Did you mean 'volcano'?"),
         ({"engine": "trainjobs"}, f"--engine: 'trainjobs' is not one of {', '.join(Engine)}. Did"),
         ({"mounts": ["hostPath=/data:/data"]}, "is a hostPath volume, which Pod Security 'restricted'"),

@@ -138,6 +138,13 @@ def test_the_schedulers_message_is_taken_apart_by_predicate(message: str, expect
     assert nodes_by_predicate(message) == expected
 
 
+def test_the_pod_of_a_gang_that_finds_no_node_is_told_and_not_the_one_that_waits_for_it() -> None:
+    waits = refused("pod group is unschedulable, waiting for minCount pods from a gang to be scheduled")
+    found = first(facts(job("Created"), waits, refused("0/2 nodes are available: 2 Insufficient cpu.", 1)))
+    assert found.subject == Cause.UNSCHEDULABLE
+    assert "2 Insufficient cpu" in found.message
+
+
 def test_each_node_is_told_with_its_own_reason() -> None:
     wants = refused("0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {dedicated: x}.")
     wants["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1500m"}}

@@ -150,9 +150,9 @@ class Api:
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict", **query}
         return self._json("PATCH", path, query, body=body, content=APPLY_PATCH)
 
-    def merge(self, path: str, patch: Mapping[str, Any]) -> Object:
+    def merge(self, path: str, patch: Mapping[str, Any], **query: str) -> Object:
         """Change fields of an object by a JSON merge patch (RFC 7386)."""
-        return self._json("PATCH", path, {"fieldManager": FIELD_MANAGER}, body=patch, content=MERGE_PATCH)
+        return self._json("PATCH", path, {"fieldManager": FIELD_MANAGER, **query}, body=patch, content=MERGE_PATCH)
 
     def delete(self, path: str, *, uid: str) -> None:
         """Delete the object with this uid, and its dependents in the background."""

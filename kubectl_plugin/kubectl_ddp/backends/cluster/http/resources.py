@@ -22,6 +22,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
         if kind and engine.product
     },
     "PodGroup": "Install the scheduler that --gang names, or leave --gang out.",
+    "Workload": "Set the feature gates GenericWorkload and GangScheduling, or use another --gang.",
     "ComputeDomain": "Install NVIDIA's DRA driver for GPUs, 25.8 or newer, or name another --fabric.",
     "ResourceClaimTemplate": "Kubernetes 1.34 or newer serves it; or name another --fabric.",
     "PodMonitor": "Install the Prometheus operator.",

@@ -10,6 +10,7 @@ from typing import TypeVar
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read import access_review
+from kubectl_ddp.backends.cluster.read.cluster_features import detect_features
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.backends.cluster.read.resource_table import objects
 from kubectl_ddp.capacity.model import GPU
@@ -49,6 +50,8 @@ def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
         nodes = submit(_none_on_error(partial(objects, api, RelatedKind.NODES, None)))
         daemons = submit(_none_on_error(partial(_daemonset_names, api)))
         user = submit(partial(access_review.user, api))
+        queues = submit(_none_on_error(partial(objects, api, RelatedKind.LOCAL_QUEUES, namespace)))
+        features = submit(partial(detect_features, api, discovery, namespace, engines))
         missing = submit(_none_on_error(partial(access_review.missing, api, namespace, permissions_to_check(served))))
     has_namespace, labels = space.result()
     machines = nodes.result()
@@ -60,6 +63,8 @@ def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
         user=user.result(),
         groups=groups,
         engines=engines,
+        local_queues=_names(queues.result()),
+        features=features.result(),
         served=served,
         labels=labels,
         has_namespace=has_namespace,
@@ -90,6 +95,10 @@ def _none_on_error(read: Callable[[], T]) -> Callable[[], T | None]:
             return None
 
     return read_or_none
+
+
+def _names(items: Sequence[Object] | None) -> list[str] | None:
+    return None if items is None else [str(each["metadata"]["name"]) for each in items]
 
 
 def _daemonset_names(api: Api) -> list[str]:

@@ -98,10 +98,10 @@ class Jobs:
             )
         return job
 
-    def change(self, job: Object, patch: Object) -> None:
+    def change(self, job: Object, patch: Object, **query: str) -> None:
         """Apply a merge patch to the job with this uid."""
         about = {**patch.get("metadata", {}), "uid": job["metadata"]["uid"]}
-        self._api.merge(self._path_of(job), {**patch, "metadata": about})
+        self._api.merge(self._path_of(job), {**patch, "metadata": about}, **query)
 
     def delete(self, job: Object) -> None:
         """Delete the job with this uid, and its dependents in the background."""

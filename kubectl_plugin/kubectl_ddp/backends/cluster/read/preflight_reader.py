@@ -18,8 +18,9 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read import access_review
+from kubectl_ddp.backends.cluster.read.cluster_features import passes_scheduling_group
 from kubectl_ddp.backends.cluster.read.resource_table import list_if_single_page, objects
-from kubectl_ddp.engines.registry import RUNTIMES
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
@@ -30,6 +31,7 @@ from kubectl_ddp.preflight.needs import pull_secrets
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.concurrency import each, run_concurrently
+from kubectl_ddp.values.engine import Gang
 
 KUEUE: Final = "kueue.x-k8s.io"
 VISIBILITY: Final = "visibility.kueue.x-k8s.io"
@@ -91,6 +93,8 @@ class PreflightReader:
             "secrets": unknown_if_forbidden(lambda: self._entries("secrets", of.secrets(subject))),
             "config_maps": unknown_if_forbidden(lambda: self._entries("configmaps", of.config_maps(subject))),
         }
+        if spec.gang is Gang.NATIVE:
+            found["has_scheduling_group"] = partial(passes_scheduling_group, self.api, ENGINES[spec.engine])
         if spec.priority is not None:
             found["priority"] = unknown_if_forbidden(
                 partial(self._get, f"/apis/scheduling.k8s.io/v1/priorityclasses/{spec.priority}")
@@ -195,12 +199,11 @@ class PreflightReader:
         return {str(number): str(answer) for number, answer in enumerate(answers) if answer}
 
     def _dry_run_objects(self) -> list[Object]:
-        """Return the objects of served kinds, without a root that is rejected before its runtime exists."""
-        kinds = {item["kind"] for item in self.objects}
+        """Return the objects of served kinds, without those that are rejected before another one exists."""
         return [
             item
             for item in self.objects
-            if self.discovery.resource_for_object(item) and not (kinds & RUNTIMES.keys() and job_kinds.kind_of(item))
+            if self.discovery.resource_for_object(item) and not job_kinds.needs_another(item, self.objects)
         ]
 
     def _dry_run_error(self, item: Object) -> str | Unknown:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
@@ -14,17 +16,14 @@ from kubectl_ddp.values.node_bounds import validate_node_count
 def to_scale(job: Object, nodes: int) -> Object:
     """Return the patch that sets the number of a job's worker pods. Raises UsageError if the job does not allow it."""
     kind, name = job_kinds.engine_of(job), job["metadata"]["name"]
-    if not kind.is_scalable:
-        others = " or ".join(other.name for other in ENGINES.values() if other.is_scalable)
-        raise UsageError(
-            f"A {kind.kind} such as '{name}' cannot be scaled while it runs.",
-            hint=f"Submit it again with other --nnodes, or with --engine {others}.",
-        )
     if KUEUE_QUEUE in job["metadata"]["labels"] and not is_resizable(job):
         raise _not_resizable(job)
     validate_node_count(job_kinds.bounds(job), name, nodes)
     patch: Object = {}
     for path in kind.nodes:
+        depth = next((number for number, key in enumerate(path) if isinstance(key, int)), 0)
+        if depth and job_kinds.at(patch, path[:depth]) is None:  # a merge patch replaces a list as a whole
+            job_kinds.put(patch, path[:depth], deepcopy(job_kinds.at(job, path[:depth])))
         job_kinds.put(patch, path, nodes)
     return patch
 
@@ -39,4 +38,20 @@ def _not_resizable(job: Object) -> UsageError:
     return UsageError(
         f"Job '{name}' is in a queue of Kueue's, which stops a job that is scaled while it runs.",
         hint=f"Submit it again with other --nnodes, or with --queue-resize {QueueResize.RUNNING}.",
+    )
+
+
+def scaling_error(job: Object, refusal: UsageError) -> UsageError:
+    """Return the error for a job whose engine keeps its number of pods, with the reason that the API server gave."""
+    if "immutable" not in refusal.message:
+        return refusal
+    kind, name = job_kinds.engine_of(job), job["metadata"]["name"]
+    others = " or ".join(other.name for other in ENGINES.values() if other.is_scalable)
+    why, fix = f"{kind.operator.name} does not let {kind.nodes[0][-1]} change", ""
+    if kind.scaling_gate:
+        why = f"the feature gate {kind.scaling_gate} of {kind.operator.name} is off"
+        fix = "Set the gate in the controller's configuration, or s"
+    return UsageError(
+        f"A {kind.kind} such as '{name}' cannot be scaled while it runs: {why}.",
+        hint=f"{fix or 'S'}ubmit it again with other --nnodes, or with --engine {others}.",
     )

@@ -124,7 +124,8 @@ class Submission:
                 f"The {self._kind.kind} itself is not checked: the API server takes one only after its "
                 f"{self._before[0]['kind']}, and a dry run creates none."
             )
-        wanted = [*self._before, *([] if self._before else [self._root]), *self._companions]
+        objects = [*self._before, self._root, *self._companions]
+        wanted = [item for item in objects if not job_kinds.needs_another(item, objects)]
         try:
             return [self._api.create(self._collection(item), item, dryRun="All") for item in wanted]
         except AlreadyExists:

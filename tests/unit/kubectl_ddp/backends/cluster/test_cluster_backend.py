@@ -1,4 +1,5 @@
 import base64
+import copy
 import queue
 import threading
 import zlib
@@ -174,6 +175,44 @@ def test_a_dry_run_of_scaling_asks_for_nothing(server: ApiServer, backend: Clust
     put_job(server, bounds=(1, 4))
     backend.scale("digits", 3, dry_run=True)
     assert not server.asked("PATCH")
+
+
+def put_root(server: ApiServer, engine: Engine) -> str:
+    """Put a job of one to four nodes on the server, and return its path."""
+    root, kind = job_kinds.root_of(render(a_job(engine=engine, nnodes=Nodes(1, 4)), "run1")), ENGINES[engine]
+    server.groups = {**server.groups, f"/apis/{kind.api_version}": {kind.kind: kind.plural}}
+    path = f"/apis/{kind.api_version}/namespaces/team/{kind.plural}/digits"
+    server.put(path, root)
+    return path
+
+
+def test_a_jobset_is_scaled_where_its_webhook_takes_the_change(server: ApiServer, backend: ClusterBackend) -> None:
+    path = put_root(server, Engine.JOBSET)
+    before = copy.deepcopy(server.objects[path]["spec"]["replicatedJobs"])
+    backend.scale("digits", 3, dry_run=True)
+    assert server.objects[path]["spec"]["replicatedJobs"] == before
+    backend.scale("digits", 3)
+    before[0]["template"]["spec"] |= {"parallelism": 3, "completions": 3}
+    assert server.objects[path]["spec"]["replicatedJobs"] == before
+
+
+@pytest.mark.parametrize(("engine", "cause", "sentence"), [
+    (Engine.JOBSET, "spec.replicatedJobs: field is immutable", "gate ElasticJobSet of JobSet's controller is off"),
+    (Engine.TRAINJOB, "spec.trainer: field is immutable", "Kubeflow Trainer does not let numNodes change"),
+    (Engine.JOBSET, "spec.replicatedJobs: it is over", "it is over"),
+])  # fmt: skip
+def test_a_job_that_keeps_its_number_of_pods_is_refused_with_the_reason(
+    server: ApiServer, backend: ClusterBackend, engine: Engine, cause: str, sentence: str
+) -> None:
+    path = put_root(server, engine)
+    field, _, message = cause.partition(": ")
+    refusal = Answer(422, status(422, "Invalid", cause, causes=[{"field": field, "message": message}]))
+    server.next(f"PATCH {path}", refusal, refusal)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=sentence):
+            backend.scale("digits", 3, dry_run=dry_run)
+    assert job_kinds.desired_nodes(server.objects[path]) == 4
+    assert not server.answers[f"PATCH {path}"]
 
 
 @pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOB])

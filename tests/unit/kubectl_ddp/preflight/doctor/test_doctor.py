@@ -10,9 +10,12 @@ import pytest
 
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import client
+from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.preflight.doctor import cluster
+from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
 from kubectl_ddp.rbac.model import EVERYWHERE, Right
 from kubectl_ddp.util.finding import Finding, Severity
+from kubectl_ddp.values.engine import Gang
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
 SICK = READY | {"status": {}}
@@ -90,6 +93,61 @@ def test_what_a_cluster_lacks_is_marked(changes: dict[str, Any], what: str, seve
 )
 def test_what_a_machine_lacks_is_marked(changes: dict[str, Any], what: str, severity: Severity) -> None:
     assert severities(list(client.run_checks(dataclasses.replace(LAPTOP, **changes))))[what] == severity
+
+
+def of_features(*, has_kueue: bool = True, **known: Any) -> dict[str, str]:
+    """Subject → message of the findings about optional features, where all engines are served."""
+    found = check_features(ClusterFeatures(**known), [*ENGINES], has_kueue=has_kueue)
+    return {each.subject: each.message for each in found}
+
+
+def test_the_gang_schedulers_are_listed_and_the_gates_of_one_that_is_off() -> None:
+    gangs = {Gang.VOLCANO: "scheduling.volcano.sh/v1beta1"}
+    without = of_features(gangs=gangs)["gang schedulers"]
+    assert "kueue" in without
+    assert "volcano (scheduling.volcano.sh/v1beta1)" in without
+    assert "GenericWorkload and GangScheduling" in without
+    native = {Gang.NATIVE: "scheduling.k8s.io/v1alpha2"}
+    told = of_features(gangs=native, native_engines=["job", "jobset"], has_kueue=False)["gang schedulers"]
+    assert "native (scheduling.k8s.io/v1alpha2, engines job, jobset)" in told
+    assert "kueue" not in told
+    assert "GangScheduling" not in told
+
+
+@pytest.mark.parametrize(
+    ("actions", "on", "off"),
+    [
+        (["Restart", "RestartAllContainers"], ["ContainerRestartRules", "RestartAllContainersOnContainerExits"], []),
+        (["Restart"], ["ContainerRestartRules"], ["RestartAllContainersOnContainerExits"]),
+        ([], [], ["ContainerRestartRules", "RestartAllContainersOnContainerExits"]),
+    ],
+)
+def test_the_restarts_in_place_are_listed_with_their_gates(actions: list[str], on: list[str], off: list[str]) -> None:
+    has, _, lacks = of_features(restart_actions=actions)["restart in place"].partition("no restart rules")
+    assert [gate in has for gate in on] == [True] * len(on)
+    assert [gate in lacks for gate in off] == [True] * len(off)
+
+
+@pytest.mark.parametrize(
+    ("gates", "words"),
+    [
+        ({"ElasticJobSet": True}, "ElasticJobSet is on"),
+        ({"ElasticJobSet": False}, "ElasticJobSet is off"),
+        ({"ElasticJobSet": None}, "ElasticJobSet is not configured, so its default applies"),
+        ({}, "whether ElasticJobSet is on cannot be read"),
+    ],
+)
+def test_elastic_jobs_are_listed_with_the_gates_that_are_configured(gates: dict[str, bool | None], words: str) -> None:
+    told = of_features(gates=gates)["elastic jobs"]
+    assert "scale works with pytorchjob and job" in told
+    assert words in told
+
+
+def test_an_operator_is_listed_with_the_tag_of_its_image() -> None:
+    pod = READY | {"spec": {"containers": [{"image": "registry.example.com:5000/kubeflow/operator:v1.9.4@sha256:0"}]}}
+    facts = dataclasses.replace(FACTS, operators={OPERATOR: [pod]})
+    found = {each.subject: each.message for each in cluster.run_checks(facts)}
+    assert "training operator v1.9.4 runs (1 ready)" in found["engine pytorchjob"]
 
 
 def of_rights(*missing: Right) -> dict[str, Finding]:
