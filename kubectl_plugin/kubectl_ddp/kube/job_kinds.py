@@ -67,7 +67,7 @@ def is_suspend_requested(job: Object) -> bool:
 
 
 def desired_nodes(job: Object) -> int:
-    """Return the number of worker pods in the job's specification."""
+    """Return the number of worker pods in the job's specification, spares included."""
     return int(at(job, engine_of(job).nodes[0]) or 1)
 
 
@@ -79,6 +79,12 @@ def bounds(job: Object) -> tuple[int, int]:
         return int(elastic.get("minReplicas") or desired), int(elastic.get("maxReplicas") or desired)
     least, _, most = str(submitted_spec(job).get("nnodes") or desired_nodes(job)).partition(":")
     return int(least), int(most or least)
+
+
+def pod_count(job: Object, nodes: int) -> int:
+    """Return the number of worker pods for a number of nodes: spares exist beside the maximum of nodes only."""
+    spares = str(submitted_spec(job).get("spares") or 0)
+    return nodes + int(spares) if nodes == bounds(job)[1] and spares.isdecimal() else nodes
 
 
 def processes_per_node(job: Object) -> int:

@@ -8,12 +8,11 @@ from typing import Any
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.gang import is_all_or_nothing
+from kubectl_ddp.preflight.gang import first_pod_count, size_text
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.quantities import format_quantity, milli_values, requests_of, times
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, error, ok, warning
-from kubectl_ddp.util.text_table import pluralize
 
 
 def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -87,8 +86,7 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     if why := inactive_reason(cluster):
         yield error(f"The ClusterQueue '{name}' takes no jobs: {why}.")
         return
-    nodes = subject.spec.nnodes
-    count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
+    count = first_pod_count(subject)
     wanted = times(requests_of(subject.worker["spec"]), count)
     covered = {name for group in groups_of(cluster) for name in group["coveredResources"]}
     bare = sorted(name for name in wanted if name not in covered | {"pods"})
@@ -98,7 +96,7 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
             "Request a quota, or omit the resource.",
         )
         return
-    nodes_text = pluralize(count, "node")
+    nodes_text = size_text(subject, count)
     short = [why for group in groups_of(cluster) if (why := _short(group, wanted))]
     if not short:
         yield ok(f"The ClusterQueue '{name}' has quota for {nodes_text}.")

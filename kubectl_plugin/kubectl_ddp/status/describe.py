@@ -45,6 +45,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     nodes = state.nodes
     yield "Pods", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
+    yield "Spares", f"{nodes.spares_ready} ready of {nodes.spares}" if nodes.spares else ""
     if state.world_size is not None:
         formed = f", generation {state.generation}" if state.generation is not None else ""
         yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"

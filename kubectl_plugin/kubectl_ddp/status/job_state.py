@@ -58,8 +58,18 @@ class Nodes:
 
     ready: int
     desired: int
+    """Requested pods, spares included."""
     minimum: int
     maximum: int
+    spares: int = 0
+    """Requested pods beyond the maximum, which replace lost ones."""
+    spares_ready: int = 0
+    """Pods that wait as spares."""
+
+    @property
+    def training(self) -> int:
+        """Requested number of pods whose ranks train."""
+        return self.desired - self.spares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +138,7 @@ class JobState:
     @property
     def max_ranks(self) -> int:
         """Maximum number of ranks at the largest size of the job."""
-        return max(self.nodes.maximum, self.nodes.desired) * self.processes_per_node
+        return max(self.nodes.maximum, self.nodes.training) * self.processes_per_node
 
     def age_seconds(self, now: float) -> float | None:
         """Return the seconds since the job was created."""
@@ -159,8 +169,11 @@ class _Facts:
 
     def is_in_rendezvous(self) -> bool:
         """True if the pods report the state of their groups, and none of them trains."""
-        return bool(self.group_states) and not self.group_states & {GroupState.RUNNING, GroupState.SUCCEEDED}
+        return bool(self.group_states) and not self.group_states & _FORMED
 
+
+_FORMED: Final = frozenset({GroupState.RUNNING, GroupState.SUCCEEDED, GroupState.SPARE})
+"""States of pods of a job whose group has formed."""
 
 _DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
     (State.DELETING, lambda facts: facts.is_deleting),
@@ -222,7 +235,7 @@ def job_state(
         uid=str(job["metadata"].get("uid", "")),
         state=state,
         reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
-        nodes=_nodes(job, workers),
+        nodes=_nodes(job, workers, told),
         processes_per_node=job_kinds.processes_per_node(job),
         restarts=counted or run_summary.restarts_of(summary or {}),
         created=epoch(job["metadata"].get("creationTimestamp")),
@@ -285,10 +298,17 @@ def _runs(pod: Object) -> bool:
     return "running" in (_status(pod).get("state") or {})
 
 
-def _nodes(job: Object, workers: Iterable[Object]) -> Nodes:
-    ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
+def _nodes(job: Object, workers: Iterable[Object], told: Mapping[str, Samples]) -> Nodes:
     low, high = job_kinds.bounds(job)
-    return Nodes(ready=ready, desired=job_kinds.desired_nodes(job), minimum=low, maximum=high)
+    desired = job_kinds.desired_nodes(job)
+    return Nodes(
+        ready=sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers),
+        desired=desired,
+        minimum=low,
+        maximum=high,
+        spares=max(0, desired - high),
+        spares_ready=sum(group_state(samples) == GroupState.SPARE for samples in told.values()),
+    )
 
 
 def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:

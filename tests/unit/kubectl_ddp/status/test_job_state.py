@@ -8,9 +8,12 @@ import pytest
 
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import State, failure, job_state
+from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.status.metrics_parser import Samples, parse
 from kubectl_ddp.status.rank_status import RankActivity
+from kubectl_ddp.util.text_table import Style
 from tests.support.kube_objects import (
     CREATED_EPOCH,
     condition,
@@ -177,6 +180,15 @@ def test_the_store_is_no_node() -> None:
 def test_a_job_that_is_not_elastic_has_the_nodes_it_asked_for() -> None:
     nodes = job_state(snapshot(job("Created", replicas=3, bounds=None)), {}).nodes
     assert (nodes.desired, nodes.minimum, nodes.maximum) == (3, 3, 3)
+
+
+def test_spares_are_the_pods_beyond_the_maximum_and_ready_when_they_say_so() -> None:
+    told = metrics(w0=pod_metrics(), w1=pod_metrics(state="spare"))
+    state = job_state(snapshot(job("Created", "Running", replicas=6, bounds=(1, 4)), pod(0), pod(1)), told)
+    assert (state.nodes.spares, state.nodes.spares_ready, state.nodes.training) == (2, 1, 4)
+    assert state.max_ranks == 4 * state.processes_per_node
+    assert "1 ready of 2" in header(state, 0.0, Style())
+    assert "2/6 (1-4+2)" in job_table([state], 0.0).render(Style())
 
 
 def test_restarts_are_counted_for_the_run_and_not_added_up_over_pods() -> None:

@@ -27,5 +27,5 @@ def to_scale(job: Object, nodes: int) -> Object:
     validate_node_count(job_kinds.bounds(job), name, nodes)
     patch: Object = {}
     for path in kind.nodes:
-        job_kinds.put(patch, path, nodes)
+        job_kinds.put(patch, path, job_kinds.pod_count(job, nodes))
     return patch
