@@ -49,6 +49,10 @@ class Job:
         ranks: list[Json] = self.space.ddp("status", NAME, "--ranks", "-o", "json").ok().json["ranks"]
         return [rank for rank in ranks if rank["state"] == "up"]
 
+    def spares_ready(self) -> int:
+        ready: int = self.space.ddp("status", NAME, "-o", "json").ok().json["nodes"]["spares_ready"]
+        return ready
+
     def go_on(self) -> None:
         """Wait until it has made some more steps."""
         reached = max((rank["step"] for rank in self.ranks()), default=0)
@@ -139,6 +143,23 @@ def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
     job.befall(*faults)
     summary = job.succeeds(epochs)
     assert sum(summary["restarts"].values()) >= len(faults)
+
+
+@pytest.mark.timeout(300)
+def test_a_spare_takes_the_place_of_a_deleted_pod_whose_successor_is_the_next_spare(
+    space: Namespace, reach: NodeAccess
+) -> None:
+    need(space, "pytorchjob")
+    job = Job(space, reach)
+    job.submit("pytorchjob", "2", 60, "--spares", "1")
+    job.wait("world-size=2")
+    until("a spare", lambda: job.spares_ready() == 1)
+    [spare] = {pod["metadata"]["name"] for pod in space.pods()} - {rank["pod"] for rank in job.ranks()}
+    job.delete(next(pod for pod in reversed(space.pods()) if pod["metadata"]["name"] != spare))
+    until("the spare in the group", lambda: spare in {rank["pod"] for rank in job.ranks()})
+    until("the next spare", lambda: job.spares_ready() == 1)
+    job.succeeds(60)
+    assert "Failed" not in {pod["status"]["phase"] for pod in space.pods()}
 
 
 @pytest.mark.alone
