@@ -83,8 +83,13 @@ def bounds(job: Object) -> tuple[int, int]:
 
 def pod_count(job: Object, nodes: int) -> int:
     """Return the number of worker pods for a number of nodes: spares exist beside the maximum of nodes only."""
-    spares = str(submitted_spec(job).get("spares") or 0)
-    return nodes + int(spares) if nodes == bounds(job)[1] and spares.isdecimal() else nodes
+    return nodes + spares(job) if nodes == bounds(job)[1] else nodes
+
+
+def spares(job: Object) -> int:
+    """Return the number of spares with which the job was submitted."""
+    text = str(submitted_spec(job).get("spares") or 0)
+    return int(text) if text.isdecimal() else 0
 
 
 def processes_per_node(job: Object) -> int:

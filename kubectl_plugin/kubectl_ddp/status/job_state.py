@@ -62,14 +62,14 @@ class Nodes:
     minimum: int
     maximum: int
     spares: int = 0
-    """Requested pods beyond the maximum, which replace lost ones."""
+    """Spares with which the job was submitted. There are fewer if it has fewer pods."""
     spares_ready: int = 0
     """Pods that wait as spares."""
 
     @property
     def training(self) -> int:
         """Requested number of pods whose ranks train."""
-        return self.desired - self.spares
+        return min(self.desired, self.maximum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class JobState:
     @property
     def max_ranks(self) -> int:
         """Maximum number of ranks at the largest size of the job."""
-        return max(self.nodes.maximum, self.nodes.training) * self.processes_per_node
+        return self.nodes.maximum * self.processes_per_node
 
     def age_seconds(self, now: float) -> float | None:
         """Return the seconds since the job was created."""
@@ -300,13 +300,12 @@ def _runs(pod: Object) -> bool:
 
 def _nodes(job: Object, workers: Iterable[Object], told: Mapping[str, Samples]) -> Nodes:
     low, high = job_kinds.bounds(job)
-    desired = job_kinds.desired_nodes(job)
     return Nodes(
         ready=sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers),
-        desired=desired,
+        desired=job_kinds.desired_nodes(job),
         minimum=low,
         maximum=high,
-        spares=max(0, desired - high),
+        spares=job_kinds.spares(job),
         spares_ready=sum(group_state(samples) == GroupState.SPARE for samples in told.values()),
     )
 
