@@ -72,7 +72,7 @@ class Run(ABC):
     lost: set[str] = field(default_factory=set)
     """Lost machines, whose pods do not answer."""
     spares: int = 0
-    """Standby pods; of ours only."""
+    """Spare pods; of ours only."""
 
     @abstractmethod
     def submit(self, least: int, most: int, *, apart: bool) -> None:

@@ -27,7 +27,7 @@ class JobKeys(TypedDict, total=False):
     nnodes: int | str
     """Nodes: N, or MIN:MAX for an elastic job."""
     spares: int | str
-    """Standby pods beside the maximum of nodes; one takes the place of a lost node immediately."""
+    """Spare pods beyond the maximum of nodes; one takes the place of a lost node immediately."""
     nproc: int | str
     """Processes per node, one rank each."""
     parallel: str

@@ -96,7 +96,7 @@ class JobSpec:
     )
     spares: int = key(
         "spares", Group.SIZE, v.IntRange(0, 1000),
-        "Standby pods beside the maximum of nodes; one takes the place of a lost node immediately.", "N", example="1",
+        "Spare pods beyond the maximum of nodes; one takes the place of a lost node immediately.", "N", example="1",
         default=0,
     )
     nproc: int = key(
