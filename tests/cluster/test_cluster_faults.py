@@ -49,9 +49,11 @@ class Job:
         ranks: list[Json] = self.space.ddp("status", NAME, "--ranks", "-o", "json").ok().json["ranks"]
         return [rank for rank in ranks if rank["state"] == "up"]
 
-    def spares_ready(self) -> int:
-        ready: int = self.space.ddp("status", NAME, "-o", "json").ok().json["nodes"]["spares_ready"]
-        return ready
+    def spare(self) -> str:
+        """The pod that waits as a spare while two others train; empty where that is not so."""
+        state = self.space.ddp("status", NAME, "--ranks", "-o", "json").ok().json
+        waiting = {pod["metadata"]["name"] for pod in self.space.pods()} - {rank["pod"] for rank in state["ranks"]}
+        return waiting.pop() if len(waiting) == state["nodes"]["spares_ready"] == 1 else ""
 
     def go_on(self) -> None:
         """Wait until it has made some more steps."""
@@ -153,11 +155,11 @@ def test_a_spare_takes_the_place_of_a_deleted_pod_whose_successor_is_the_next_sp
     job = Job(space, reach)
     job.submit("pytorchjob", "2", 60, "--spares", "1")
     job.wait("world-size=2")
-    until("a spare", lambda: job.spares_ready() == 1)
-    [spare] = {pod["metadata"]["name"] for pod in space.pods()} - {rank["pod"] for rank in job.ranks()}
-    job.delete(next(pod for pod in reversed(space.pods()) if pod["metadata"]["name"] != spare))
+    spare = until("a spare", job.spare)
+    lost = next(pod for pod in reversed(space.pods()) if pod["metadata"]["name"] != spare)
+    job.delete(lost)
     until("the spare in the group", lambda: spare in {rank["pod"] for rank in job.ranks()})
-    until("the next spare", lambda: job.spares_ready() == 1)
+    assert until("the next spare", job.spare) == lost["metadata"]["name"]
     job.succeeds(60)
     assert "Failed" not in {pod["status"]["phase"] for pod in space.pods()}
 
