@@ -48,6 +48,8 @@ RESTRICTED: Final[Json] = {
 MACHINE: Final = "kubernetes.io/hostname"
 CPU: Final = "900m"
 """CPU request of each node. Two on two cores leave some capacity for the cluster itself."""
+CPU_BESIDE_SPARES: Final = "250m"
+"""CPU request of each node of a job with spares, which has imported before it must be fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +185,10 @@ class TrainerRun(Run):
     def submit(self, least: int, most: int, *, apart: bool) -> None:
         """See :class:`Run`."""
         where = ("--topology", f"spread={MACHINE}:required") if apart else ()
+        cpu = CPU_BESIDE_SPARES if self.spares else CPU
         self.ddp(
             *("submit", "--name", self.name, "--image", self.image, "--engine", self.engine, *where),
-            *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", CPU, "--memory", "1Gi", "--shm", "64Mi"),
+            *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", cpu, "--memory", "1Gi", "--shm", "64Mi"),
             *("--spares", str(self.spares), "--max-restarts", "1000"),
             *("--module", "ddp_trainer", "--", "train", "--task", "digits"),
             *("--epochs", "1000000", "--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
