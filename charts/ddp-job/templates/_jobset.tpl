@@ -6,8 +6,6 @@ completions: {{ $run.nodes }}
 parallelism: {{ $run.nodes }}
 # Counted over all pods: one incident that touches every node must not use it up.
 backoffLimit: {{ int64 .Values.backoffLimit }}
-# The same for one index, so it never decides. But the back-off then counts the failures of that index alone.
-backoffLimitPerIndex: {{ int64 .Values.backoffLimit }}
 # Two pods of one node would be one rank twice; and beside a podFailurePolicy nothing else is allowed.
 podReplacementPolicy: Failed
 # The pods of a complete group exit together, and Kubernetes deletes those that have not ended then, with their logs.
