@@ -23,12 +23,13 @@ from typing import Any, Final
 
 from bench.drivers.jobs import ROOT
 from bench.harness import CannotMeasure
-from ddp_trainer.common.constants import Label, Role
+from ddp_trainer.common.constants import GroupState, Label, Role
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import parse
 
 Json = dict[str, Any]
@@ -47,6 +48,8 @@ RESTRICTED: Final[Json] = {
 MACHINE: Final = "kubernetes.io/hostname"
 CPU: Final = "900m"
 """CPU request of each node. Two on two cores leave some capacity for the cluster itself."""
+CPU_BESIDE_SPARES: Final = "250m"
+"""CPU request of each node of a job with spares, which has imported before it must be fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Run(ABC):
     name: str
     lost: set[str] = field(default_factory=set)
     """Lost machines, whose pods do not answer."""
+    spares: int = 0
+    """Spare pods; of ours only."""
 
     @abstractmethod
     def submit(self, least: int, most: int, *, apart: bool) -> None:
@@ -180,10 +185,12 @@ class TrainerRun(Run):
     def submit(self, least: int, most: int, *, apart: bool) -> None:
         """See :class:`Run`."""
         where = ("--topology", f"spread={MACHINE}:required") if apart else ()
+        cpu = CPU_BESIDE_SPARES if self.spares else CPU
         self.ddp(
             *("submit", "--name", self.name, "--image", self.image, "--engine", self.engine, *where),
-            *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", CPU, "--memory", "1Gi", "--shm", "64Mi"),
-            *("--max-restarts", "1000", "--module", "ddp_trainer", "--", "train", "--task", "digits"),
+            *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", cpu, "--memory", "1Gi", "--shm", "64Mi"),
+            *("--spares", str(self.spares), "--max-restarts", "1000"),
+            *("--module", "ddp_trainer", "--", "train", "--task", "digits"),
             *("--epochs", "1000000", "--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
         )
 
@@ -210,6 +217,20 @@ class TrainerRun(Run):
     def worker(self, pod: Json) -> int:
         """See :class:`Run`."""
         return int(parse(self.backend.metrics(pod)).all(Metric.RANK_PID)[0][1])
+
+    def pods_in(self, state: GroupState) -> list[Json]:
+        """Its pods whose worker group is in this state."""
+        found = []
+        for pod in self.pods():
+            with contextlib.suppress(DdpError):
+                if group_state(parse(self.backend.metrics(pod))) == state:
+                    found.append(pod)
+        return found
+
+    def wait_for_spares(self, seconds: float) -> None:
+        """Wait until all its spares have a place to wait. Raises CannotMeasure."""
+        if self._until(seconds, lambda: len(self.pods_in(GroupState.SPARE)) == self.spares or None) is None:
+            raise CannotMeasure(f"{self.name} did not have {self.spares} ready spares within {seconds:g} s.")
 
     def store(self) -> Json:
         """The pod of its store."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.drivers import cluster_runs as runs
+from bench.drivers import deleted_pods
 from bench.drivers.agent_recovery import RecoveryStats
 from bench.drivers.cluster_runs import BaselineRun, IndexedJobRun, JobSetRun, Run, TrainerRun, TrainJobRun
 from bench.drivers.node_access import NodeAccess, node_access, node_command, without
@@ -53,6 +54,8 @@ BARS: Final[Mapping[str, float]] = {
     "node_cut": 5.0,
     "store_and_worker_lost": 30.0,
     "pause_while_store_is_lost": 1.0,
+    **deleted_pods.OPERATOR_BARS,
+    **deleted_pods.spare_bars(["", "indexed_job_", "jobset_", "trainjob_"]),
 }
 """Fault → upper limit of its median, in seconds. Other figures have no limit."""
 
@@ -76,10 +79,18 @@ class Bench:
 
     @contextmanager
     def job(
-        self, kind: type[Run], name: str, least: int, most: int, *, apart: bool = False, counts_start: bool = True
+        self,
+        kind: type[Run],
+        name: str,
+        least: int,
+        most: int,
+        *,
+        apart: bool = False,
+        counts_start: bool = True,
+        spares: int = 0,
     ) -> Iterator[Run]:
         """Yield a job that trains with ``most`` nodes; with ``counts_start`` the time of its start is recorded."""
-        run = kind(self.backend, self.api, self.image, name)
+        run = kind(self.backend, self.api, self.image, name, spares=spares)
         begun = time.time()
         run.submit(least, most, apart=apart)
         stepped = run.first(begun, GIVEN_UP, world=most)
@@ -224,6 +235,11 @@ PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]]
         f"{engine}-{name}".replace("_", "-"): (kind, single_fault_part(name, f"{engine}_"))
         for engine, kind in ENGINES.items()
         for name in FAULTS
+    },
+    **{
+        f"{engine}-{name}".replace("_", "-"): (kind, part(prefix))
+        for engine, kind, prefix in (("ours", TrainerRun, ""), *((each, ENGINES[each], f"{each}_") for each in ENGINES))
+        for name, part in (("with-spare", deleted_pods.with_spare), ("deleted-in-a-row", deleted_pods.in_a_row))
     },
     "ours-scaled": (TrainerRun, scaled),
     "stock-scaled": (BaselineRun, scaled),

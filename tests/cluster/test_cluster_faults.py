@@ -49,6 +49,12 @@ class Job:
         ranks: list[Json] = self.space.ddp("status", NAME, "--ranks", "-o", "json").ok().json["ranks"]
         return [rank for rank in ranks if rank["state"] == "up"]
 
+    def spare(self) -> str:
+        """The pod that waits as a spare while two others train; empty where that is not so."""
+        state = self.space.ddp("status", NAME, "--ranks", "-o", "json").ok().json
+        waiting = {pod["metadata"]["name"] for pod in self.space.pods()} - {rank["pod"] for rank in state["ranks"]}
+        return waiting.pop() if len(waiting) == state["nodes"]["spares_ready"] == 1 else ""
+
     def go_on(self) -> None:
         """Wait until it has made some more steps."""
         reached = max((rank["step"] or 0 for rank in self.ranks()), default=0)  # none yet in a new process
@@ -139,6 +145,23 @@ def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
     job.befall(*faults)
     summary = job.succeeds(epochs)
     assert sum(summary["restarts"].values()) >= len(faults)
+
+
+@pytest.mark.timeout(300)
+def test_a_spare_takes_the_place_of_a_deleted_pod_whose_successor_is_the_next_spare(
+    space: Namespace, reach: NodeAccess
+) -> None:
+    need(space, "pytorchjob")
+    job = Job(space, reach)
+    job.submit("pytorchjob", "2", 60, "--spares", "1")
+    job.wait("world-size=2")
+    spare = until("a spare", job.spare)
+    lost = next(pod for pod in reversed(space.pods()) if pod["metadata"]["name"] != spare)
+    job.delete(lost)
+    until("the spare in the group", lambda: spare in {rank["pod"] for rank in job.ranks()})
+    assert until("the next spare", job.spare) == lost["metadata"]["name"]
+    job.succeeds(60)
+    assert "Failed" not in {pod["status"]["phase"] for pod in space.pods()}
 
 
 @pytest.mark.alone

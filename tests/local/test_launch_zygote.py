@@ -125,6 +125,19 @@ def test_a_fork_can_do_what_a_fresh_process_can(stage: Stage) -> None:
     assert "bootstrap.py" not in run.output
 
 
+def test_a_spare_has_imported_before_it_takes_the_place_of_a_lost_node(stage: Stage) -> None:
+    stage.store()
+    script = stage.script(SCRIPT.replace("BODY", "if not is_forked: time.sleep(600)"))
+    member = stage.agent(0, script, nnodes="1", DDP_ZYGOTE="0.1")
+    told(member, 1)
+    spare = stage.agent(1, script, nnodes="1", DDP_ZYGOTE="0.1")
+    spare.line("the group is full, waiting as a spare")
+    wait_until(lambda: any(is_idle(pid) for pid in zygotes(spare)), "the spare's zygote does not get ready")
+    member.send(signal.SIGKILL)
+    assert told(spare, 2)["is_forked"]
+    assert spare.code() == 0
+
+
 @pytest.mark.parametrize(("ending", "code"), [("sys.exit(0)", 0), ("os._exit(41)", 41), ("sys.exit(7)", 7)])
 def test_the_exit_code_of_a_fork_passes_through(stage: Stage, ending: str, code: int) -> None:
     # A budget that allows just the kills of `forked` is not known before, so the last run is one of its own.

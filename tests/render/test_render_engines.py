@@ -57,6 +57,20 @@ def test_each_engine_has_its_root_and_all_have_the_same_companions(engine: Engin
     assert found == [*kinds, "Job", "Service", "NetworkPolicy", "PodMonitor"]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_spares_are_pods_beyond_the_maximum_of_a_group(engine: Engine) -> None:
+    objects = objects_of(engine, nnodes=Nodes(2, 4), spares=2)
+    root = job_kinds.root_of(objects)
+    assert job_kinds.desired_nodes(root) == 6
+    assert job_kinds.bounds(root) == (2, 4)
+    assert [job_kinds.pod_count(root, nodes) for nodes in (2, 3, 4)] == [2, 3, 6]
+    assert "--nnodes=2:4" in worker_template(objects)["spec"]["containers"][0]["args"]
+    if engine in BATCH:
+        job = worker_job(objects)
+        assert job["completions"] == job["parallelism"] == 6
+        assert job["successPolicy"] == {"rules": [{"succeededCount": 2}]}
+
+
 def test_the_pods_are_the_same_on_every_engine() -> None:
     expected = worker_template(objects_of(Engine.PYTORCHJOB))
     for engine in BATCH:
@@ -83,7 +97,7 @@ def test_any_job_has_exactly_one_root_and_its_store_beside_the_workers(spec: Job
     assert root["kind"] == ENGINE_KINDS[engine_of(spec)].kind
     assert job_kinds.bounds(root) == (spec.nnodes.minimum, spec.nnodes.maximum)
     assert job_kinds.processes_per_node(root) == spec.nproc
-    assert job_kinds.desired_nodes(root) == spec.nnodes.maximum
+    assert job_kinds.desired_nodes(root) == spec.largest_pod_count
     assert store_job(objects)["metadata"]["labels"][Label.ROLE] == Role.STORE
     assert worker_template(objects)["metadata"]["labels"][Label.ROLE] == Role.WORKER
 

@@ -82,6 +82,12 @@ def test_a_job_that_kueue_resizes_while_it_runs_starts_with_its_minimum() -> Non
     assert (root["spec"]["parallelism"], root["spec"]["completions"]) == (least, least)
 
 
+def test_kueue_may_begin_an_indexed_job_without_its_spares() -> None:
+    root = job_kinds.root_of(rendered(engine=Engine.JOB, queue="team", nnodes=Nodes(8, 8), spares=1))
+    assert root["metadata"]["annotations"]["kueue.x-k8s.io/job-min-parallelism"] == "8"
+    assert root["spec"]["parallelism"] == 9
+
+
 @pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOBSET, Engine.JOB])
 def test_kueue_keeps_the_pods_of_each_replica_in_one_domain(engine: Engine) -> None:
     size = {"nnodes": Nodes(4, 4), "nproc": 2, "parallel": LayoutRange.parse("replicate=2,shard=2,pp=2")}
@@ -120,6 +126,7 @@ def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_
     [
         ("replica=rack", {"gang": Gang.NONE}, "which Kueue alone does, and the gang is 'none'."),
         ("replica=rack", {"parallel": None}, "and the job has no replicas."),
+        ("replica=rack", {"spares": 1}, "and 1 spare would take a place in another domain. Leave spares out"),
         ("replica=rack", {"nproc": 4, "nnodes": Nodes(1, 1)}, "replicate=2,shard=2' is 2 ranks where a pod has 4."),
         (
             "replica=rack",

@@ -168,6 +168,7 @@ def scenario(seed: int, number: int) -> Scenario:
     draw.some(0.2, "namespace", lambda: namespace)
     api_servers = tuple(draw.few(["10.0.0.1", "10.0.0.2", "fd00::1"], 2)) if draw.chance(0.3) else ()
     draw.some(0.2, "compileCache", lambda: draw.one(["kernels", "/cache/kernels"]))
+    draw.some(0.2, "spares", lambda: draw.one([0, 1, "2"]))
     return Scenario(number, draw.values, draw.code, release, namespace, api_servers)
 
 

@@ -98,13 +98,14 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     """Any valid job."""
     least = draw(st.integers(1, 64))
     nodes = Nodes(least, draw(st.integers(least, 200)))
+    spares = draw(st.integers(0, 8))
     gpus = draw(st.integers(0, 8))
     nproc = draw(st.integers(1, gpus)) if gpus else draw(st.integers(1, 16))
     memory = draw(st.integers(2, 2**45))
     variables = draw(st.lists(VARIABLE, max_size=6, unique=True))
     plain, secret = variables[:4], variables[4:]
     name = draw(st.from_regex(r"[a-z]([-a-z0-9]{0,60}[a-z0-9])?", fullmatch=True))
-    room = 63 - longest_suffix(nodes.maximum)
+    room = 63 - longest_suffix(nodes.maximum + spares)
     seconds = st.integers(1, 10**6)
     return checked(
         JobSpec(
@@ -113,6 +114,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
             program=draw(programs().filter(lambda program: program != Module("ddp_trainer"))),
             args=tuple(draw(st.lists(TEXT, max_size=5))),
             nnodes=nodes,
+            spares=spares,
             nproc=nproc,
             gpus=gpus,
             cpu=Cpu(draw(st.integers(1, 10**6))),

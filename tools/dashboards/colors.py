@@ -19,6 +19,7 @@ PHASES: Final = {
 STATES: Final = {
     "pending": "text",
     "rendezvous": "yellow",
+    "spare": "purple",
     "starting": "light-blue",
     "running": "green",
     "stopping": "orange",

@@ -3,7 +3,7 @@
 {{- if not (hasKey .Values "_run") -}}
 {{- $run := dict "name" (.Values.name | default .Release.Name) "image" (.Values.image | default (printf "ddp-trainer:%s" .Chart.AppVersion)) -}}
 {{- $bounds := include "ddp-job.text" .Values.nnodes | splitList ":" -}}
-{{- $run = dict "minNodes" (first $bounds | atoi) "maxNodes" (last $bounds | atoi) "nodes" (ternary (first $bounds) (last $bounds) .Values.kueue.elastic | atoi) | merge $run -}}
+{{- $run = dict "minNodes" (first $bounds | atoi) "maxNodes" (last $bounds | atoi) "nodes" (ternary (first $bounds | atoi) (add (last $bounds | atoi) (int .Values.spares)) .Values.kueue.elastic) | merge $run -}}
 {{- $_ := set $run "nproc" (.Values.nproc | default .Values.gpus | default 1 | int) -}}
 {{- $_ := set $run "suspend" (ne "" .Values.kueue.queue) -}}
 {{- $_ := set $run "code" (ternary "archive" (ternary "script" "" (ne "" .Values.script)) (ne "" .Values.code)) -}}
@@ -55,7 +55,7 @@
 {{- $_ := set $document "nnodes" (include "ddp-job.text" $v.nnodes) -}}
 {{- $_ := set $document "nproc" .run.nproc -}}
 {{- $_ := set $document "egress" $v.networkPolicy.egress -}}
-{{- range $key, $value := dict "gpus" $v.gpus "maxRestarts" $v.maxRestarts "grace" $v.terminationGracePeriodSeconds "deadline" $v.activeDeadlineSeconds "ttl" $v.ttlSecondsAfterFinished -}}
+{{- range $key, $value := dict "gpus" $v.gpus "spares" $v.spares "maxRestarts" $v.maxRestarts "grace" $v.terminationGracePeriodSeconds "deadline" $v.activeDeadlineSeconds "ttl" $v.ttlSecondsAfterFinished -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := int64 $value | set $document $key -}}{{- end -}}
 {{- end -}}
 {{- range $key, $value := dict "cpu" $v.cpu "memory" $v.memory "shm" $v.shm "script" $v.script "code" $v.code "module" $v.module "parallel" $v.parallel "checkpointClaim" $v.checkpointClaim "priority" $v.priorityClassName "queue" $v.kueue.queue "queuePriority" $v.kueue.priorityClass "queueResize" (ternary "running" "" $v.kueue.elastic) -}}

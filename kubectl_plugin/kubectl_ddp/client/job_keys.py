@@ -26,6 +26,8 @@ class JobKeys(TypedDict, total=False):
     """Arguments of the program."""
     nnodes: int | str
     """Nodes: N, or MIN:MAX for an elastic job."""
+    spares: int | str
+    """Spare pods beyond the maximum of nodes; one takes the place of a lost node immediately."""
     nproc: int | str
     """Processes per node, one rank each."""
     parallel: str

@@ -76,7 +76,7 @@ def is_suspend_requested(job: Object) -> bool:
 
 
 def desired_nodes(job: Object) -> int:
-    """Return the number of worker pods in the job's specification."""
+    """Return the number of worker pods in the job's specification, spares included."""
     return int(at(job, engine_of(job).nodes[0]) or 1)
 
 
@@ -88,6 +88,17 @@ def bounds(job: Object) -> tuple[int, int]:
         return int(elastic.get("minReplicas") or desired), int(elastic.get("maxReplicas") or desired)
     least, _, most = str(submitted_spec(job).get("nnodes") or desired_nodes(job)).partition(":")
     return int(least), int(most or least)
+
+
+def pod_count(job: Object, nodes: int) -> int:
+    """Return the number of worker pods for a number of nodes: spares exist beside the maximum of nodes only."""
+    return nodes + spares(job) if nodes == bounds(job)[1] else nodes
+
+
+def spares(job: Object) -> int:
+    """Return the number of spares with which the job was submitted."""
+    text = str(submitted_spec(job).get("spares") or 0)
+    return int(text) if text.isdecimal() else 0
 
 
 def processes_per_node(job: Object) -> int:

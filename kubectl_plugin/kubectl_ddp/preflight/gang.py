@@ -26,13 +26,13 @@ MOST_NAMED: Final = 3
 def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Check if the empty cluster has room for the minimum and the maximum number of nodes."""
     place = _place(subject, facts)
-    nodes, room = subject.spec.nnodes, place.empty()
+    nodes, room, largest = subject.spec.nnodes, place.empty(), subject.spec.largest_pod_count
     grows = facts.grows is True or not isinstance(facts.grows, bool)
-    if room >= nodes.maximum:
+    if room >= largest:
         yield ok(f"Empty, the cluster has room for {pluralize(room, 'node')} like this.")
     elif room >= nodes.minimum:
         yield warning(
-            f"There will never be more than {room} of the {nodes.maximum} nodes: {_why(place)}.",
+            f"There will never be more than {room} of {size_text(subject, largest)}: {_why(place)}.",
             "It trains with those; request fewer nodes with --nnodes, or less per node.",
         )
     elif place.worker.wants and not place.eligible(place.store):
@@ -62,18 +62,18 @@ def fits_now(subject: Subject, facts: Facts) -> Iterator[Finding]:
     nodes = subject.spec.nnodes
     if place.empty() < nodes.minimum:
         return  # reported by fits_empty_cluster
-    wanted = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
+    wanted, largest = first_pod_count(subject), subject.spec.largest_pod_count
     room = place.free_worker_slots(occupants)
-    if room >= nodes.maximum:
-        yield ok(f"There is room for {pluralize(nodes.maximum, 'node')} now.")
+    if room >= largest:
+        yield ok(f"There is room for {size_text(subject, largest)} now.")
     elif room >= wanted:
         yield ok(
-            f"There is room for {room} of {nodes.maximum} nodes now, which is enough to begin; the others join when "
-            "there is room."
+            f"There is room for {room} of {size_text(subject, largest)} now, which is enough to begin; the others join "
+            "when there is room."
         )
     else:
         yield warning(
-            f"There is room for {room} of {pluralize(wanted, 'node')} now. {when(place, occupants, wanted)}",
+            f"There is room for {room} of {size_text(subject, wanted)} now. {when(place, occupants, wanted)}",
             _less(subject, room),
         )
 
@@ -98,12 +98,30 @@ def is_all_or_nothing(subject: Subject) -> bool:
     return is_kueue_managed(subject.spec) and subject.spec.engine not in PARTIALLY_ADMITTED
 
 
+def first_pod_count(subject: Subject) -> int:
+    """Return the number of pods with which the job starts: its minimum of nodes, or all pods with the spares."""
+    return subject.spec.largest_pod_count if is_all_or_nothing(subject) else subject.spec.nnodes.minimum
+
+
+def size_text(subject: Subject, pods: int) -> str:
+    """Return a number of pods in words, as in ``4 nodes and 1 spare`` for all pods of a job."""
+    spec = subject.spec
+    if spec.spares and pods == spec.largest_pod_count:
+        return f"{pluralize(spec.nnodes.maximum, 'node')} and {pluralize(spec.spares, 'spare')}"
+    return pluralize(pods, "node")
+
+
+def without_spares(subject: Subject) -> str:
+    """Return the flag that leaves out the spares of a job; empty if it has none."""
+    return " --spares 0" if subject.spec.spares else ""
+
+
 def _less(subject: Subject, room: int) -> str:
     if room == 0:
         return "It waits until then."
     maximum = subject.spec.nnodes.maximum
     if is_all_or_nothing(subject):
-        return f"It waits until then; --nnodes {room} would start now."
+        return f"It waits until then; --nnodes {room}{without_spares(subject)} would start now."
     return f"It waits until then; --nnodes {room}:{maximum} would start now."
 
 

@@ -35,7 +35,7 @@ def _claim(subject: Subject, facts: Facts, name: str, claim: Object, *, writes: 
     if "deletionTimestamp" in claim["metadata"] or phase == "Lost":
         what = "is lost: its volume is gone" if phase == "Lost" else "is being deleted"
         return error(f"The volume '{name}' {what}.", "Name another.")
-    if subject.spec.nnodes.maximum > 1 and not modes & (MANY if writes else READERS):
+    if subject.spec.largest_pod_count > 1 and not modes & (MANY if writes else READERS):
         return _for_one_machine(subject, facts, name, modes)
     if writes and "ReadOnlyMany" in modes and len(modes) == 1:
         return error(
@@ -60,7 +60,7 @@ def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str])
     return Finding(
         Severity.ERROR if fails else Severity.WARNING,
         f"The volume '{name}' can be mounted by one {'pod' if modes == {'ReadWriteOncePod'} else 'machine'} only "
-        f"({said}), and the job has up to {subject.spec.nnodes.maximum} nodes.",
+        f"({said}), and the job has up to {subject.spec.largest_pod_count} pods.",
         "Name a volume with the access mode ReadWriteMany; without --checkpoint-claim each node keeps its own copy.",
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from kubectl_ddp.kube.kueue_queue import in_line
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.forecast_text import quota_lines, when_sentence
-from kubectl_ddp.preflight.gang import is_all_or_nothing
+from kubectl_ddp.preflight.gang import first_pod_count, is_all_or_nothing, size_text, without_spares
 from kubectl_ddp.preflight.kueue import inactive_reason, local_queue
 from kubectl_ddp.preflight.kueue_forecast import Admission, QuotaHolder, quota_holders, requested_amounts
 from kubectl_ddp.preflight.kueue_quota import (
@@ -23,7 +23,6 @@ from kubectl_ddp.preflight.kueue_quota import (
 from kubectl_ddp.preflight.model import Facts, Subject, Unknown, read
 from kubectl_ddp.preflight.quantities import Amounts, format_quantity, number, requests_of, times
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
-from kubectl_ddp.util.text_table import pluralize
 
 
 def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
@@ -49,29 +48,31 @@ def check_queue_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 
 def _size_finding(subject: Subject, cluster: Object, clusters: Sequence[Object], one: Amounts) -> Finding:
-    name, nodes, count = cluster["metadata"]["name"], subject.spec.nnodes, starting_count(subject)
+    name, nodes, count = cluster["metadata"]["name"], subject.spec.nnodes, first_pod_count(subject)
     largest = largest_count(cluster, clusters, one)
     shares = shares_of(cluster, clusters)
+    most = subject.spec.largest_pod_count
     fits = f"{nodes.minimum}:{largest}" if largest and nodes.minimum < largest else str(largest)
+    fits += without_spares(subject)
     if largest is not None and largest < count:
         fewer = f"Use --nnodes {fits}" if largest else "Request fewer nodes"
         short = _short(cluster, shares, times(one, count))
         return error(
-            f"The ClusterQueue '{name}' can never admit {pluralize(count, 'node')}: {short}.",
+            f"The ClusterQueue '{name}' can never admit {size_text(subject, count)}: {short}.",
             f"{fewer}, less per node, or a larger quota.",
         )
-    if largest is not None and largest < nodes.maximum:
-        short = _short(cluster, shares, times(one, nodes.maximum))
+    if largest is not None and largest < most:
+        short = _short(cluster, shares, times(one, most))
         return warning(
-            f"The ClusterQueue '{name}' can never admit more than {largest} of {nodes.maximum} nodes: {short}.",
+            f"The ClusterQueue '{name}' can never admit more than {largest} of {size_text(subject, most)}: {short}.",
             f"Use --nnodes {fits}, or request a larger quota.",
         )
     if short := _short(cluster, [replace(share, cohort="") for share in shares], times(one, count)):
         return warning(
-            f"The ClusterQueue '{name}' does not have enough nominal quota for {pluralize(count, 'node')}: {short}. "
+            f"The ClusterQueue '{name}' does not have enough nominal quota for {size_text(subject, count)}: {short}. "
             f"It may borrow from its cohort '{cohort_of(cluster)}'."
         )
-    return ok(f"The ClusterQueue '{name}' has quota for {pluralize(count, 'node')}.")
+    return ok(f"The ClusterQueue '{name}' has quota for {size_text(subject, count)}.")
 
 
 def _short(cluster: Object, shares: Sequence[Share], wanted: Amounts) -> str:
@@ -111,8 +112,8 @@ def check_free_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     forecast, waits_for = facts.forecast, admission_of(subject, facts)
     if forecast is None or waits_for is None:
         return
-    name, count = forecast.cluster_queue, starting_count(subject)
-    nodes = pluralize(count, "node")
+    name, count = forecast.cluster_queue, first_pod_count(subject)
+    nodes = size_text(subject, count)
     if forecast.is_enough:
         yield ok(f"The ClusterQueue '{name}' has free quota for {nodes} now.")
         return
@@ -122,17 +123,13 @@ def check_free_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     sizes = (size for size in range(count - 1, 0, -1) if replace(waits_for[0], wanted=times(one, size)).fits_now())
     size = next(sizes, 0)
     range_of = f"{size}:{subject.spec.nnodes.maximum}" if not is_all_or_nothing(subject) else str(size)
+    range_of += without_spares(subject)
     yield warning(
         f"The ClusterQueue '{name}' does not have free quota for {nodes} now{why}. {when_sentence(forecast)}",
         f"It waits until then; --nnodes {range_of} would start now." if size else "It waits until then.",
         tuple(quota_lines(forecast)),
     )
     yield from (Finding(Severity.UNKNOWN, sentence) for sentence in facts.unread_progress)
-
-
-def starting_count(subject: Subject) -> int:
-    """Return the number of nodes that Kueue must admit for a job to start."""
-    return subject.spec.nnodes.maximum if is_all_or_nothing(subject) else subject.spec.nnodes.minimum
 
 
 def admission_of(subject: Subject, facts: Facts) -> tuple[Admission, list[QuotaHolder]] | None:
@@ -147,7 +144,7 @@ def admission_of(subject: Subject, facts: Facts) -> tuple[Admission, list[QuotaH
     clusters, workloads = read(facts.cluster_queues), read(facts.workloads)
     if (cluster := _cluster_queue(subject, facts)) is None or inactive_reason(cluster):
         return None
-    one, count = requests_of(subject.worker["spec"]), starting_count(subject)
+    one, count = requests_of(subject.worker["spec"]), first_pod_count(subject)
     largest = largest_count(cluster, clusters, one)
     if largest is not None and largest < count:
         return None

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.gang import is_all_or_nothing
+from kubectl_ddp.preflight.gang import first_pod_count, size_text
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.quantities import added, format_quantity, milli_value, milli_values, requests_of, times
 from kubectl_ddp.preflight.subject import pods_of
 from kubectl_ddp.util.finding import Finding, error, ok, warning
-from kubectl_ddp.util.text_table import pluralize
 
 REQUESTS, LIMITS = "requests.", "limits."
 PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
@@ -21,12 +20,11 @@ PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
 def check_resource_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Check that every quota has room for the nodes with which the job starts."""
     worker, store = pods_of(subject)
-    nodes = subject.spec.nnodes
-    count = nodes.maximum if is_all_or_nothing(subject) else nodes.minimum
+    count = first_pod_count(subject)
     wanted = added(times(pod_quota_usage(worker), count), pod_quota_usage(store))
     for quota in read(facts.quotas):
         if applies(quota, subject):
-            yield from _left(quota, wanted, count)
+            yield from _left(quota, wanted, size_text(subject, count))
 
 
 def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
@@ -62,7 +60,7 @@ def _selects(expression: Mapping[str, Any], priority: str | None) -> bool:
     return priority is None
 
 
-def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Finding]:
+def _left(quota: Object, wanted: Mapping[str, int], size: str) -> Iterator[Finding]:
     name = quota["metadata"]["name"]
     status = quota.get("status") or {}
     hard, used = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}, status.get("used") or {}
@@ -76,7 +74,7 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
         if asked > most:
             short = True
             yield error(
-                f"The quota '{name}' allows {format_quantity(resource, most)}, and {pluralize(count, 'node')} with the "
+                f"The quota '{name}' allows {format_quantity(resource, most)}, and {size} with the "
                 f"store take {format_quantity(bare, asked)}.",
                 "Request less, or a larger quota.",
             )
@@ -84,7 +82,7 @@ def _left(quota: Object, wanted: Mapping[str, int], count: int) -> Iterator[Find
             short = True
             yield warning(
                 f"The quota '{name}' has {format_quantity(resource, max(0, left))} left of "
-                f"{format_quantity(bare, most)}, and {pluralize(count, 'node')} with the store "
+                f"{format_quantity(bare, most)}, and {size} with the store "
                 f"take {format_quantity(bare, asked)}.",
                 "Pods are refused until others of the namespace have ended.",
             )

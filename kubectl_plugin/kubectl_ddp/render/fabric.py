@@ -33,7 +33,9 @@ def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
         "fabric_resources": added.get(Target.RESOURCE, {}),
         "node_labels": list(added.get(Target.NODE_LABEL, {})),
         "claims": {name: f"{spec.name}-{name}" for name in claims},
-        "compute_domain_nodes": next((int(nodes) for nodes in added.get(Target.COMPUTE_DOMAIN, {}).values()), None),
+        "compute_domain_nodes": next(
+            (int(nodes) + spec.spares for nodes in added.get(Target.COMPUTE_DOMAIN, {}).values()), None
+        ),
         "devices": [_devices(value) for value in added.get(Target.CLAIM, {}).values()],
         "fabric_templates": [TEMPLATES[target] for target in TEMPLATES if added.get(target)],
         "launch_command": _command(spec, load, libraries) if load or libraries else [LAUNCHER],

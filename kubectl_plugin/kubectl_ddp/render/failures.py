@@ -17,7 +17,7 @@ def view(spec: JobSpec, container: str) -> dict[str, Any]:
 
 def backoff_limit(spec: JobSpec) -> int:
     """Return the number of lost pods that a job survives; an incident that affects every node counts once per node."""
-    return min(LARGEST_LIMIT, spec.nnodes.maximum * max(1, spec.max_restarts))
+    return min(LARGEST_LIMIT, spec.largest_pod_count * max(1, spec.max_restarts))
 
 
 def pod_failure_policy(container: str) -> dict[str, Any]:

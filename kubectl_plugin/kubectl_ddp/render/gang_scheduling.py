@@ -75,7 +75,8 @@ def view(spec: JobSpec, engine: str, native_version: str = NATIVE_VERSIONS[0]) -
 def _kueue(spec: JobSpec, engine: str) -> GangMetadata:
     """Return Kueue's labels and annotations.
 
-    Kueue admits a job as a whole, and an Indexed Job also partially, down to the minimum of nodes. Partial admission is
+    Kueue admits a job as a whole, and an Indexed Job also partially, down to the minimum of nodes: spares are the first
+    pods that it does without. Partial admission is
     off if Kueue keeps replicas together: it would admit any number of pods, and keep pods of an incomplete replica
     gated forever. Kueue refuses jobs that are partially admitted and elastic.
     """
@@ -86,9 +87,10 @@ def _kueue(spec: JobSpec, engine: str) -> GangMetadata:
     if spec.queue_resize is QueueResize.RUNNING:
         partial = {KUEUE_ELASTIC: "true"}
     is_sliced = any(wish.placement is Placement.REPLICA for wish in spec.topology)
+    may_shrink = spec.nnodes.minimum < spec.largest_pod_count
     return GangMetadata(
         labels={KUEUE_QUEUE: str(spec.queue)} | ({KUEUE_PRIORITY: spec.queue_priority} if spec.queue_priority else {}),
-        annotations=partial if engine in PARTIALLY_ADMITTED and spec.nnodes.is_elastic and not is_sliced else {},
+        annotations=partial if engine in PARTIALLY_ADMITTED and may_shrink and not is_sliced else {},
         pod_annotations=_kueue_topology(spec) if spec.gang is Gang.KUEUE else {},
         is_roots_alone=True,
     )

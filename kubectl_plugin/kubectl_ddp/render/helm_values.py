@@ -33,6 +33,7 @@ Values = dict[str, Any]
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 DEFAULTS: Final[Mapping[str, Any]] = {
     "engine": "auto",
+    "spares": 0,
     "gpus": 0,
     "gpuResource": pod.GPU,
     "launcher": [fabric.LAUNCHER],
@@ -121,6 +122,7 @@ def _size(spec: JobSpec) -> Values:
     resources = _pod(spec)["resources"] | _fabric(spec)["fabric_resources"]
     return {
         "nnodes": str(spec.nnodes) if spec.nnodes.is_elastic else spec.nnodes.maximum,
+        "spares": spec.spares,
         "nproc": spec.nproc,
         "gpus": spec.gpus,
         "gpuResource": gpu,
@@ -256,6 +258,7 @@ def _read_by_the_chart(values: Values) -> Values:
         "engine": values.get("engine", DEFAULTS["engine"]),
         "nnodes": str(values["nnodes"]),
         "gpus": values.get("gpus", 0),
+        "spares": values.get("spares", 0),
         "grace": values["terminationGracePeriodSeconds"],
         "deadline": values.get("activeDeadlineSeconds"),
         "ttl": values.get("ttlSecondsAfterFinished"),

@@ -14,7 +14,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
 from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.queues import is_kueue_managed, starting_nodes
+from kubectl_ddp.spec.queues import is_kueue_managed, starting_pod_count
 from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
 from kubectl_ddp.values.engine import Engine
 
@@ -109,7 +109,7 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
     namespace = {"namespace": spec.namespace} if spec.namespace else {}
     return gang | {
         "spec": spec,
-        "starting_nodes": starting_nodes(spec),
+        "starting_pods": starting_pod_count(spec),
         "run_id": run_id,
         "code": code,
         "namespace": namespace,

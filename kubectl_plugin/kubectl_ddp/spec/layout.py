@@ -124,6 +124,12 @@ def validate_replica_topology(spec: JobSpec) -> None:
             f"'{spec.gang}'.",
             hint="Add --gang kueue and --queue NAME, or use pack, which is for the whole job.",
         )
+    if spec.spares:
+        raise UsageError(
+            f"The topology '{wishes[0]}' keeps the pods of a replica together, and {pluralize(spec.spares, 'spare')} "
+            "would take a place in another domain.",
+            hint="Leave spares out, or use pack, which is for the whole job.",
+        )
     if spec.parallel is None:
         raise UsageError(
             f"The topology '{wishes[0]}' keeps the pods of a replica together, and the job has no replicas.",

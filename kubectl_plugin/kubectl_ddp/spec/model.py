@@ -94,6 +94,11 @@ class JobSpec:
         "nnodes", Group.SIZE, v.Parsed(Nodes.parse, text_schema(Nodes.PATTERN)),
         "Nodes: N, or MIN:MAX for an elastic job.", "N|MIN:MAX", example="2:8", default="1",
     )
+    spares: int = key(
+        "spares", Group.SIZE, v.IntRange(0, 1000),
+        "Spare pods beyond the maximum of nodes; one takes the place of a lost node immediately.", "N", example="1",
+        default=0,
+    )
     nproc: int = key(
         "nproc", Group.SIZE, v.ProcessCount(1, 4096), "Processes per node, one rank each.", "N", example="8",
         otherwise="gpus, or 1",
@@ -251,6 +256,11 @@ class JobSpec:
         "NAMESPACE/LABEL=VALUE|CIDR", example="[10.96.0.10]", default=[],
     )
     # fmt: on
+
+    @property
+    def largest_pod_count(self) -> int:
+        """Number of worker pods at the maximum of nodes, spares included."""
+        return self.nnodes.maximum + self.spares
 
     @property
     def largest_world(self) -> int:

@@ -10,6 +10,7 @@ from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Gang
 
 if TYPE_CHECKING:
@@ -65,10 +66,12 @@ def _of_the_engine(spec: JobSpec) -> Iterator[str]:
 
 
 def _of_the_queue(spec: JobSpec) -> Iterator[str]:
-    if is_kueue_managed(spec) and spec.nnodes.is_elastic and spec.engine not in PARTIALLY_ADMITTED:
+    can_shrink = spec.nnodes.minimum < spec.largest_pod_count
+    if is_kueue_managed(spec) and can_shrink and spec.engine not in PARTIALLY_ADMITTED:
+        spares = f" and {pluralize(spec.spares, 'spare')}" if spec.spares else ""
         yield (
-            f"Kueue admits {spec.nnodes.maximum} nodes together or none, and stops a job that is scaled while it runs; "
-            f"of the engines only {', '.join(sorted(PARTIALLY_ADMITTED))} can start with fewer."
+            f"Kueue admits {pluralize(spec.nnodes.maximum, 'node')}{spares} together or none, and stops a job that is "
+            f"scaled while it runs; of the engines only {', '.join(sorted(PARTIALLY_ADMITTED))} can start with fewer."
         )
     if spec.gang is Gang.AUTO and spec.queue is None:
         yield "Who starts the nodes together is found out when the job is submitted: render asks no cluster."

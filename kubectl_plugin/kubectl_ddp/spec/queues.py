@@ -54,9 +54,9 @@ def the_queue_can_resize(spec: JobSpec) -> None:
         )
 
 
-def starting_nodes(spec: JobSpec) -> int:
-    """Return the number of nodes with which the job is created."""
-    return spec.nnodes.minimum if spec.queue_resize is QueueResize.RUNNING else spec.nnodes.maximum
+def starting_pod_count(spec: JobSpec) -> int:
+    """Return the number of worker pods with which the job is created. Spares exist beside the maximum of nodes only."""
+    return spec.nnodes.minimum if spec.queue_resize is QueueResize.RUNNING else spec.largest_pod_count
 
 
 def is_kueue_managed(spec: JobSpec) -> bool:

@@ -50,14 +50,14 @@ def warnings(spec: JobSpec) -> list[Finding]:
     return [found for doubt in DOUBTS for found in doubt(spec)]
 
 
-def longest_suffix(maximum_nodes: int) -> int:
+def longest_suffix(pod_count: int) -> int:
     """Return the maximum length of suffixes that any engine adds to the job's name."""
-    workers = (engine.pod_suffix.format(index=maximum_nodes - 1) for engine in ENGINES.values())
+    workers = (engine.pod_suffix.format(index=pod_count - 1) for engine in ENGINES.values())
     return max(map(len, (STORE_POD_SUFFIX, *workers)))
 
 
 def _name_fits(spec: JobSpec) -> None:
-    room = NAME_LENGTH - longest_suffix(spec.nnodes.maximum)
+    room = NAME_LENGTH - longest_suffix(spec.largest_pod_count)
     excess = len(spec.name) - room
     if excess > 0:
         raise UsageError(

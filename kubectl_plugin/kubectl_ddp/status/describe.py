@@ -46,6 +46,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     nodes = state.nodes
     yield "Pods", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
     yield "Granted", granted_text(nodes) if nodes.shortage else ""
+    yield "Spares", f"{nodes.spares_ready} ready of {nodes.spares}" if nodes.spares else ""
     if state.world_size is not None:
         formed = f", generation {state.generation}" if state.generation is not None else ""
         yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"

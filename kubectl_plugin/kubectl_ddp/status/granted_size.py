@@ -23,7 +23,7 @@ def granted_size(job: Object, workers: Iterable[Object], queue: Queued | None) -
         queue: Its position in a queue.
     """
     desired, is_partial = job_kinds.desired_nodes(job), is_partially_admitted(job)
-    wanted = max(desired, job_kinds.bounds(job)[1]) if is_partial else desired
+    wanted = max(desired, job_kinds.pod_count(job, job_kinds.bounds(job)[1])) if is_partial else desired
     if queue is not None and not queue.is_admitted:
         return 0, wanted, "" if queue.is_held else "waits for quota"
     if job_kinds.is_suspend_requested(job):

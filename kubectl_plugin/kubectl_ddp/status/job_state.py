@@ -59,6 +59,7 @@ class Nodes:
 
     ready: int
     desired: int
+    """Requested pods, spares included."""
     minimum: int
     maximum: int
     granted: int | None = None
@@ -67,6 +68,15 @@ class Nodes:
     """Nodes that the job would have with enough quota and machines; None if the job has ended."""
     shortage: str = ""
     """Why fewer nodes are granted than wanted, in a few words."""
+    spares: int = 0
+    """Spares with which the job was submitted. There are fewer if it has fewer pods."""
+    spares_ready: int = 0
+    """Pods that wait as spares."""
+
+    @property
+    def training(self) -> int:
+        """Requested number of pods whose ranks train."""
+        return min(self.desired, self.maximum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +145,7 @@ class JobState:
     @property
     def max_ranks(self) -> int:
         """Maximum number of ranks at the largest size of the job."""
-        return max(self.nodes.maximum, self.nodes.desired) * self.processes_per_node
+        return self.nodes.maximum * self.processes_per_node
 
     def age_seconds(self, now: float) -> float | None:
         """Return the seconds since the job was created."""
@@ -166,8 +176,11 @@ class _Facts:
 
     def is_in_rendezvous(self) -> bool:
         """True if the pods report the state of their groups, and none of them trains."""
-        return bool(self.group_states) and not self.group_states & {GroupState.RUNNING, GroupState.SUCCEEDED}
+        return bool(self.group_states) and not self.group_states & _FORMED
 
+
+_FORMED: Final = frozenset({GroupState.RUNNING, GroupState.SUCCEEDED, GroupState.SPARE})
+"""States of pods of a job whose group has formed."""
 
 _DECISION: Final[tuple[tuple[State, Callable[[_Facts], bool]], ...]] = (
     (State.DELETING, lambda facts: facts.is_deleting),
@@ -229,7 +242,7 @@ def job_state(
         uid=str(job["metadata"].get("uid", "")),
         state=state,
         reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
-        nodes=_nodes(job, workers, snapshot.queued, is_over=state in TERMINAL),
+        nodes=_nodes(job, workers, told, snapshot.queued, is_over=state in TERMINAL),
         processes_per_node=job_kinds.processes_per_node(job),
         restarts=counted or run_summary.restarts_of(summary or {}),
         created=epoch(job["metadata"].get("creationTimestamp")),
@@ -292,7 +305,9 @@ def _runs(pod: Object) -> bool:
     return "running" in (_status(pod).get("state") or {})
 
 
-def _nodes(job: Object, workers: Sequence[Object], queue: Queued | None, *, is_over: bool) -> Nodes:
+def _nodes(
+    job: Object, workers: Sequence[Object], told: Mapping[str, Samples], queue: Queued | None, *, is_over: bool
+) -> Nodes:
     ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
     low, high = job_kinds.bounds(job)
     granted, wanted, shortage = (None, None, "") if is_over else granted_size(job, workers, queue)
@@ -304,6 +319,8 @@ def _nodes(job: Object, workers: Sequence[Object], queue: Queued | None, *, is_o
         granted=granted,
         wanted=wanted,
         shortage=shortage,
+        spares=job_kinds.spares(job),
+        spares_ready=sum(group_state(samples) == GroupState.SPARE for samples in told.values()),
     )
 
 

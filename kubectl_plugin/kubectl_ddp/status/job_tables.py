@@ -31,8 +31,9 @@ RANK_COLORS: Final[Mapping[RankActivity, str]] = {
 
 
 def bounds(nodes: Nodes) -> str:
-    """Format the requested number of nodes: ``2``, or ``1-4``."""
-    return str(nodes.minimum) if nodes.minimum == nodes.maximum else f"{nodes.minimum}-{nodes.maximum}"
+    """Format the requested number of nodes, and of spares: ``2``, ``1-4``, or ``1-4+1``."""
+    size = str(nodes.minimum) if nodes.minimum == nodes.maximum else f"{nodes.minimum}-{nodes.maximum}"
+    return f"{size}+{nodes.spares}" if nodes.spares else size
 
 
 def granted_text(nodes: Nodes) -> str:
@@ -116,7 +117,7 @@ def _job_row(state: JobState, now: float) -> list[str]:
     nodes = state.nodes
     wanted = f"{nodes.ready}/{nodes.desired}"
     return [
-        wanted if nodes.minimum == nodes.maximum else f"{wanted} ({bounds(nodes)})",
+        wanted if nodes.minimum == nodes.maximum and not nodes.spares else f"{wanted} ({bounds(nodes)})",
         count(state.step),
         percent(state.progress),
         duration(state.eta_seconds),

@@ -314,6 +314,8 @@ class GroupState(StrEnum):
 
     PENDING = "pending"
     RENDEZVOUS = "rendezvous"
+    SPARE = "spare"
+    """The group is full without this pod."""
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"

@@ -21,6 +21,7 @@ from kubectl_ddp.backends.local.liveness import claim, engine_of, remove, remove
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.backends.local.signal_mask import defer_interrupt
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
+from kubectl_ddp.kube.job_kinds import pod_count
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.spec.model import JobSpec
@@ -294,11 +295,7 @@ class LocalBackend:
                 about.setdefault("annotations", {}).update(annotations)
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
-        """Set the number of worker pods.
-
-        Raises:
-            UsageError: If the number is outside of the job's bounds, in a dry run as well.
-        """
+        """Set the number of nodes. Raises UsageError if it is outside of the job's bounds, in a dry run as well."""
         directory = self._active_job_directory(name)
         if dry_run:
             validate_node_count(elastic_bounds(root_of(directory.objects())), name, nodes)
@@ -306,7 +303,7 @@ class LocalBackend:
         with directory.edit() as objects:
             root = root_of(objects)
             validate_node_count(elastic_bounds(root), name, nodes)
-            root["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = nodes
+            root["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = pod_count(root, nodes)
         self._notify_engine(directory)
 
     def suspend(self, name: str, *, suspended: bool) -> None:

@@ -123,7 +123,7 @@ def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
         State.LOST: f"Job {state.name} gets a new local engine, and continues {from_where}.",
         State.SUSPENDED: f"Job {state.name} is suspended; it continues {from_where}.",
     }
-    pods = pluralize(state.nodes.desired, "node")
+    pods = pluralize(state.nodes.training, "node")
     return what.get(state.state, f"All pods of job {state.name} ({pods}) end and start again, {from_where}.")
 
 

@@ -67,13 +67,13 @@ def scale(
         ranks = nnodes * per_node
         options.print_message(f"The world has {pluralize(ranks, 'rank')} after {seconds_taken:.1f} s.")
     if options.output is not None:
-        facts = {"nodes": nnodes, "nodesBefore": before.nodes.desired, "ranks": nnodes * per_node, "dryRun": dry_run}
+        facts = {"nodes": nnodes, "nodesBefore": before.nodes.training, "ranks": nnodes * per_node, "dryRun": dry_run}
         changed(options, backend, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
 
 
 def effect(before: JobState, nodes: int, per_node: int) -> str:
     """Describe the effect of a new number of nodes, in one or two sentences."""
-    then, now = before.nodes.desired, nodes
+    then, now = before.nodes.training, nodes
     if then == now:
         return f"Job {before.name} has {pluralize(then, 'node')} already; nothing changes."
     ranks = f"{then} → {now} nodes, {then * per_node} → {now * per_node} ranks"

@@ -123,7 +123,7 @@ def _ready(state: JobState) -> str:
 
 def _ranks(state: JobState) -> str:
     """Return how many ranks train; empty if all do, or if it is unknown."""
-    wanted = state.nodes.desired * state.processes_per_node
+    wanted = state.nodes.training * state.processes_per_node
     is_partial = state.world_size is not None and state.world_size < wanted
     return f"{state.world_size} of {pluralize(wanted, 'rank')} train" if is_partial else ""
 

@@ -49,7 +49,7 @@ def test_on_machines_that_may_become_more_nothing_is_never() -> None:
 
 def test_an_elastic_job_is_told_how_many_it_will_ever_have() -> None:
     found = ever(H100, **gpu_job(2) | {"nnodes": Nodes(2, 8)})
-    assert (found.severity, "never be more than 3 of the 8 nodes" in found.message) == (Severity.WARNING, True)
+    assert (found.severity, "never be more than 3 of 8 nodes" in found.message) == (Severity.WARNING, True)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,17 @@ def test_nodes_that_must_be_spread_are_limited_by_the_fullest_domain() -> None:
     wish = (Topology(Placement.SPREAD, "zone", required=True),)
     assert ever(zones, nnodes=Nodes(5, 5), topology=wish, **spread).severity is Severity.OK, "two in a, three in b"
     assert ever(zones, nnodes=Nodes(6, 6), topology=wish, **spread).severity is Severity.ERROR
+
+
+def test_spares_need_room_too_and_are_not_needed_to_begin() -> None:
+    assert ever(H100, **gpu_job(2), spares=1).severity is Severity.OK
+    found = ever(H100, **gpu_job(3), spares=1)
+    assert (found.severity, "more than 3 of 3 nodes and 1 spare" in found.message) == (Severity.WARNING, True)
+    begins = now(H100, [], **gpu_job(3), spares=1)
+    assert (begins.severity, "room for 3 of 3 nodes and 1 spare now" in begins.message) == (Severity.OK, True)
+    at_once = {"spares": 1, "queue": "q", "engine": Engine.PYTORCHJOB}
+    held = now([*H100, a_node("h3", gpus=8)], [a_pod("h0", job="other", gpus=8)], **gpu_job(3), **at_once)
+    assert (held.severity, "--nnodes 3 --spares 0 would" in held.hint) == (Severity.WARNING, True)
 
 
 def test_room_that_is_free_is_room_now() -> None:

@@ -46,6 +46,10 @@ def test_checkpoints_in_an_object_store_need_credentials_and_no_volume(args: tup
             "not the TrainJob",
         ),
         ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes together or none"),
+        (
+            {"engine": Engine.PYTORCHJOB, "queue": "q", "nnodes": Nodes(4, 4), "spares": 1},
+            "Kueue admits 4 nodes and 1 spare together or none",
+        ),
         ({"gang": Gang.AUTO}, "render asks no cluster"),
         ({"rdma": Rdma("rdma/ib")}, "rdma/ib needs unlimited locked memory"),
     ],

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import State, failure, job_state
+from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.status.metrics_parser import Samples, parse
 from kubectl_ddp.status.rank_status import RankActivity
+from kubectl_ddp.util.text_table import Style
 from tests.support.kube_objects import (
     CREATED_EPOCH,
     condition,
@@ -35,6 +40,10 @@ EXCEPTION = {
     "result": "failed",
     "restarts": {"failure": 2},
 }
+
+
+def with_spares(count: int) -> Object:
+    return {"annotations": {Annotation.SPEC: json.dumps({"spares": count})}}
 
 
 def metrics(**pods: str) -> dict[str, Samples]:
@@ -177,6 +186,22 @@ def test_the_store_is_no_node() -> None:
 def test_a_job_that_is_not_elastic_has_the_nodes_it_asked_for() -> None:
     nodes = job_state(snapshot(job("Created", replicas=3, bounds=None)), {}).nodes
     assert (nodes.desired, nodes.minimum, nodes.maximum) == (3, 3, 3)
+
+
+def test_spares_are_those_asked_for_and_ready_when_their_pods_say_so() -> None:
+    told = metrics(w0=pod_metrics(), w1=pod_metrics(state="spare"))
+    root = job("Created", "Running", replicas=6, bounds=(1, 4), metadata=with_spares(2))
+    state = job_state(snapshot(root, pod(0), pod(1)), told)
+    assert (state.nodes.spares, state.nodes.spares_ready, state.nodes.training) == (2, 1, 4)
+    assert state.max_ranks == 4 * state.processes_per_node
+    assert "1 ready of 2" in header(state, 0.0, Style())
+    assert "2/6 (1-4+2)" in job_table([state], 0.0).render(Style())
+
+
+def test_a_job_with_fewer_pods_than_its_maximum_has_no_spare_and_all_of_them_train() -> None:
+    root = job("Created", "Running", replicas=3, bounds=(1, 4), metadata=with_spares(2))
+    nodes = job_state(snapshot(root, pod(0)), metrics(w0=pod_metrics())).nodes
+    assert (nodes.spares, nodes.spares_ready, nodes.training) == (2, 0, 3)
 
 
 def test_restarts_are_counted_for_the_run_and_not_added_up_over_pods() -> None:

@@ -41,6 +41,7 @@ from ddp_trainer.launch.protocol.actions import (
     Send,
     SetTimer,
     SignalWorkers,
+    StartForkServer,
     StartWorkers,
     Timer,
 )
@@ -284,7 +285,7 @@ class Agent:
         match action:
             case Send():
                 self._link.send(action.message)
-            case StartWorkers() | PrepareWorkers() | RegroupWorkers() | SignalWorkers():
+            case StartWorkers() | PrepareWorkers() | StartForkServer() | RegroupWorkers() | SignalWorkers():
                 self._do_to_workers(action)
             case SetTimer():
                 self._cancel_timer(action.timer)
@@ -309,7 +310,9 @@ class Agent:
     def _kill(self, local_rank: int) -> None:
         self._workers.signal(signal.SIGKILL, {local_rank})
 
-    def _do_to_workers(self, action: StartWorkers | PrepareWorkers | RegroupWorkers | SignalWorkers) -> None:
+    def _do_to_workers(
+        self, action: StartWorkers | PrepareWorkers | StartForkServer | RegroupWorkers | SignalWorkers
+    ) -> None:
         match action:
             case StartWorkers():
                 self._joining.end()
@@ -317,6 +320,8 @@ class Agent:
                 self._starting.start(action.generation)
             case PrepareWorkers():
                 self._starting.prepare()
+            case StartForkServer():
+                self._starting.start_fork_server()
             case RegroupWorkers():
                 number = self._core.generation.number if self._core.generation else 0
                 self._workers.request_leave_group(action.local_ranks, number, graceful=action.graceful)

@@ -45,6 +45,7 @@ from ddp_trainer.launch.protocol.actions import (
     Send,
     SetTimer,
     SignalWorkers,
+    StartForkServer,
     StartWorkers,
     Timer,
 )
@@ -164,7 +165,11 @@ class AgentStateMachine:
             is_ready = self._join().is_prepared
             return [] if self.state is not State.JOINING else [Send(self._join())] if is_ready else self.prepare()
         self._join_wait.waiting = message
-        return [CancelTimer(Timer.JOIN)] if message.spare else []
+        if self.state is not State.JOINING:
+            return []
+        if message.spare:
+            return [CancelTimer(Timer.JOIN), Enter(GroupState.SPARE), StartForkServer()]
+        return [Enter(GroupState.RENDEZVOUS)]
 
     # ------------------------------------------------------------------ joining
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.agent.agent_config import AgentConfig
@@ -58,6 +59,13 @@ class Starting:
     def prepare(self) -> None:
         """Start workers that get ready without a generation."""
         self._try(partial(self.workers.prepare, self.moments.environment))
+
+    def start_fork_server(self) -> None:
+        """Start the fork server before there are workers, with the imports of their script."""
+        if self.workers.supports_fork_server and not self.workers.alive:
+            program = self.setup.program
+            has_imports = program.kind == "script" and program.target.endswith(".py")
+            self.workers.prepare_restart(Path(program.target) if has_imports else None)
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""

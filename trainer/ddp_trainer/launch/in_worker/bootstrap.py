@@ -209,6 +209,11 @@ def have(paths: list[str]) -> None:
             pass
 
 
+def alike_packages() -> frozenset[str]:
+    """Return the packages that import in the same way on every rank."""
+    return frozenset(_load("heartbeat.py").LEARNT)
+
+
 def _load(path: str) -> Any:
     """Return a module by its path relative to this file, since the package may not be installed for this
     interpreter.

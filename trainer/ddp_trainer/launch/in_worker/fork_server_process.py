@@ -3,7 +3,8 @@ not import again.
 
 ``python fork_server_process.py AGENT_PID SOCKET_FD MODULES [FILE]``
 
-The interpreter of the workers runs this file by path in their environment. FILE contains more modules, one per line.
+The interpreter of the workers runs this file by path in their environment. FILE contains more modules, one per line; of
+a Python script, the modules of its import statements count.
 The process forks only while it has a single thread and has not initialized CUDA. Otherwise it exits, and workers start
 the usual way. A fork looks like a fresh process: session, environment, arguments, working directory, streams, random
 state and ``__main__``. Its parent is the agent.
@@ -54,16 +55,35 @@ def load_bootstrap():  # type: ignore[no-untyped-def] # noqa: ANN201 - a module 
     return module
 
 
-def names_in(files: list[str]) -> list[str]:
-    """Return the module names in these files, in which workers stored what they imported."""
+def names_in(files: list[str], packages: frozenset[str]) -> list[str]:
+    """Return the module names in these files: lists that workers wrote, or of scripts the modules of ``packages``."""
     names = []
     for path in files:
         try:
-            with open(path) as file:  # noqa: PTH123 - pathlib costs 10 ms
-                names += file.read().split()
-        except OSError:
-            continue
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 10 ms
+                text = file.read()
+            names += names_in_script(text, packages) if path.endswith(".py") else text.split()
+        except (OSError, ValueError, SyntaxError):
+            continue  # the worker will report what is wrong with its script
     return names
+
+
+def names_in_script(text: str, packages: frozenset[str]) -> list[str]:
+    """Return the modules of ``packages`` that a script imports when it starts."""
+    import ast  # noqa: PLC0415 - only a spare reads a script
+
+    names: list[str] = []
+    left: list[ast.stmt] = list(ast.parse(text).body)
+    while left:
+        node = left.pop(0)
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            # What is imported from a package may be a module, which the package alone would not load.
+            names += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            left = [*node.body, *left]
+    return [name for name in names if name.partition(".")[0] in packages]
 
 
 def preload(names: list[str]) -> None:
@@ -167,7 +187,7 @@ def main() -> None:
     names = [name for name in sys.argv[3].split(",") if name]
     bootstrap = load_bootstrap()  # type: ignore[no-untyped-call]
     bootstrap.set_parent_death_signal(agent)
-    preload([*names, *names_in(sys.argv[4:])])
+    preload([*names, *names_in(sys.argv[4:], bootstrap.alike_packages())])
     gc.collect()
     gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
     if not is_safe_to_fork():

@@ -44,6 +44,11 @@ class PrepareWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class StartForkServer:
+    """Start the fork server of a spare, so that its workers start without imports when it takes a place."""
+
+
+@dataclass(frozen=True, slots=True)
 class RegroupWorkers:
     """Make the workers of these local ranks leave their group and keep their processes."""
 
@@ -109,6 +114,7 @@ Action = (
     Send
     | StartWorkers
     | PrepareWorkers
+    | StartForkServer
     | RegroupWorkers
     | SignalWorkers
     | SetTimer

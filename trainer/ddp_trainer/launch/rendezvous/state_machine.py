@@ -122,6 +122,7 @@ class Membership:
                 self._on_standby(agent)
             case messages.ReusableWorkers():
                 agent.outlive = message.able
+                self._prepare_spares()
             case messages.PreflightResult() if self._inspection.record_result(
                 agent, message, self.roster, self._clock()
             ):
@@ -237,10 +238,22 @@ class Membership:
     def _add_candidate(self, agent: Agent) -> None:
         """Handle a node that a group may accept."""
         if self.phase is RunPhase.RUNNING and should_prepare(agent, self.roster):
-            agent.port, agent.was_asked_to_prepare = None, True
-            self._send_to_agent(agent, messages.Prepare())
+            self._ask_to_prepare(agent)
         elif not self.roster.is_member(agent.node.token):
             self._candidates.record_arrival(self._clock())
+
+    def _prepare_spares(self) -> None:
+        """Let nodes prepare that joined before the members could keep their processes."""
+        members = self.roster.generation.nodes if self.roster.generation else ()
+        if self.phase is not RunPhase.RUNNING or len(self.roster.agents) <= len(members):
+            return  # the usual case, which a run of thousands of nodes must not pay for
+        for agent in self.roster.ready().values():
+            if should_prepare(agent, self.roster):
+                self._ask_to_prepare(agent)
+
+    def _ask_to_prepare(self, agent: Agent) -> None:
+        agent.port, agent.was_asked_to_prepare = None, True
+        self._send_to_agent(agent, messages.Prepare())
 
     # ------------------------------------------------------------------ a group ends
 

@@ -65,7 +65,7 @@ class ForkServer:
         """Start the process in the background, if there is none.
 
         Args:
-            imports: File with the names of the modules that a worker has imported.
+            imports: File with the names of the modules that a worker has imported, or the script of the workers.
         """
         if self._control or self._starts >= _MOST_STARTS:
             return

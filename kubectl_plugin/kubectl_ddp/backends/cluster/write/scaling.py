@@ -24,7 +24,7 @@ def to_scale(job: Object, nodes: int) -> Object:
         depth = next((number for number, key in enumerate(path) if isinstance(key, int)), 0)
         if depth and job_kinds.at(patch, path[:depth]) is None:  # a merge patch replaces a list as a whole
             job_kinds.put(patch, path[:depth], deepcopy(job_kinds.at(job, path[:depth])))
-        job_kinds.put(patch, path, nodes)
+        job_kinds.put(patch, path, job_kinds.pod_count(job, nodes))
     return patch
 
 

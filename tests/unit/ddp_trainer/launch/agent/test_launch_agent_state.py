@@ -20,6 +20,7 @@ from ddp_trainer.launch.protocol.actions import (
     Send,
     SetTimer,
     SignalWorkers,
+    StartForkServer,
     StartWorkers,
     Timer,
 )
@@ -389,8 +390,22 @@ def test_patience_ends_with_the_count_of_nodes_that_were() -> None:
 def test_a_spare_waits_as_long_as_the_store_is_there() -> None:
     core = joining()
     core.initial_messages("")
-    assert core.on_message(Waiting(nodes=2, spare=True)) == [CancelTimer(Timer.JOIN)]
+    assert CancelTimer(Timer.JOIN) in core.on_message(Waiting(nodes=2, spare=True))
     assert core.link_down() == [SetTimer(Timer.JOIN, 60)]
+
+
+def test_a_spare_imports_before_it_has_a_place_and_is_no_spare_where_nodes_are_missing() -> None:
+    core = joining()
+    core.initial_messages("")
+    assert core.on_message(Waiting(nodes=2, spare=True))[1:] == [Enter(GroupState.SPARE), StartForkServer()]
+    assert core.on_message(Waiting(nodes=1, spare=False)) == [Enter(GroupState.RENDEZVOUS)]
+
+
+def test_a_spare_whose_workers_are_starting_does_not_import_beside_them() -> None:
+    core = joining()
+    core.initial_messages("")
+    core.on_message(Prepare())
+    assert core.on_message(Waiting(nodes=2, spare=True)) == []
 
 
 @pytest.mark.parametrize("timer", list(Timer))

@@ -50,3 +50,15 @@ def test_a_spare_gets_ready_too() -> None:
     (spare,) = run.joined(1)
     assert spare.last == Prepare()
     assert spare.join_prepared().last == Waiting(nodes=1, spare=True)
+
+
+def test_a_spare_that_came_before_the_workers_could_stay_gets_ready_when_all_can() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second, spare = run.joined(0, 1, 2)
+    first.outlive()
+    assert Prepare() not in spare.heard
+    second.outlive()
+    assert spare.last == Prepare()
+    assert spare.join_prepared().last == Waiting(nodes=1, spare=True)
+    first.outlive()
+    assert spare.heard.count(Prepare()) == 1

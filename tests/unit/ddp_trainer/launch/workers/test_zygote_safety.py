@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ddp_trainer.launch.in_worker import fork_server_process
+from ddp_trainer.launch.in_worker.heartbeat import LEARNT
 from ddp_trainer.launch.workers.fork_server import NVML_CHECK, ForkServer
 
 TORCH = """
@@ -59,3 +60,15 @@ def test_a_look_for_gpus_does_not_touch_cuda_in_a_zygote() -> None:
 
     ForkServer(Recorder(), sys.executable, [], {"A": "b"}).start()  # type: ignore[arg-type] # all that is called
     assert environments == [{NVML_CHECK: "1", "A": "b"}]
+
+
+def test_the_zygote_of_a_spare_takes_the_imports_of_its_script_that_do_not_read_the_rank(tmp_path: Path) -> None:
+    script, broken = tmp_path / "train.py", tmp_path / "broken.py"
+    script.write_text(
+        "import lightning, os\nimport torch.nn.functional as F\nfrom sklearn import datasets\nfrom . import mine\n"
+        "try:\n    import pandas\nexcept ImportError:\n    pass\n"
+        "def late():\n    import scipy\n"
+    )
+    broken.write_text("import torch\nthis is no Python\n")
+    names = fork_server_process.names_in([str(broken), str(tmp_path / "missing.py"), str(script)], LEARNT)
+    assert names == ["torch.nn.functional", "sklearn", "sklearn.datasets", "pandas"]
