@@ -55,7 +55,7 @@ def test_a_launcher_that_crashes_is_back_in_its_place_until_the_budget_is_spent(
     assert (record["crashes"], record["exit_code"], record["first_rank"]) == (2, 0, 1)
     os.kill(launcher_of(victim), signal.SIGKILL)
     assert (victim.code(), peer.code()) == (93, 93)
-    assert "The launcher died of SIGKILL, and its workers with it on worker-1" in peer.output
+    assert "The launcher died of SIGKILL, and its workers with it, on worker-1" in peer.output
     told = json.loads(Path(files[Env.TERMINATION_LOG]).read_text())
     assert (told["reason"], told["exit_code"], told["restarts"]["failure"]) == ("launcher_crash", 137, 2)
     assert not (Path(files[Env.RUN_DIR]) / File.LAUNCHER).exists()

@@ -355,7 +355,7 @@ class Agent:
             for _ in range(generation.restarts.get(cause, 0) - before.get(cause, 0)):
                 recorder.count_restart(cause)
         self._restarts = dict(generation.restarts)
-        self._setup.predecessor.group_formed(generation)
+        self._setup.predecessor.group_formed(generation, recorder)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank
         log_line(

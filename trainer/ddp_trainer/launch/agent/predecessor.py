@@ -47,18 +47,20 @@ class Predecessor:
         )
 
     def report(self, recorder: AgentRecorder) -> None:
-        """Report the crash as metrics: no other process of this pod has."""
+        """Report the crash as a metric: no other process of this pod has."""
         if self.crash:
             recorder.failed(FailureReason.LAUNCHER_CRASH, self.crash.rank, self.crash.timestamp)
-            recorder.count_restart(RestartCause.FAILURE)
 
     def store_reached(self) -> None:
         """Record that the store has counted the crash, and would count one of this launcher."""
         if not self._record.has_joined:
             self._write(has_joined=True, exit_code=0)
 
-    def group_formed(self, generation: Assignment) -> None:
-        """Record the place of this launcher."""
+    def group_formed(self, generation: Assignment, recorder: AgentRecorder) -> None:
+        """Record the place of this launcher, and count the restart that follows the crash."""
+        if self.crash:
+            recorder.count_restart(RestartCause.FAILURE)
+            self.crash = None
         self._write(generation=generation.number, first_rank=generation.first_rank)
 
     def launcher_ended(self) -> None:
