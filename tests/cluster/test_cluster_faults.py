@@ -134,10 +134,10 @@ class Job:
 @pytest.mark.parametrize(
     ("engine", "nnodes", "faults", "epochs"),
     [
-        ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale"), 170),
-        ("job", "1:3", ("container", "launcher", "scale"), 120),
-        ("jobset", "1:2", ("pod", "launcher"), 80),
-        ("trainjob", "1:2", ("container", "launcher"), 80),
+        ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale"), 150),
+        ("job", "1:3", ("container", "launcher", "scale"), 100),
+        ("jobset", "1:2", ("pod", "launcher"), 60),
+        ("trainjob", "1:2", ("container", "launcher"), 60),
     ],
 )
 def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(

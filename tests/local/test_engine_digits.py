@@ -1,4 +1,4 @@
-"""The whole slice on one machine: submit digits, lose a worker and a launcher, be watched, end with a verified result."""
+"""The whole slice on one machine: submit digits, lose a worker and a launcher, be watched, end with a true result."""
 
 from __future__ import annotations
 
