@@ -176,6 +176,10 @@ class TrainerRun(Run):
     """The reference trainer, submitted by the command line."""
 
     engine = "pytorchjob"
+    program: tuple[str, ...] = (
+        *("--module", "ddp_trainer", "--", "train", "--task", "digits", "--epochs", "1000000"),
+        *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
+    )
 
     @property
     def selector(self) -> str:
@@ -189,9 +193,7 @@ class TrainerRun(Run):
         self.ddp(
             *("submit", "--name", self.name, "--image", self.image, "--engine", self.engine, *where),
             *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", cpu, "--memory", "1Gi", "--shm", "64Mi"),
-            *("--spares", str(self.spares), "--max-restarts", "1000"),
-            *("--module", "ddp_trainer", "--", "train", "--task", "digits"),
-            *("--epochs", "1000000", "--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
+            *("--spares", str(self.spares), "--max-restarts", "1000", *self.program),
         )
 
     def scale(self, nodes: int) -> None:
@@ -275,7 +277,47 @@ class TrainJobRun(TrainerRun):
     engine = "trainjob"
 
 
-class BaselineRun(Run):
+class _OfScript(Run):
+    """A job whose ranks run the plain DDP script."""
+
+    def worker(self, pod: Json) -> int:
+        """See :class:`Run`."""
+        events = [event for _, event in self._events(pod, time.time() - 3)]
+        if not events:
+            raise CannotMeasure(f"Pod {pod['metadata']['name']} of {self.name} does not step.")
+        return int(events[-1]["pid"])
+
+    def read(self, lines: Iterator[tuple[float, Json]]) -> Iterator[Seen]:
+        """See :class:`Run`."""
+        for moment, event in lines:
+            yield Seen(moment, int(event["world"]), float(event["began"]))
+
+
+class ScriptRun(_OfScript, TrainerRun):
+    """A plain DDP script, submitted by the command line: its processes end with their group."""
+
+    program = (str(SCRIPT),)
+
+
+class IndexedJobScriptRun(ScriptRun):
+    """The same as an Indexed Job."""
+
+    engine = "job"
+
+
+class JobSetScriptRun(ScriptRun):
+    """The same as a JobSet."""
+
+    engine = "jobset"
+
+
+class TrainJobScriptRun(ScriptRun):
+    """The same as a TrainJob."""
+
+    engine = "trainjob"
+
+
+class BaselineRun(_OfScript):
     """A plain DDP script under torchrun, as an elastic PyTorchJob of Kubeflow's operator."""
 
     @property
@@ -326,18 +368,6 @@ class BaselineRun(Run):
         """See :class:`Run`."""
         patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": nodes}}}}
         self.api.merge(f"{self._jobs()}/{self.name}", patch)
-
-    def worker(self, pod: Json) -> int:
-        """See :class:`Run`."""
-        events = [event for _, event in self._events(pod, time.time() - 3)]
-        if not events:
-            raise CannotMeasure(f"Pod {pod['metadata']['name']} of {self.name} does not step.")
-        return int(events[-1]["pid"])
-
-    def read(self, lines: Iterator[tuple[float, Json]]) -> Iterator[Seen]:
-        """See :class:`Run`."""
-        for moment, event in lines:
-            yield Seen(moment, int(event["world"]), float(event["began"]))
 
 
 def active_pods(pods: Iterable[Json]) -> list[Json]:

@@ -56,6 +56,9 @@ class Hands(http.server.BaseHTTPRequestHandler):
         answer = {}
         if asked.path == "/kill":
             process = found(said["container"], said["process"])
+            if process is not None and said.get("child"):
+                children = pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()
+                process = int(children[0]) if children else None
             answer = {"process": process, "time": time.time()}
             if process is not None:
                 os.kill(process, signal.SIGKILL)
@@ -86,11 +89,15 @@ class NodeAccess:
     api: Api
     namespace: str
 
-    def kill(self, pod: Json, process: int = 1) -> float:
+    def kill_launcher(self, pod: Json) -> float:
+        """SIGKILL the launcher of a pod, which is the child of its main process; return the Unix time."""
+        return self.kill(pod, child="&child=1")
+
+    def kill(self, pod: Json, process: int = 1, *, child: str = "") -> float:
         """SIGKILL a process of a pod's main container, numbered as inside; answers with the Unix time of it."""
         about = next(each for each in pod["status"]["containerStatuses"] if each["name"] == main_container(pod))
         container = about["containerID"].rpartition("/")[2]
-        answer = self._request(pod["spec"]["nodeName"], f"kill?container={container}&process={process}")
+        answer = self._request(pod["spec"]["nodeName"], f"kill?container={container}&process={process}{child}")
         if answer["process"] is None:
             raise CannotMeasure(f"Process {process} of pod {pod['metadata']['name']} is not there.")
         return float(answer["time"])

@@ -6,6 +6,9 @@ the same pods in the same way. With the other engines ours gets the same faults,
 figure contains one back-off of the Job controller. A time goes from the fault to the first step of a worker group that
 began after it, by the container runtime's own stamps on the lines that the ranks print.
 
+The parts that end in ``crashes`` run the stock job's script under our launcher, on each engine. There a launcher or a
+worker crashes ten times in a row, and no pod may be replaced.
+
 It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, the training
 operator, and rights over namespaces. Machines are lost only where ``DDP_TEST_NODE_COMMAND`` names a command that takes
 them down: see :mod:`bench.drivers.node_access`.
@@ -22,7 +25,18 @@ from typing import Final
 from bench.drivers import cluster_runs as runs
 from bench.drivers import deleted_pods
 from bench.drivers.agent_recovery import RecoveryStats
-from bench.drivers.cluster_runs import BaselineRun, IndexedJobRun, JobSetRun, Run, TrainerRun, TrainJobRun
+from bench.drivers.cluster_runs import (
+    BaselineRun,
+    IndexedJobRun,
+    IndexedJobScriptRun,
+    JobSetRun,
+    JobSetScriptRun,
+    Run,
+    ScriptRun,
+    TrainerRun,
+    TrainJobRun,
+    TrainJobScriptRun,
+)
 from bench.drivers.node_access import NodeAccess, node_access, node_command, without
 from bench.harness import CannotMeasure, Options, Report
 from kubectl_ddp.backends.access import Access
@@ -43,8 +57,8 @@ STORE_AWAY_SECONDS: Final = 12.0
 BARS: Final[Mapping[str, float]] = {
     "first_step_after_pods_run": 6.0,
     "worker_process_killed": 2.0,
-    "agent_of_worker_1_killed": 4.0,
-    "agent_of_worker_0_killed": 4.0,
+    "container_of_worker_1_killed": 4.0,
+    "container_of_worker_0_killed": 4.0,
     "pod_of_worker_1_deleted": 2.0,
     "pod_of_worker_1_deleted_until_whole": 10.0,
     "pod_of_worker_0_deleted": 2.0,
@@ -127,15 +141,15 @@ def _last(outcomes: RecoveryStats, name: str) -> float | None:
 
 FAULTS: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
     "worker_process_killed": lambda them, run: them.kill(run.pods()[1], run.worker(run.pods()[1])),
-    "agent_of_worker_1_killed": lambda them, run: them.kill(run.pods()[1]),
-    "agent_of_worker_0_killed": lambda them, run: them.kill(run.pods()[0]),
+    "container_of_worker_1_killed": lambda them, run: them.kill(run.pods()[1]),
+    "container_of_worker_0_killed": lambda them, run: them.kill(run.pods()[0]),
     "pod_of_worker_1_deleted": lambda _, run: run.delete_pod(run.pods()[1]),
     "pod_of_worker_0_deleted": lambda _, run: run.delete_pod(run.pods()[0]),
 }
 
 
 def processes(bench: Bench, kind: type[Run]) -> None:
-    """A worker is killed, then each agent, then each pod is deleted."""
+    """A worker is killed, then the main process of each pod, then each pod is deleted."""
     with bench.job(kind, "processes", 1, 2) as run:
         for _ in range(bench.round_count):
             for name, fault in FAULTS.items():
@@ -221,12 +235,56 @@ def stores(bench: Bench, kind: type[Run]) -> None:
         _measure_node_loss(bench, run, run.store()["spec"]["nodeName"], "kill", "store_and_worker_lost")
 
 
+# ------------------------------------------------------------------------------------------------------------- in place
+
+CRASHES: Final = 10
+"""Crashes of one launcher, and then of one worker, in a row."""
+CRASH_LIMIT_SECONDS: Final = 4.0
+"""Upper limit of each time until the group is whole again."""
+CRASH_MEDIAN_SECONDS: Final = 3.0
+"""Upper limit of their median."""
+IN_PLACE: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
+    "launcher_crashed": lambda them, run: (
+        them.kill_launcher(run.pods()[1]) if isinstance(run, ScriptRun) else them.kill(run.pods()[1])
+    ),
+    "worker_crashed": lambda them, run: them.kill(run.pods()[1], run.worker(run.pods()[1])),
+}
+"""Fault in a plain script → how it is done. The launcher of the stock job is the main process of its pod."""
+
+
+def crashes(prefix: str) -> Callable[[Bench, type[Run]], None]:
+    """Return a part in which the launcher of one pod crashes again and again, then its worker."""
+
+    def part(bench: Bench, kind: type[Run]) -> None:
+        with bench.job(kind, f"{prefix}crashes".replace("_", "-"), 2, 2, counts_start=False) as run:
+            outcomes, before = bench.of(run), {pod["metadata"]["uid"] for pod in run.pods()}
+            is_short = bench.options.quick or kind is BaselineRun
+            for name, fault in IN_PLACE.items():
+                for _ in range(2 if is_short else CRASHES):
+                    run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
+                    begun = fault(bench.hands, run)
+                    outcomes.since(f"{prefix}{name}", begun, run.first(begun, GIVEN_UP, world=2))
+                bench.options.progress(f"{kind.__name__}: {name} {outcomes.tries[f'{prefix}{name}']}")
+            replaced = before - {pod["metadata"]["uid"] for pod in run.pods()}
+            outcomes.add(f"{prefix}pods_replaced", float(len(replaced)))
+
+    return part
+
+
 ENGINES: Final[Mapping[str, type[Run]]] = {
     "indexed_job": IndexedJobRun,
     "jobset": JobSetRun,
     "trainjob": TrainJobRun,
 }
 """Engines besides the PyTorchJob, whose figures have no prefix."""
+
+SCRIPTS: Final[Mapping[str, type[Run]]] = {
+    "pytorchjob": ScriptRun,
+    "indexed_job": IndexedJobScriptRun,
+    "jobset": JobSetScriptRun,
+    "trainjob": TrainJobScriptRun,
+}
+"""Engine → run of a plain script on it."""
 
 PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]] = {
     "ours-processes": (TrainerRun, processes),
@@ -241,6 +299,8 @@ PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]]
         for engine, kind, prefix in (("ours", TrainerRun, ""), *((each, ENGINES[each], f"{each}_") for each in ENGINES))
         for name, part in (("with-spare", deleted_pods.with_spare), ("deleted-in-a-row", deleted_pods.in_a_row))
     },
+    **{f"{engine}-crashes".replace("_", "-"): (kind, crashes(f"script_{engine}_")) for engine, kind in SCRIPTS.items()},
+    "stock-crashes": (BaselineRun, crashes("script_")),
     "ours-scaled": (TrainerRun, scaled),
     "stock-scaled": (BaselineRun, scaled),
     "ours-machines": (TrainerRun, node_faults),
@@ -278,13 +338,19 @@ def report_results(report: Report, ours: RecoveryStats, stock: RecoveryStats) ->
     """Figures of ours with their bars, and baselines."""
     for name, tries in ours.tries.items():
         seconds = ours.seconds(name)
+        if name.endswith("pods_replaced"):
+            report.at_most(name.replace("_", " "), sum(seconds), 0)
+            continue
         report.figure(f"{name}_recovered_ratio", len(seconds) / len(tries))
-        if name in BARS or name.startswith(tuple(ENGINES)):
+        if name in BARS or name.startswith((*ENGINES, "script")):
             report.at_least(f"share of {len(tries)}, {name.replace('_', ' ')}", len(seconds) / len(tries), 1.0)
         if seconds:
             spread = report.figure(f"{name}_seconds", seconds)
             if name in BARS:
                 report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, BARS[name])
+            if name.endswith("crashed"):
+                report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, CRASH_MEDIAN_SECONDS)
+                report.at_most(f"longest seconds, {name.replace('_', ' ')}", max(seconds), CRASH_LIMIT_SECONDS)
     for name, tries in stock.tries.items():
         report.baseline(f"stock_{name}_recovered_ratio", len(stock.seconds(name)) / len(tries))
         if stock.seconds(name):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 BEGAN = time.time()
-CHECKPOINT = Path("/kept/checkpoint.pt")
+CHECKPOINT = Path(os.environ.get("DDP_CHECKPOINT_DIR", "/kept"), "checkpoint.pt")
 PAUSE = 0.02
 
 

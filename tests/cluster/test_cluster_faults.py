@@ -85,6 +85,19 @@ class Job:
         until("the pod given up", lambda: pod["metadata"]["uid"] not in self.running())
         self.wait("world-size=2")
 
+    def crash_launcher(self) -> None:
+        """The launcher of rank 0 dies, and its pod starts it again."""
+        pod, crashes = self.pod_of_rank_0(), self.restarts("failure")
+        self.reach.kill_launcher(pod)
+        until("the crash counted", lambda: self.restarts("failure") > crashes)
+        self.wait("world-size=2")
+        [same] = [one for one in self.space.pods() if one["metadata"]["uid"] == pod["metadata"]["uid"]]
+        assert [each["restartCount"] for each in same["status"]["containerStatuses"]] == [0]
+
+    def restarts(self, cause: str) -> int:
+        status = self.space.ddp("status", NAME, "-o", "json").ok().json
+        return int((status["restarts"] or {}).get(cause, 0))
+
     def lose_store(self) -> None:
         """Training goes on without it; then a worker is lost, too, which takes the next store to mend."""
         [store] = self.space.pods(Role.STORE)
@@ -102,6 +115,7 @@ class Job:
         every: dict[str, Callable[[], None]] = {
             "pod": self.lose_pod,
             "container": self.lose_container,
+            "launcher": self.crash_launcher,
             "store": self.lose_store,
             "scale": self.scale,
         }
@@ -126,10 +140,10 @@ class Job:
 @pytest.mark.parametrize(
     ("engine", "nnodes", "faults", "epochs"),
     [
-        ("pytorchjob", "1:3", ("pod", "container", "store", "scale"), 150),
-        ("job", "1:3", ("container", "scale"), 100),
-        ("jobset", "1:2", ("pod",), 60),
-        ("trainjob", "1:2", ("container",), 60),
+        ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale"), 150),
+        ("job", "1:3", ("container", "launcher", "scale"), 100),
+        ("jobset", "1:2", ("pod", "launcher"), 60),
+        ("trainjob", "1:2", ("container", "launcher"), 60),
     ],
 )
 def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(

@@ -1,4 +1,4 @@
-"""The whole slice on one machine: submit digits, lose a worker, be watched meanwhile, end with a verified result."""
+"""The whole slice on one machine: submit digits, lose a worker and a launcher, be watched, end with a true result."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.process.process_tree import parent_of
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.metrics_parser import parse
@@ -53,16 +54,21 @@ def worker_of_rank(place: Place, rank: int) -> int:
 
 
 @pytest.mark.timeout(240)
-def test_digits_on_two_nodes_survives_a_killed_worker_and_loses_no_sample(place: Place) -> None:
+def test_digits_on_two_nodes_survives_a_killed_worker_and_launcher_and_loses_no_sample(place: Place) -> None:
     training = ["train", "--task", "digits", "--epochs", "30", "--global-batch", "64", "--seed", "0"]
     submit(place, "--nnodes", "2", "--nproc", "2", "--", *training)
     state = wait_for(place, "digits", parse_wait_condition("step=50"), timeout=120)
     assert state.world_size == 4
     assert [rank.rank for rank in observe(place, place.job("digits")).ranks] == [0, 1, 2, 3]
     os.kill(worker_of_rank(place, 3), signal.SIGKILL)
+    wait_for(place, "digits", parse_wait_condition("step=150"), timeout=120)
+    launcher = parent_of(worker_of_rank(place, 3))
+    assert launcher is not None
+    os.kill(launcher, signal.SIGKILL)
     done = wait_for(place, "digits", parse_wait_condition("complete"), timeout=180)
     assert done.summary is not None
-    assert done.restarts == {"failure": 1}
+    assert done.restarts == {"failure": 2, "membership": 1}
+    assert [pod["status"]["containerStatuses"][0]["restartCount"] for pod in place.job("digits").pods] == [0, 0, 0]
     assert (done.summary["samples_lost"], done.summary["samples_repeated"]) == (0, 0)
     assert done.summary["accuracy"] >= 0.97
     place.ended()

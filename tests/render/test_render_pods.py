@@ -106,11 +106,11 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert found[Env.RUN_DIR] == "/var/run/ddp"
     assert found[Env.METRICS_PORT] == "9464"
     assert found[Env.GRACE_SECONDS] == "30"
-    assert found[Env.SHARE_STORE_OFF] == "1"
+    assert (found[Env.SHARE_STORE_OFF], found[Env.RESTART_IN_PLACE]) == ("1", "1")
     of_metrics = {Env.METRICS_ADDRESS, Env.METRICS_DIR}
     of_a_group = {Env.CHANNEL, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE, Env.MOMENTS, Env.NODES}
     of_options = {Env.PARALLEL, Env.COMPILE_CACHE}  # of a job with a layout, and with a compile cache
-    assert set(Env) - set(found) == of_metrics | of_a_group | SWITCHES | of_options
+    assert set(Env) - set(found) == of_metrics | of_a_group | (SWITCHES - {Env.RESTART_IN_PLACE}) | of_options
 
 
 @pytest.mark.parametrize("switch", sorted(SWITCHES))

@@ -93,6 +93,8 @@ class SimulatedAgent:
     identity: Identity | None = None
     role: str = "default"
     looks: bool = False
+    crash: Failure | None = None
+    """Crash of the launcher that ran in its pod before."""
 
     @property
     def node(self) -> Node:
@@ -126,6 +128,7 @@ class SimulatedAgent:
             last=self.generation,
             identity=self.identity,
             looks=self.looks,
+            crash=self.crash,
         )
         self.run.membership.handle_and_tick(self.peer, hello)
         return self

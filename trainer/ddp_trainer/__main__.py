@@ -8,11 +8,12 @@ must not pay for torch, nor a store for prometheus.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.common.time_classes import StartupPhase
 from ddp_trainer.process import startup_times
 from ddp_trainer.process.stdio import open_closed, run_for_a_reader
@@ -29,14 +30,18 @@ def _launch(argv: Sequence[str]) -> int:
         return SUBCOMMANDS[argv[0]](argv[1:])
     if argv and argv[0].startswith(("--print", "--help", "-h")):
         return run_for_a_reader(lambda: _start_launcher(argv), "ddp-launch")
+    if os.environ.get(Env.RESTART_IN_PLACE) == "1":
+        from ddp_trainer.launch import resident_parent  # noqa: PLC0415
+
+        return resident_parent.run(lambda: _start_launcher(argv, has_parent=True))
     return _start_launcher(argv)
 
 
-def _start_launcher(argv: Sequence[str]) -> int:
+def _start_launcher(argv: Sequence[str], *, has_parent: bool = False) -> int:
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
-    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_reference_trainer)
+    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_reference_trainer, has_parent=has_parent)
 
 
 def _is_reference_trainer(program: Program) -> bool:

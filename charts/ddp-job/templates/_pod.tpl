@@ -112,14 +112,16 @@ spec:
         - {name: DDP_GRACE_SECONDS, value: {{ int64 .Values.terminationGracePeriodSeconds | toString | quote }}}
         # torch's own default kills or splits a job when it scales up or a pod is replaced.
         - {name: TORCH_DISABLE_SHARE_RDZV_TCP_STORE, value: "1"}
+        {{- $users := include "ddp-job.usersEnv" . | fromJson }}
+        # A launcher that crashes starts again in its pod.
+        - {{ get $users "DDP_RESTART_IN_PLACE" | default (dict "name" "DDP_RESTART_IN_PLACE" "value" "1") | include "ddp-job.quoted" }}
         {{- with .Values.parallel }}
         - {name: DDP_PARALLEL, value: {{ quote . }}}
         {{- end }}
-        {{- $users := include "ddp-job.usersEnv" . | fromJson }}
         # A name stands once: server-side apply refuses a second.
         - {{ get $users "HOME" | default (dict "name" "HOME" "value" "/tmp") | include "ddp-job.quoted" }}
         {{- range concat (keys .Values.env | sortAlpha) (keys .Values.secretEnv | sortAlpha) }}
-        {{- if ne . "HOME" }}
+        {{- if not (has . (list "HOME" "DDP_RESTART_IN_PLACE")) }}
         - {{ get $users . | include "ddp-job.quoted" }}
         {{- end }}
         {{- end }}

@@ -126,6 +126,7 @@ def _contract_env(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
         _variable(Env.TERMINATION_LOG, Path.TERMINATION_LOG),
         _variable(Env.GRACE_SECONDS, str(spec.grace_seconds)),
         _variable(Env.SHARE_STORE_OFF, "1"),
+        _variable(Env.RESTART_IN_PLACE, "1"),
         *([_variable(Env.PARALLEL, str(spec.parallel))] if spec.parallel is not None else []),
     ]
 

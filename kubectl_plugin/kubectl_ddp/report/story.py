@@ -21,6 +21,7 @@ _ENDS: Final = {
     FailureReason.GPU_OOM: "ran out of GPU memory",
     FailureReason.HANG: "hung",
     FailureReason.EARLY_EXIT: "exited before the others",
+    FailureReason.LAUNCHER_CRASH: "died with its launcher",
 }
 """What a worker did, by reason; ``failed`` for all others."""
 

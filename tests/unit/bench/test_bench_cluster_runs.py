@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.drivers.cluster_runs import active_pods
+from bench.drivers.cluster_runs import BaselineRun, active_pods
 from bench.measurements.recovery_cluster import FAULTS, PARTS
+from kubectl_ddp.values.engine import Engine
 
 
 def pod(name: str, phase: str, **metadata: Any) -> dict[str, Any]:
@@ -26,3 +27,9 @@ def test_every_engine_gets_every_fault() -> None:
     for engine in ("indexed-job", "jobset", "trainjob"):
         for fault in FAULTS:
             assert f"{engine}-{fault.replace('_', '-')}" in PARTS
+
+
+def test_launchers_and_workers_crash_in_place_on_every_engine_beside_a_stock_job() -> None:
+    engines = {PARTS[f"{name}-crashes"][0].engine for name in ("pytorchjob", "indexed-job", "jobset", "trainjob")}
+    assert engines == {*Engine} - {Engine.AUTO}
+    assert PARTS["stock-crashes"][0] is BaselineRun

@@ -78,6 +78,9 @@ class Env(StrEnum):
     LAST_SCRAPE = "DDP_LAST_SCRAPE"
     """Longest time, in seconds, that a pod whose run is over waits for a last scrape by a Prometheus that scraped it
     regularly (20; 0 for none)."""
+    RESTART_IN_PLACE = "DDP_RESTART_IN_PLACE"
+    """``1`` in every worker pod: ``ddp-launch`` starts the launcher as a child process, and again when it crashes, see
+    ``ddp_trainer.launch.resident_parent``. Unset or ``0``: a crash of the launcher ends the container."""
     ZYGOTE = "DDP_ZYGOTE"
     """Seconds between a start of workers and the start of the fork server from which later workers are forked; 0 for no
     fork server."""
@@ -99,6 +102,7 @@ SWITCHES: Final = frozenset(
         Env.HANG_FLOOR,
         Env.SURVIVE_ON_NCCL,
         Env.LAST_SCRAPE,
+        Env.RESTART_IN_PLACE,
         Env.ZYGOTE,
         Env.LINT_IGNORE,
         Env.METRICS_HOOKS,
@@ -202,6 +206,8 @@ class File(StrEnum):
     ACCOUNT = "account.json"
     """Time account of the job before this pod started, as rank 0 read it. The launcher uses it if this pod ends
     before its first step."""
+    LAUNCHER = "launcher.json"
+    """Place of this pod's launcher in the run, which its successor reads after a crash."""
     METRICS = "metrics"
     """Directory of the metric files."""
     ATTEMPTS = "attempts"
@@ -306,6 +312,8 @@ class FailureReason(StrEnum):
     IMPORT_ERROR = "import_error"
     EARLY_EXIT = "early_exit"
     """The worker exited with 0 while other ranks needed it for a collective."""
+    LAUNCHER_CRASH = "launcher_crash"
+    """The launcher of a pod died, and its workers with it; the pod has started it again."""
     OTHER = "other"
 
 

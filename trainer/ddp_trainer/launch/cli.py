@@ -18,6 +18,7 @@ from ddp_trainer.launch import config, platform_defaults
 from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
+from ddp_trainer.launch.agent.predecessor import Predecessor
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.env_lint import lint_environment
@@ -56,6 +57,7 @@ def main(
     recorder: MakeRecorder | None = None,
     preload: Mapping[str, Sequence[str]] = NOTHING,
     prepares: Callable[[Program], bool] = lambda _: False,
+    has_parent: bool = False,
 ) -> int:
     """Run the launcher, and return its exit code (:mod:`ddp_trainer.launch.protocol.exit_codes`).
 
@@ -64,6 +66,7 @@ def main(
         recorder: Makes the recorder of this agent if metrics are enabled, which also starts an aggregator.
         preload: Script → modules that the fork server imports for it.
         prepares: Returns whether a program can get ready, and wait, before it has a place in a group.
+        has_parent: Whether a :mod:`~ddp_trainer.launch.resident_parent` starts the launcher again after a crash.
     """
     environ = dict(os.environ)
     try:
@@ -77,7 +80,10 @@ def main(
             for sentence in lint_environment(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
                 log_line(sentence)
         with prepare_run_dirs(arguments, environ, plan.node.local_world_size, log_line) as (log_dir, metrics_dir):
-            return asyncio_utils.run(_run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares))
+            predecessor = _predecessor(plan, environ, has_parent=has_parent)
+            return asyncio_utils.run(
+                _run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares, predecessor)
+            )
     except LaunchError as error:
         log_line(str(error))
         TerminationReport(environ).ended(error.exit_code, str(error))
@@ -92,6 +98,7 @@ async def _run(
     make_recorder: MakeRecorder | None,
     preload: Mapping[str, Sequence[str]],
     prepares: Callable[[Program], bool],
+    predecessor: Predecessor,
 ) -> int:
     children = Children(asyncio.get_running_loop())
     aggregator: Sidecar | None = None
@@ -112,10 +119,9 @@ async def _run(
         store = Sidecar(children, _store_flags(plan, plan.endpoint), environ)
     try:
         modules = config.preload_of(plan.arguments, environ, preload)
-        setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules)
+        setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules, predecessor)
         # Alone, or in a static launch, workers need not wait for a place.
-        waits = plan.endpoint is not None and not plan.is_static
-        setup = replace(setup, prepares=waits and prepares(plan.program))
+        setup = replace(setup, prepares=plan.has_store and prepares(plan.program))
 
         async def wait_for_scrape() -> None:
             if aggregator is not None:
@@ -136,6 +142,7 @@ def _setup(
     pulse_dir: Path,
     recorder: AgentRecorder,
     preload: Sequence[str] | None,
+    predecessor: Predecessor,
 ) -> AgentConfig:
     arguments, where = plan.arguments, str(plan.endpoint or "this node")
     launch = Launch(
@@ -150,7 +157,9 @@ def _setup(
         cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, environ),
     )
     return AgentConfig(
-        core=AgentStateMachine(hello=_registration_message(plan, environ), limits=plan.limits, endpoint=where),
+        core=AgentStateMachine(
+            hello=_registration_message(plan, environ, predecessor), limits=plan.limits, endpoint=where
+        ),
         program=plan.program,
         launch=launch,
         logs=plan.logs,
@@ -164,11 +173,17 @@ def _setup(
         care=config.parse_preflight_policy(arguments, environ),
         hangs=plan.hangs,
         pulse_dir=pulse_dir,
+        predecessor=predecessor,
     )
 
 
-def _registration_message(plan: Plan, environ: Mapping[str, str]) -> Hello:
-    meets_others = plan.endpoint is not None and not plan.is_static
+def _predecessor(plan: Plan, environ: Mapping[str, str], *, has_parent: bool) -> Predecessor:
+    """Return the launcher that ran before in this pod. Without a store, no crash is counted, and so none recorded."""
+    return Predecessor(plan.node.name, environ, is_recorded=has_parent and plan.has_store)
+
+
+def _registration_message(plan: Plan, environ: Mapping[str, str], predecessor: Predecessor) -> Hello:
+    meets_others = plan.has_store
     hello = Hello(
         version=VERSION,
         run_id=plan.arguments.rdzv_id,
@@ -177,6 +192,7 @@ def _registration_message(plan: Plan, environ: Mapping[str, str]) -> Hello:
         standing=WorkerState.IDLE,
         identity=config.identity_of(plan.program, environ) if meets_others else None,
         looks=meets_others and config.parse_preflight_policy(plan.arguments, environ) is not PreflightPolicy.OFF,
+        crash=predecessor.crash,
     )
     try:
         decode(encode(hello))

@@ -54,6 +54,11 @@ class Plan:
     signals: Sequence[signal.Signals]
     hangs: HangPolicy
 
+    @property
+    def has_store(self) -> bool:
+        """True if a store in another process forms the worker groups."""
+        return self.endpoint is not None and not self.is_static
+
 
 def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     """Return the plan for these flags.

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from pathlib import Path
 from typing import Final, Literal
 
 PROC: Final = Path("/proc")
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of its descendants whose parents have ended. Without Linux, do nothing."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children_of(parent: int) -> list[int]:
+    """Return the process ids of the children, from the kernel's list if it keeps one."""
+    tasks = list((PROC / str(parent) / "task").glob("*/children"))
+    with contextlib.suppress(OSError):
+        if tasks:
+            return [int(pid) for task in tasks for pid in task.read_text().split()]
+    return [pid for pid in (int(each.name) for each in PROC.glob("[0-9]*")) if parent_of(pid) == parent]
 
 
 def parent_of(pid: int, proc: Path = PROC) -> int | None:

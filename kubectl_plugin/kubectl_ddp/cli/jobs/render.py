@@ -17,6 +17,7 @@ from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.client.submission.prepared_job import Prepared
+    from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.spec.resolve import Resolved
     from kubectl_ddp.spec.value_source import Origin
 
@@ -95,6 +96,18 @@ def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
         value = document.get(head, "")
         yield key, value[entry] if entry and isinstance(value, dict) else value, origin
     yield from fabric.value_origins(resolved.spec)
+    yield _restart_in_place(resolved.spec)
+
+
+def _restart_in_place(spec: JobSpec) -> tuple[str, str, Origin]:
+    """Return key, value and origin of what restarts a launcher that crashes, on every engine."""
+    from kubectl_ddp.spec.value_source import Kind, Origin  # noqa: PLC0415 - not needed for help and completion
+
+    if spec.env.get(Env.RESTART_IN_PLACE, "1") == "1":
+        why = "a crashed launcher or worker starts again in its pod, without back-off; its crash counts as a failure"
+        return "restartInPlace", "resident parent process", Origin(Kind.RULE, "maxRestarts", why)
+    why = "a launcher that crashes ends its pod, and the engine replaces the pod"
+    return "restartInPlace", "off", Origin(Kind.RULE, f"env.{Env.RESTART_IN_PLACE}", why)
 
 
 def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:

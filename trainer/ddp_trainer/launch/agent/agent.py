@@ -159,12 +159,14 @@ class Agent:
         """
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._on_signal, which)
+        self._setup.predecessor.report(self._setup.recorder)
         checks_health = self._setup.care is not PreflightPolicy.OFF
         is_suspect = self._setup.report.has_previous_failure(of_any_kind=checks_health)
         self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=is_suspect, checks_health=checks_health))
         self._link.start(self)
         await self._hang_page.start()
         finish = await self._finished
+        self._setup.predecessor.launcher_ended()
         await self._hang_page.close()
         if finish.code != Exit.SUCCESS:
             self._children.kill_orphans()
@@ -218,6 +220,8 @@ class Agent:
         if isinstance(message, RunPreflight):
             self._joining.on_message(message)
         self._parting.on_message(message)
+        self._setup.predecessor.store_reached()
+        self._core.hello = replace(self._core.hello, crash=None)
         self._do(self._core.on_message(message))
 
     def _on_signal(self, which: signal.Signals) -> None:
@@ -356,6 +360,7 @@ class Agent:
             for _ in range(generation.restarts.get(cause, 0) - before.get(cause, 0)):
                 recorder.count_restart(cause)
         self._restarts = dict(generation.restarts)
+        self._setup.predecessor.group_formed(generation, recorder)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank
         log_line(

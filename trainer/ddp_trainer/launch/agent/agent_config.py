@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
+from ddp_trainer.launch.agent.predecessor import Predecessor
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.host.environment import Launch
@@ -39,5 +40,7 @@ class AgentConfig:
     """Effect of a preflight on the start of the first workers."""
     hangs: HangPolicy
     pulse_dir: Path
+    predecessor: Predecessor
+    """Launcher that ran before in this pod."""
     prepares: bool = False
     """True if workers get ready before there is a generation for them."""

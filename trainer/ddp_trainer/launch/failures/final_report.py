@@ -51,6 +51,8 @@ def by_cause(restarts: Mapping[str, int]) -> str:
 
 
 def _of_failure(failure: Failure) -> str:
+    if failure.reason == FailureReason.LAUNCHER_CRASH:
+        return f"{failure.message}, on {failure.node}."
     if failure.reason == FailureReason.HANG:
         return f"{failure.message}, and was killed for it."
     first_line = failure.message.partition("\n")[0].rstrip(".")

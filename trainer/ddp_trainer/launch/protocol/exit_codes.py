@@ -11,11 +11,13 @@ the script exited with 1-127, all restarts spent     same   gives up: a retry ru
 a worker exited with 0, which made others fail       1      gives up, once all restarts are spent
 a worker died of a signal, all restarts spent        93     gives up
 a worker hung, all restarts spent                    93     gives up
+a launcher crashed, all restarts spent               93     gives up
 the run was given up before this pod joined          93     gives up
 the pod received a signal to stop                    143    recreates the pod, if still wanted
 store unreachable, too few nodes, another run        170    recreates the pod
 run id in use by another job                         170    recreates the pod
 not fit to join a running run                        170    recreates the pod
+a launcher crashed before it had joined, 3 times     128+n  recreates the pod
 another pod of this name has taken over              172    recreates the pod
 a GPU of this node does not work                     173    recreates the pod
 ===================================================  =====  ====================================

@@ -18,7 +18,7 @@ from ddp_trainer.launch.protocol import message_fields as fields
 from ddp_trainer.launch.protocol.generation import Assignment, Node
 from ddp_trainer.net import strict_json
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another
 version."""
 
@@ -118,6 +118,8 @@ class Hello:
     """Program of the node; None in a launch of one node."""
     looks: bool = False
     """The agent takes part in preflights of joining nodes, including its own."""
+    crash: Failure | None = None
+    """Crash of this agent's predecessor in the same pod, until a store has received it. It counts as a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

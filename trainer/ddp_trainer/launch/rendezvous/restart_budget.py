@@ -28,6 +28,8 @@ class Budget:
     restarts: dict[str, int] = field(default_factory=dict)
     """Cause → count over the run so far."""
     _unexplained: int = 0
+    _successors: set[str] = field(default_factory=set)
+    """Tokens of the agents whose predecessors' crashes are counted."""
 
     def left(self, policy: Policy | None) -> int:
         """Return the number of restarts that failures may still use; 0 without a policy."""
@@ -56,6 +58,23 @@ class Budget:
         if first.exit_code not in exit_codes.HOPELESS and self.left(policy) > 0:
             return cause, 0
         return cause, exit_codes.of_given_up_run(first.exit_code)
+
+    def count_crash(self, token: str, crash: Failure, policy: Policy | None) -> int:
+        """Count the crash of a launcher as a failure, and return the exit code of a run that is given up; 0 if it
+        continues.
+
+        Args:
+            token: Token of the agent that follows it in the same pod. Its crash counts once.
+            crash: The crash.
+            policy: Settings of the run.
+        """
+        if token in self._successors:
+            return 0
+        self._successors.add(token)
+        if self.left(policy) == 0:
+            return exit_codes.of_given_up_run(crash.exit_code)
+        self.count(RestartCause.FAILURE)
+        return 0
 
     def count(self, cause: RestartCause) -> None:
         """Count a restart."""

@@ -178,6 +178,10 @@ class Membership:
         agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token), self._clock())
         self._claim_name(agent)
         self.roster.add(agent)
+        if hello.crash and (code := self._budget.count_crash(agent.node.token, hello.crash, self._policy)):
+            crash = replace(hello.crash, node=agent.node.name)
+            self._end(messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=crash))
+            return
         if agent.waits_for_name:
             self._send_to_agent(agent, name_is_taken(agent))
         if hello.last:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Final
+from typing import IO
 
-from ddp_trainer.process.process_tree import PROC, parent_of
-
-_PR_SET_CHILD_SUBREAPER: Final = 36
+from ddp_trainer.process.process_tree import become_subreaper, children_of
 
 
 class Children:
@@ -30,8 +27,7 @@ class Children:
         self._loop = loop
         self._owners: dict[int, Callable[[int], None]] = {}
         self._started: dict[int, subprocess.Popen[bytes]] = {}
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        become_subreaper()
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
 
     def start(
@@ -81,10 +77,10 @@ class Children:
         """Kill processes that workers left behind outside the groups of this launcher. A daemon that forked twice has
         become a child of the agent. It may hold a GPU or a port that the next workers need.
         """
-        strays = [pid for pid in _children_of(os.getpid()) if pid not in self._owners]
+        strays = [pid for pid in children_of(os.getpid()) if pid not in self._owners]
         while strays:
             pid = strays.pop()
-            strays += _children_of(pid)
+            strays += children_of(pid)
             kill(pid, signal.SIGKILL)
 
     def reap(self) -> None:
@@ -108,15 +104,6 @@ class Children:
                 process.returncode = returncode
             if owner:
                 owner(returncode)
-
-
-def _children_of(parent: int) -> list[int]:
-    """Return the process ids of the children, from the kernel's list if it keeps one."""
-    tasks = list((PROC / str(parent) / "task").glob("*/children"))
-    with contextlib.suppress(OSError):
-        if tasks:
-            return [int(pid) for task in tasks for pid in task.read_text().split()]
-    return [pid for pid in (int(each.name) for each in PROC.glob("[0-9]*")) if parent_of(pid) == parent]
 
 
 def kill(pid: int, which: signal.Signals) -> None:

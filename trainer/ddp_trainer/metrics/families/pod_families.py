@@ -51,7 +51,7 @@ PODS: Final = (
     ),
     _agent(
         Metric.FAILURES,
-        "Workers of this pod that ended and should not have.",
+        "Workers of this pod that ended and should not have; `launcher_crash` counts launchers.",
         labels=(MetricLabel.REASON,),
         values=tuple(FailureReason),
     ),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.launch.failures import failure_reason
+from ddp_trainer.launch.failures import failure_reason, final_report
+from ddp_trainer.launch.protocol.actions import Finish
 from tests.support.launch_simulation import a_failure
 
 
@@ -76,3 +77,9 @@ class TestEvidence:
 def test_a_cause_comes_before_its_consequence_whatever_the_clocks_show(cause: str, consequence: str) -> None:
     later, earlier = a_failure(4, reason=cause, at=2), a_failure(4, reason=consequence, at=1)
     assert failure_reason.root_cause(later, earlier) == failure_reason.root_cause(earlier, later) == later
+
+
+def test_the_crash_of_a_launcher_is_not_called_a_failure_of_its_rank() -> None:
+    message = "The launcher died of SIGKILL, and its workers with it"
+    failure = a_failure(1, exit_code=137, reason=FailureReason.LAUNCHER_CRASH, message=message)
+    assert final_report.final_message(Finish(93, failure=failure)) == f"{message}, on worker-0."

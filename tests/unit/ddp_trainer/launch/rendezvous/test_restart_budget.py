@@ -8,7 +8,7 @@ from ddp_trainer.launch.protocol.messages import (
     Over,
     Verdict,
 )
-from tests.support.launch_simulation import SimulatedRun, a_policy
+from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
 
 
 def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
@@ -117,3 +117,53 @@ def test_a_worker_that_sigterm_stopped_is_not_charged_when_its_peer_failed_earli
     peer.join()
     assert (preempted.runs, peer.runs) == (2, 2)
     assert run.starts[-1].restarts == {"preemption": 1}
+
+
+def crashed(run: SimulatedRun, agent: SimulatedAgent) -> SimulatedAgent:
+    """The launcher of an agent dies, and the pod has started the next one, which has not joined yet."""
+    agent.mark_disconnected()
+    run.wait(1)
+    successor = run.agent(agent.index)
+    successor.crash = a_failure(1, rank=agent.index, exit_code=137, reason="launcher_crash")
+    return successor
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_the_crash_of_a_launcher_is_one_failure_whether_or_not_the_others_wait_for_it(least: int) -> None:
+    run = SimulatedRun(a_policy(least, 2, max_restarts=3))
+    first, second = run.joined(0, 1)
+    successor = crashed(run, second)
+    first.join()
+    successor.connect().join()
+    run.wait(10)
+    if first.asked_to_stop:  # it did not wait, and is to meet the other now
+        first.join()
+    assert (first.runs, successor.runs) == (run.starts[-1].number, run.starts[-1].number)
+    assert (run.starts[-1].restarts["failure"], run.starts[-1].restarts_left) == (1, 2)
+
+
+def test_a_crash_counts_once_although_its_launcher_reports_it_over_two_connections() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=3))
+    first, second = run.joined(0, 1)
+    successor = crashed(run, second).connect()
+    successor.mark_disconnected()
+    run.wait(5)
+    run.reconnect(successor).join()
+    first.join()
+    assert run.starts[-1].restarts["failure"] == 1
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_a_crash_beyond_the_budget_ends_the_run_on_all_nodes(least: int) -> None:
+    run = SimulatedRun(a_policy(least, 2, max_restarts=1))
+    first, second = run.joined(0, 1)
+    first.fail()
+    first.join()
+    second.join()
+    successor = crashed(run, second)
+    first.join()
+    successor.connect()
+    for agent in (first, successor):
+        assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
+        assert (agent.last.failure.node, agent.last.failure.reason) == ("worker-1", "launcher_crash")
+        assert agent.last.restarts["failure"] == 1

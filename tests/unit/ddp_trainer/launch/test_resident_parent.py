@@ -1,0 +1,85 @@
+"""The parent that starts a crashed launcher again, as a process whose launcher is a function of the test."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.common.constants import Env, File
+from ddp_trainer.launch.host.launcher_record import LauncherRecord, LauncherRecordFile
+from ddp_trainer.launch.resident_parent import MOST_EARLY_CRASHES
+
+PROGRAM = """
+import os, pathlib, signal, subprocess, sys
+from ddp_trainer.launch import resident_parent
+from ddp_trainer.launch.host.launcher_record import LauncherRecord, LauncherRecordFile
+
+def launch():
+    record = LauncherRecordFile(os.environ)
+    crashes = record.read().crashes
+    print("crashes", crashes, "wanted", os.environ.get("DDP_RESTART_IN_PLACE"), flush=True)
+    {body}
+
+sys.exit(resident_parent.run(launch))
+"""
+JOINED = "record.write(LauncherRecord(run_id='r', has_joined=True, crashes=crashes))"
+
+
+def run(folder: Path, *body: str) -> subprocess.CompletedProcess[str]:
+    """Run the parent until it ends, with the statements of its launcher."""
+    environ = {Env.RUN_DIR: str(folder), Env.RUN_ID: "r", Env.RESTART_IN_PLACE: "1"}
+    program = PROGRAM.replace("{body}", "\n    ".join(body))
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_launcher_that_has_joined_is_started_again_until_it_ends_by_itself(tmp_path: Path) -> None:
+    done = run(tmp_path, "if crashes == 5: return 7", JOINED, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert done.returncode == 7
+    assert done.stdout.splitlines() == [f"crashes {number} wanted None" for number in range(6)]
+
+
+def test_an_internal_error_is_a_crash_and_is_printed(tmp_path: Path) -> None:
+    done = run(tmp_path, "if crashes == 1: return 0", JOINED, "raise RuntimeError('of the launcher')")
+    assert done.returncode == 0
+    assert "RuntimeError: of the launcher" in done.stderr
+    assert "The launcher died of SIGABRT. It is started again in this pod." in done.stderr
+
+
+def test_an_exit_of_argparse_is_none(tmp_path: Path) -> None:
+    assert run(tmp_path, "sys.exit(2)").returncode == 2
+
+
+def test_crashes_before_it_has_joined_end_the_pod_with_the_code_of_the_signal(tmp_path: Path) -> None:
+    done = run(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)")
+    assert done.returncode == 128 + signal.SIGSEGV
+    assert len(done.stdout.splitlines()) == MOST_EARLY_CRASHES
+    assert not (tmp_path / File.LAUNCHER).exists()
+
+
+def test_processes_that_left_the_group_of_a_dead_launcher_are_dead_before_the_next_one(tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    look = f"marker = pathlib.Path({str(marker)!r})"
+    check = "if crashes: return int(os.path.exists('/proc/' + marker.read_text()))"
+    orphan = "marker.write_text(str(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid))"
+    assert run(tmp_path, look, check, orphan, JOINED, "os.kill(os.getpid(), signal.SIGKILL)").returncode == 0
+
+
+@pytest.mark.parametrize(("run_id", "crashes"), [("r", 3), ("of another run", 0)])
+def test_a_container_that_died_with_its_launcher_counts_as_a_crash_in_the_same_run(
+    tmp_path: Path, run_id: str, crashes: int
+) -> None:
+    of_before = LauncherRecordFile({Env.RUN_DIR: str(tmp_path), Env.RUN_ID: run_id})
+    of_before.write(LauncherRecord(run_id=run_id, has_joined=True, crashes=2))
+    assert run(tmp_path, "return crashes").returncode == crashes
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"run_id": "r", "later": 1}'])
+def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / File.LAUNCHER).write_text(text)
+    environ = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "r"}
+    assert LauncherRecordFile(environ).read() == LauncherRecord(run_id="r")
