@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         namespace = given.namespace or connection.namespace
         check_rights(api, namespace)
         end = metrics.serve(given.port)
-        world = World(api, taints=dict.fromkeys(given.taint, "configured"))
+        world = World(api, taints=dict.fromkeys(given.taint, "configured"), namespaces=given.only_namespace)
         identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{os.getpid()}"
         log("started", identity=identity, server=connection.server)
         lease = Lease(api, namespace, identity)
@@ -60,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=float, default=default, metavar="SECONDS", help=text)
     parser.add_argument(
         "--taint", action="append", default=[], metavar="KEY", help="further taint or condition of a node that will go"
+    )
+    parser.add_argument(
+        "--only-namespace", action="append", default=[], metavar="NAME", help="namespace to manage, repeated (all)"
     )
     return parser
 

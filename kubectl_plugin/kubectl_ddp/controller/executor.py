@@ -1,7 +1,7 @@
 """Execution of decisions on the API server. Each request names the version or the uid that was decided on.
 
-The API server refuses a decision on an old version, so a controller that was paused or cut off cannot change a job twice
-for one reason.
+The API server refuses a decision on an old version, so a controller that was paused or cut off cannot change a job
+twice for one reason.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.controller.budgets import decide_budget, is_own, orphans
 from kubectl_ddp.controller.decisions import Decision, Evict, Resize, SetBudget, Timing
 from kubectl_ddp.controller.executor import delete_budgets, execute
@@ -29,7 +30,7 @@ from kubectl_ddp.util.stop import Stop
 TICK_SECONDS: Final = 1.0
 """Longest wait between two passes: some decisions depend on time."""
 PAUSE_SECONDS: Final = 5.0
-"""Pause of a job after a refused decision."""
+"""Pause of a job after a refused decision, in seconds."""
 
 
 @dataclass(kw_only=True)
@@ -95,15 +96,19 @@ class Controller:
     def _carry_out(self, decision: Decision) -> None:
         action = action_of(decision)
         facts = facts_of(decision)
+        pause = 0.0 if isinstance(decision, SetBudget) else TICK_SECONDS  # until the watches show the change
         try:
             execute(self.api, decision)
+        except Conflict:  # decided on an old copy of the object
+            self.metrics.refusals.labels(action).inc()
         except DdpError as error:
             self.metrics.refusals.labels(action).inc()
-            self._paused[decision.job.key] = time.monotonic() + PAUSE_SECONDS
+            pause = PAUSE_SECONDS
             log("refused", action=action, **facts, error=str(error))
         else:
             self.metrics.decisions.labels(action).inc()
             log(action, **facts)
+        self._paused[decision.job.key] = time.monotonic() + pause
 
     def _delete(self, budgets: list[Object]) -> None:
         try:

@@ -42,11 +42,11 @@ class World:
         self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._taints = taints
         self._namespaces = frozenset(namespaces)
-        self._roots = {
-            kind: Reflector(api, path(kind, None), labelSelector=Label.JOB)
+        self._roots = [
+            (kind, Reflector(api, path(kind, None), labelSelector=Label.JOB))
             for kind in ENGINES.values()
             if discovery.resource_for_kind(kind.api_version, kind.kind)
-        }
+        ]
         self._pods = Reflector(api, "/api/v1/pods", labelSelector=f"{Label.JOB},{Label.ROLE}={Role.WORKER}")
         self._nodes = Reflector(api, "/api/v1/nodes")
         self._budgets = Reflector(api, "/apis/policy/v1/poddisruptionbudgets")
@@ -56,7 +56,7 @@ class World:
         if version is not None:
             root = f"kueue.x-k8s.io/{version}"
             self._kueue = {kind: Reflector(api, collection(root, plural, None)) for kind, plural in KUEUE_KINDS.items()}
-        self._all = [*self._roots.values(), self._pods, self._nodes, self._budgets, *self._kueue.values()]
+        self._all = [*(each for _, each in self._roots), self._pods, self._nodes, self._budgets, *self._kueue.values()]
 
     def start(self) -> None:
         """Read all objects, and watch them in threads. Raises the errors of the API server."""
@@ -77,7 +77,7 @@ class World:
         }
         roots = [
             job
-            for kind, reflector in self._roots.items()
+            for kind, reflector in self._roots
             for each in reflector.objects()
             if self._is_managed(each) and job_kinds.kind_of(job := with_type_meta(kind, each)) and not _is_made(job)
         ]
