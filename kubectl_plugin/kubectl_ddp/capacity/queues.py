@@ -32,11 +32,17 @@ def _queue(local: Object, clusters: Sequence[Object] | None) -> Queue:
         cluster_queue=leads,
         inactive=inactive_reason(local) or (inactive_reason(cluster) if cluster else ""),
         waiting=int(status.get("pendingWorkloads") or 0),
-        shares=None if clusters is None else tuple(_shares(cluster, clusters) if cluster else ()),
+        shares=None if clusters is None else tuple(shares_of(cluster, clusters) if cluster else ()),
     )
 
 
-def _shares(cluster: Object, clusters: Sequence[Object]) -> Iterator[Share]:
+def shares_of(cluster: Object, clusters: Sequence[Object]) -> Iterator[Share]:
+    """Yield the quota of a ClusterQueue for each resource of each flavor.
+
+    Args:
+        cluster: ClusterQueue.
+        clusters: All ClusterQueues, of which those of the same cohort lend quota.
+    """
     used = _used(cluster)
     for flavor, resource in _flavor_resources(cluster):
         quota, name = milli_values(resource), str(resource["name"])

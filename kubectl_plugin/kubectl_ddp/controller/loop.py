@@ -21,6 +21,7 @@ from kubectl_ddp.controller.executor import delete_budgets, execute
 from kubectl_ddp.controller.lease import Lease
 from kubectl_ddp.controller.metrics import ControllerMetrics
 from kubectl_ddp.controller.moves import decide_move
+from kubectl_ddp.controller.quota import decide_sizes
 from kubectl_ddp.controller.running_job import RunningJob
 from kubectl_ddp.controller.world import World
 from kubectl_ddp.errors import DdpError
@@ -92,6 +93,10 @@ class Controller:
             budget = decide_budget(job, mine, now, self.timing)
             move = decide_move(job, now, self.timing)
             yield from (each for each in (budget, move) if each is not None)
+        states = self.world.cluster_queues(jobs)
+        self.metrics.waiting.set(sum(len(state.waiting) for state in states))
+        resizes = [each for state in states for each in decide_sizes(state, now, self.timing)]
+        yield from (each for each in resizes if self._paused.get(each.job.key, 0) <= clock)
 
     def _carry_out(self, decision: Decision) -> None:
         action = action_of(decision)

@@ -60,8 +60,15 @@ class RunningJob:
     granted: Mapping[str, Any]
     """Last change of its size by quota (annotation ``ddp.dev/size``); empty if there was none."""
     pods: tuple[Member, ...]
-    is_active: bool
-    """True if it is neither over, nor suspended, nor being deleted."""
+    is_ended: bool
+    """True if it is over or being deleted."""
+    is_suspended: bool
+    """True if it has no pods: it was suspended, or Kueue has not admitted it."""
+
+    @property
+    def is_active(self) -> bool:
+        """True if the job runs."""
+        return not self.is_ended and not self.is_suspended
 
     @property
     def key(self) -> str:
@@ -77,6 +84,11 @@ class RunningJob:
     def queue(self) -> str:
         """Name of its LocalQueue; empty if Kueue does not manage it."""
         return str((self.root["metadata"].get("labels") or {}).get(KUEUE_QUEUE, ""))
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Namespace and name of its LocalQueue."""
+        return str(self.root["metadata"].get("namespace", "")), self.queue
 
     @property
     def is_resized_by_slices(self) -> bool:
@@ -136,7 +148,8 @@ def running_job(snapshot: Snapshot, doomed: Mapping[str, str]) -> RunningJob:
         move=_annotation(job, Annotation.MOVE),
         granted=_annotation(job, Annotation.SIZE),
         pods=tuple(_members(workers(snapshot.pods), doomed)),
-        is_active=not (is_over or job_kinds.is_suspend_requested(job) or "deletionTimestamp" in about),
+        is_ended=is_over or "deletionTimestamp" in about,
+        is_suspended=job_kinds.is_suspend_requested(job),
     )
 
 

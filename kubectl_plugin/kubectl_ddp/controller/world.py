@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import Label, Role
@@ -15,6 +15,7 @@ from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
 from kubectl_ddp.controller.node_health import doom_reason
+from kubectl_ddp.controller.quota import ClusterQueueState, cluster_queues
 from kubectl_ddp.controller.running_job import RunningJob, running_job
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube import job_kinds
@@ -95,9 +96,12 @@ class World:
         """Return all PodDisruptionBudgets of the managed namespaces."""
         return [each for each in self._budgets.objects() if self._is_managed(each)]
 
-    def kueue(self, kind: str) -> list[Object]:
-        """Return Kueue's objects of a kind; empty without Kueue."""
-        return self._kueue[kind].objects() if kind in self._kueue else []
+    def cluster_queues(self, jobs: Sequence[RunningJob]) -> list[ClusterQueueState]:
+        """Return the queues with elastic jobs; empty without Kueue."""
+        if not self._kueue:
+            return []
+        workloads, local_queues, clusters = (self._kueue[kind].objects() for kind in KUEUE_KINDS)
+        return [*cluster_queues(jobs, workloads, local_queues, clusters)]
 
     def _is_managed(self, item: Object) -> bool:
         return not self._namespaces or item["metadata"].get("namespace") in self._namespaces
