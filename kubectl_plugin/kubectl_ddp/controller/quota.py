@@ -153,6 +153,7 @@ def cluster_queues(
     cannot be predicted.
     """
     leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues}
+    clusters = with_reservations(clusters, workloads)
     elastic = [job for job in jobs if job.is_resized_by_slices and job.low < job.high and not job.is_ended]
     for cluster in clusters:
         name = str(cluster["metadata"]["name"])
@@ -176,6 +177,35 @@ def cluster_queues(
         yield ClusterQueueState(
             name=name, free=free, own=own, most=most, waiting=fitting, is_awaited=is_awaited, jobs=found
         )
+
+
+def with_reservations(clusters: Sequence[Object], workloads: Sequence[Object]) -> list[Object]:
+    """Return the ClusterQueues with the use of quota that the Workloads show now.
+
+    Their own status is seconds late. With it, the quota of a job that was just admitted would seem to be free.
+    """
+    used: dict[str, dict[tuple[str, str], int]] = {}
+    for each in workloads:
+        admission = (each.get("status") or {}).get("admission") or {}
+        if not holds(each, "QuotaReserved") or holds(each, "Finished"):
+            continue
+        mine = used.setdefault(str(admission.get("clusterQueue")), {})
+        flavors = {
+            str(pods.get("name")): pods.get("flavors") or {} for pods in admission.get("podSetAssignments") or ()
+        }
+        for pods in each["spec"].get("podSets") or ():
+            for resource, flavor in flavors.get(str(pods.get("name")), {}).items():
+                amount = _one(pods, {resource: 0}).get(resource, 0) * int(pods.get("count") or 1)
+                mine[flavor, resource] = mine.get((flavor, resource), 0) + amount
+    return [_with_use(cluster, used.get(str(cluster["metadata"]["name"]), {})) for cluster in clusters]
+
+
+def _with_use(cluster: Object, used: Mapping[tuple[str, str], int]) -> Object:
+    reserved = [
+        {"name": flavor, "resources": [{"name": resource, "total": f"{amount}m"}]}
+        for (flavor, resource), amount in used.items()
+    ]
+    return cluster | {"status": {**(cluster.get("status") or {}), "flavorsReservation": reserved}}
 
 
 def needs(workload: Object, covered: Amounts) -> dict[str, int]:
