@@ -48,7 +48,7 @@ class World:
             for kind in ENGINES.values()
             if discovery.resource_for_kind(kind.api_version, kind.kind)
         ]
-        self._pods = Reflector(api, "/api/v1/pods", labelSelector=f"{Label.JOB},{Label.ROLE}={Role.WORKER}")
+        self._pods = Reflector(api, "/api/v1/pods", labelSelector=f"{Label.ROLE}={Role.WORKER}")
         self._nodes = Reflector(api, "/api/v1/nodes")
         self._budgets = Reflector(api, "/apis/policy/v1/poddisruptionbudgets")
         self._kueue: dict[str, Reflector] = {}
