@@ -15,7 +15,7 @@ BENCH  ?= --list
 BASE   ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-local test-cluster peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-local test-cluster test-cluster-shared test-cluster-alone peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -32,16 +32,24 @@ picture: $(READY) ## Take the pictures of the documentation again, of a real run
 	@$(BIN)/python -m tools.pictures docs/assets
 
 test: $(READY) ## Run every test that this machine can run
-	@$(MAKE) --no-print-directory test-unit test-local test-cluster
+	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory --jobs 2 test-local test-cluster-alone
+	@$(MAKE) --no-print-directory test-cluster-shared
 
 test-unit: $(READY) ## Tests without long-lived processes, on all cores
 	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render
 
-test-local: $(READY) ## Tests with real processes, three files at a time, and every command of the documents
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/local tests/docs
+test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/local tests/docs
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
+	@$(MAKE) --no-print-directory test-cluster-shared
+	@$(MAKE) --no-print-directory test-cluster-alone
+
+test-cluster-shared: $(READY) ## Those that share the cluster, three at a time
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not alone' tests/cluster
+
+test-cluster-alone: $(READY) ## Those that need the cluster for themselves, such as lost machines; they mostly wait
 	@$(BIN)/python -m pytest -q -m alone tests/cluster
 
 peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and MLflow in build/peers, beside what .venv has

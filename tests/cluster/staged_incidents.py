@@ -33,6 +33,12 @@ with open("/dev/shm/full", "wb") as file:
     while True:
         file.write(bytes(1 << 20))
 """
+_LEAVES_LATE: Final = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(3600)
+"""
+"""A pod that ends at once leaves no trace of an eviction but its event, which does not name one."""
 _TWO_RANKS: Final = ("--nproc", "2", "--memory", "1Gi")
 _TWO_NODES: Final = ("--nnodes", "2", "--command", "sleep 3600")
 
@@ -119,7 +125,8 @@ INCIDENTS: Final[Mapping[str, Stage]] = {
         cause=Cause.EVICTED,
         code=11,
         says="pod-evicted-worker-1 was evicted",
-        words=_TWO_NODES,
+        words=("--nnodes", "2", "--grace", "1m"),
+        script=_LEAVES_LATE,
         fault=evict_pod,
         runs=True,
     ),

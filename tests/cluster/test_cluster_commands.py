@@ -77,18 +77,19 @@ def test_following_through_a_killed_worker_and_a_deleted_pod_no_line_comes_twice
     with told.open("w") as file:
         words = ("logs", "-n", space.name, "count", "-f", "--rank", "all")
         following = subprocess.Popen([BIN / "kubectl-ddp", *words], stdout=file, env=environ_of(space))
-    until("first lines", lambda: told.stat().st_size)
+    until("lines of both workers", lambda: len(_counted(told.read_text())) == 2)
     until("ranks that tell of themselves", lambda: len(_ranks(space)) == 2)
     killed = space.ddp("exec", "count", "--rank", "1", "--", "sh", "-c", "ls written && kill -9 $RANK_PID").ok()
     assert killed.out == "written\n"
     assert re.match(r"Rank 1: pod count-worker-\d, local rank 0, process \d+\.\n", killed.err)
 
     until("a group without it", lambda: _world(space) == 2 and _restarts(space) >= 1)
+    until("lines of the next two workers", lambda: len(_counted(told.read_text())) >= 4)
     victim = space.pods()[0]
     space.api.delete(space.path("v1", "pods", victim["metadata"]["name"]), uid=victim["metadata"]["uid"])
     until("another pod", lambda: victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in space.pods()})
     until("a whole world", lambda: _world(space) == 2 and len(space.pods()) == 2)
-    until("lines of the new pod", lambda: len(_counted(told.read_text())) >= 5)
+    until("lines of the last two workers", lambda: len(_counted(told.read_text())) >= 6)
     for rank in ("1", "0"):
         space.ddp("exec", "count", "--rank", rank, "--", "touch", "/tmp/enough").ok()
     space.ddp("wait", "count", "--timeout", "2m").ok()

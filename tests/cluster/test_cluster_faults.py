@@ -51,7 +51,7 @@ class Job:
 
     def go_on(self) -> None:
         """Wait until it has made some more steps."""
-        reached = max((rank["step"] for rank in self.ranks()), default=0)
+        reached = max((rank["step"] or 0 for rank in self.ranks()), default=0)  # none yet in a new process
         self.wait(f"step={reached + BETWEEN}")
 
     def pod_of_rank_0(self) -> Json:

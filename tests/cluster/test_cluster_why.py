@@ -46,7 +46,7 @@ def test_the_right_cause_is_named_first(stages: Staging, name: str) -> None:
         return first.get("subject") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
 
     try:
-        until("the right answer", is_right, seconds=100)
+        until("the right answer", is_right, seconds=200)
     except AssertionError as error:
         raise AssertionError(json.dumps(told, indent=1)) from error
     assert told["exitCode"] == stage.code, json.dumps(told, indent=1)

@@ -50,11 +50,11 @@ def read_jobs(
     return found
 
 
-def observe_jobs(found: Sequence[tuple[Backend, Snapshot]], *, with_startup: bool = True) -> list[JobState]:
-    """Return the states of jobs, with the metrics of their first pods, and the phases of their starts if wanted."""
+def observe_jobs(found: Sequence[tuple[Backend, Snapshot]], *, for_table: bool = False) -> list[JobState]:
+    """Return the states of jobs, with the metrics of their first pods. With ``for_table``, only what a table shows."""
     states = []
     for backend in dict.fromkeys(backend for backend, _ in found):
         snapshots = [snapshot for where, snapshot in found if where is backend]
         patience = _PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS)
-        states += observe_all(backend, snapshots, patience=patience, most=_MOST, with_startup=with_startup)
+        states += observe_all(backend, snapshots, patience=patience, most=_MOST, for_table=for_table)
     return states

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.metrics_parser import LIVE, Samples, parse
+from kubectl_ddp.status.metrics_parser import LIVE, TABLE, Samples, parse
 from kubectl_ddp.status.termination_message import is_running, workers
 
 _AT_FIRST: Final = 4
@@ -44,7 +44,12 @@ def scrape(backend: Backend, snapshot: Snapshot) -> dict[str, Samples]:
 
 
 def scrape_all(
-    backend: Backend, snapshots: Sequence[Snapshot], *, patience: float | None = None, most: ScrapeLimit | None = None
+    backend: Backend,
+    snapshots: Sequence[Snapshot],
+    *,
+    patience: float | None = None,
+    most: ScrapeLimit | None = None,
+    families: Collection[str] = LIVE,
 ) -> list[dict[str, Samples]]:
     """Return the metrics of many jobs' running worker pods, one map of pod names per job.
 
@@ -56,13 +61,14 @@ def scrape_all(
         snapshots: The jobs.
         patience: Seconds after which pods without an answer are left out (default: the timeout of each request).
         most: Maximum number of pods to scrape (default: all).
+        families: Metric families to read.
     """
     running = [[pod for pod in workers(snapshot.pods) if is_running(pod)] for snapshot in snapshots]
     of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
     turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
     asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
     told: list[dict[str, Samples]] = [{} for _ in snapshots]
-    for index, name, samples in _ScrapePool(backend, asked).iter_results(patience):
+    for index, name, samples in _ScrapePool(backend, asked, families).iter_results(patience):
         if samples is not None:
             told[index][name] = samples
     return told
@@ -71,8 +77,9 @@ def scrape_all(
 class _ScrapePool:
     """Thread pool that scrapes pods. Each pod has the index of its job."""
 
-    def __init__(self, backend: Backend, asked: Iterable[tuple[int, Object]]) -> None:
+    def __init__(self, backend: Backend, asked: Iterable[tuple[int, Object]], families: Collection[str]) -> None:
         self._backend = backend
+        self._families = families
         self._waiting = deque(asked)
         self._told: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
         self._asking = 0
@@ -105,14 +112,13 @@ class _ScrapePool:
         with contextlib.suppress(IndexError):
             while True:
                 index, pod = self._waiting.popleft()
-                self._told.put((index, str(pod["metadata"]["name"]), _scrape_pod(self._backend, pod)))
+                self._told.put((index, str(pod["metadata"]["name"]), self._scrape_pod(pod)))
 
-
-def _scrape_pod(backend: Backend, pod: Object) -> Samples | None:
-    try:
-        return parse(backend.metrics(pod, LIVE))
-    except DdpError:  # starting, ending, or blocked by a network policy
-        return None
+    def _scrape_pod(self, pod: Object) -> Samples | None:
+        try:
+            return parse(self._backend.metrics(pod, self._families))
+        except DdpError:  # starting, ending, or blocked by a network policy
+            return None
 
 
 def observe(backend: Backend, snapshot: Snapshot) -> JobState:
@@ -126,11 +132,14 @@ def observe_all(
     *,
     patience: float | None = None,
     most: ScrapeLimit | None = None,
-    with_startup: bool = True,
+    for_table: bool = False,
 ) -> list[JobState]:
-    """Return the states of many jobs; ``patience`` and ``most`` as in :func:`scrape_all`."""
-    told = scrape_all(backend, snapshots, patience=patience, most=most)
+    """Return the states of many jobs; ``patience`` and ``most`` as in :func:`scrape_all`.
+
+    With ``for_table``, only with what :func:`~kubectl_ddp.status.job_tables.job_table` shows.
+    """
+    told = scrape_all(backend, snapshots, patience=patience, most=most, families=TABLE if for_table else LIVE)
     return [
-        job_state(one, samples, where=backend.where, with_startup=with_startup)
+        job_state(one, samples, where=backend.where, with_startup=not for_table)
         for one, samples in zip(snapshots, told, strict=True)
     ]

@@ -20,13 +20,18 @@ Labels = Mapping[str, str]
 
 RANK_STOPPED: Final = "ddp_rank_stopped"
 
+TABLE: Final = (
+    *(Metric.RANK_UP, Metric.STEP, Metric.STEPS, Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.LAST_STEP_TIMESTAMP),
+    *(Metric.STEPS_PLANNED, Metric.LOSS, Metric.JOB_TIME, Metric.LOST_PROGRESS),
+    *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE),
+)
+"""Metric families that a table of jobs shows."""
+
 LIVE: Final = (
-    *(Metric.RANK_UP, Metric.RANK_INFO, Metric.RANK_PID, RANK_STOPPED),
-    *(Metric.STEP, Metric.STEPS, Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.LAST_STEP_TIMESTAMP),
-    *(Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
-    *(Metric.STEPS_PLANNED, Metric.EPOCH, Metric.LOSS, Metric.LEARNING_RATE, Metric.JOB_TIME, Metric.LOST_PROGRESS),
-    *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE, Metric.FIRST_RANK),
-    *(Metric.STALLED, Metric.STALLED_BY, Metric.STARTUP, Metric.AGENT_START, Metric.JOB_START),
+    *TABLE,
+    *(Metric.RANK_INFO, Metric.RANK_PID, RANK_STOPPED, Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
+    *(Metric.EPOCH, Metric.LEARNING_RATE, Metric.FIRST_RANK, Metric.STALLED, Metric.STALLED_BY),
+    *(Metric.STARTUP, Metric.AGENT_START, Metric.JOB_START),
 )
 """Metric families that describe the state of a job and its ranks: half of those that a pod serves."""
 

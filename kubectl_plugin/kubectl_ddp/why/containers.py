@@ -94,7 +94,10 @@ def _missing(match: re.Match[str]) -> str:
 
 def volume(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a volume cannot be attached or mounted."""
-    failed = [(pod, event) for pod, event in _mount_failures(facts) if not _MISSING.search(message_of(event))]
+    failures = _mount_failures(facts)
+    # A pod that lacks an object often has a second event, such as a timeout of the kubelet's cache.
+    lacking = {pod["metadata"]["uid"] for pod, event in failures if _MISSING.search(message_of(event))}
+    failed = [(pod, event) for pod, event in failures if pod["metadata"]["uid"] not in lacking]
     if not failed:
         return
     pods = _distinct([pod for pod, _ in failed])

@@ -113,7 +113,7 @@ def _show(options: Options, backends: Sequence[Backend], found: Sequence[Found],
     if options.output == "name" and listing.sort_by is None:
         ordered, states = found, list[JobState]()
     else:
-        observed = observe_jobs(found, with_startup=is_document(options.output) or listing.sort_by is not None)
+        observed = observe_jobs(found, for_table=not is_document(options.output) and listing.sort_by is None)
         order = _order(observed, listing.sort_by)
         ordered, states = [found[at] for at in order], [observed[at] for at in order]
     if options.output == "name":

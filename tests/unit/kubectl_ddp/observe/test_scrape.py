@@ -9,7 +9,9 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.scrape import observe_all, scrape, scrape_all
-from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
+from kubectl_ddp.status.job_tables import job_table
+from tests.support.diagnosed import NOW
+from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
 from tests.support.scripted_backend import ScriptedBackend
 
 
@@ -61,3 +63,17 @@ def test_more_pods_than_are_asked_at_once_all_answer() -> None:
     shown = snapshot(job(), *(pod(index) for index in range(50)))
     (state,) = observe_all(Quick([]), [shown])
     assert [rank.rank for rank in state.ranks] == list(range(50))
+
+
+def test_a_table_needs_fewer_families_and_is_the_same() -> None:
+    class Asked(ScriptedBackend):
+        def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+            wanted = {str(family) for family in families}
+            lines = (pod_metrics() + rank_metrics(0) + job_metrics()).splitlines(keepends=True)
+            return "".join(line for line in lines if line.partition("{")[0].partition(" ")[0] in wanted)
+
+    shown = [snapshot(job(), pod(0))]
+    few, every = (observe_all(Asked([]), shown, for_table=for_table) for for_table in (True, False))
+    tables = [job_table(states, NOW, wide=True).rows for states in (few, every)]
+    assert tables[0] == tables[1]
+    assert (few[0].loss, few[0].epoch, every[0].epoch) == (0.5, None, 1)

@@ -204,6 +204,15 @@ def test_a_volume_that_could_not_be_mounted_at_first_is_no_cause_once_the_kubele
     assert first(facts(job("Created"), held, around=around)).message.endswith("there is no Secret 'hub'.")
 
 
+def test_a_missing_object_is_the_cause_though_the_kubelet_also_waited_for_its_cache() -> None:
+    missing = event("FailedMount", 'configmap "app" not found', uid="pod-worker-0")
+    slow = event("FailedMount", "failed to sync configmap cache: timed out waiting", uid="pod-worker-0")
+    slow["metadata"] = {"uid": "slow"}
+    events = (missing, slow)
+    known = facts(job("Created"), pod(0, waiting("ContainerCreating")), around={RelatedKind.EVENTS: events})
+    assert [finding.subject for finding in run_checks(known)] == [Cause.CONFIG]
+
+
 def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
     sick = {
         "metadata": {"name": "training-operator-1", "namespace": "kubeflow"},
