@@ -70,7 +70,7 @@ FROM base AS project
 COPY --from=wheel /dist /dist
 RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
  && pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl \
- && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/bin/kubectl* \
+ && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/lib/python3*/site-packages/ddp_controller /opt/ddp/bin/kubectl* \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
 # --- What is shipped: no pip, a numeric user, a root file system that may be read-only. ---
@@ -124,7 +124,7 @@ FROM runtime AS controller
 LABEL org.opencontainers.image.title="ddp-controller" \
       org.opencontainers.image.description="Moves pods of training jobs before their node goes, and resizes elastic jobs"
 COPY --from=dependencies-controller /opt/ddp /opt/ddp
-ENTRYPOINT ["python", "-m", "kubectl_ddp.controller"]
+ENTRYPOINT ["python", "-m", "ddp_controller"]
 CMD []
 
 FROM runtime AS cpu

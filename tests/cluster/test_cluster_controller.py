@@ -27,7 +27,7 @@ BUDGETS = ("policy/v1", "poddisruptionbudgets")
 def controller(space: Namespace, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """A controller for the namespace of the test; it must end with 0 after SIGTERM."""
     about = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(free_port()), "--settle", "3"]
-    process = subprocess.Popen([sys.executable, "-m", "kubectl_ddp.controller", *about, *flags])
+    process = subprocess.Popen([sys.executable, "-m", "ddp_controller", *about, *flags])
     try:
         yield process
         process.terminate()

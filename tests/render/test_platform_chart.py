@@ -97,7 +97,7 @@ def test_every_pod_meets_pod_security_restricted(helm: Helm) -> None:
         for item in helm.template(PLATFORM, EVERYTHING, serves=(*KUEUE, *PROMETHEUS))
         if item["kind"] in {"Job", "DaemonSet", "Deployment", "StatefulSet"}
     ]
-    assert {name for name, _ in specs} == {"ddp-helm-test", "ddp-pre-pull"}
+    assert {name for name, _ in specs} == {"ddp-helm-test", "ddp-pre-pull", "ddp-controller"}
     for _, spec in specs:
         assert beyond_restricted(spec) == []
         assert spec["automountServiceAccountToken"] is False

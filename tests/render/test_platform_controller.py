@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kubectl_ddp.controller.__main__ import _parser
-from kubectl_ddp.controller.rights import RIGHTS
+from ddp_controller.__main__ import _parser
+from ddp_controller.rights import RIGHTS
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from tests.support.helm import CHARTS, Helm
 from tests.support.pod_security import beyond_restricted

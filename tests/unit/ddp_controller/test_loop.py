@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from ddp_controller.lease import NAME, Lease
+from ddp_controller.loop import Controller
+from ddp_controller.metrics import ControllerMetrics
+from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.controller.lease import NAME, Lease
-from kubectl_ddp.controller.loop import Controller
-from kubectl_ddp.controller.metrics import ControllerMetrics
-from kubectl_ddp.controller.world import World
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.stop import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
-from tests.unit.kubectl_ddp.controller.controller_jobs import DOOMED, TIMING, pod, root
+from tests.unit.ddp_controller.controller_jobs import DOOMED, TIMING, pod, root
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
 BUDGET = "/apis/policy/v1/namespaces/team/poddisruptionbudgets/ddp-digits"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.controller.quota import ClusterQueueState, cluster_queues, decide_sizes
-from kubectl_ddp.controller.running_job import RunningJob
+from ddp_controller.quota import ClusterQueueState, cluster_queues, decide_sizes
+from ddp_controller.running_job import RunningJob
 from kubectl_ddp.kube.objects import Object
-from tests.unit.kubectl_ddp.controller.controller_jobs import NOW, TIMING, root, seen
+from tests.unit.ddp_controller.controller_jobs import NOW, TIMING, root, seen
 
 
 def cluster_queue(cpu: int, *, name: str = "cq", cohort: str = "", flavors: int = 1) -> Object:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.controller.decisions import Evict, Resize
-from kubectl_ddp.controller.moves import decide_move
-from kubectl_ddp.controller.running_job import RunningJob
-from tests.unit.kubectl_ddp.controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen
+from ddp_controller.decisions import Evict, Resize
+from ddp_controller.moves import decide_move
+from ddp_controller.running_job import RunningJob
+from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen
 
 
 def decided(job: RunningJob) -> Resize | Evict | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ddp_controller.lease import DEADLINE_SECONDS, LEASE_SECONDS, NAME, RENEW_SECONDS, Lease
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.controller.lease import DEADLINE_SECONDS, LEASE_SECONDS, NAME, RENEW_SECONDS, Lease
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/team/leases"

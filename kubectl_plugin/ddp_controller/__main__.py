@@ -1,4 +1,4 @@
-"""Command line of the controller: ``python -m kubectl_ddp.controller``."""
+"""Command line of the controller: ``python -m ddp_controller``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import socket
 import sys
 from dataclasses import replace
 
+from ddp_controller.decisions import Timing
+from ddp_controller.lease import Lease
+from ddp_controller.loop import Controller, log
+from ddp_controller.metrics import ControllerMetrics
+from ddp_controller.rights import check_rights
+from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.controller.decisions import Timing
-from kubectl_ddp.controller.lease import Lease
-from kubectl_ddp.controller.loop import Controller, log
-from kubectl_ddp.controller.metrics import ControllerMetrics
-from kubectl_ddp.controller.rights import check_rights
-from kubectl_ddp.controller.world import World
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.util.stop import Stop
 
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m kubectl_ddp.controller", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ddp_controller", description=__doc__)
     parser.add_argument("--namespace", metavar="NAME", help="namespace of the Lease (default: that of the pod)")
     parser.add_argument("--port", type=int, default=9465, help="port of /metrics, /healthz and /readyz (9465)")
     for name, default in (("settle", 10.0), ("patience", 120.0), ("cooldown", 3.0)):

@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ddp_controller.budgets import decide_budget, is_own, orphans
+from ddp_controller.decisions import Decision, Evict, Resize, SetBudget, Timing
+from ddp_controller.executor import delete_budgets, execute
+from ddp_controller.lease import Lease
+from ddp_controller.metrics import ControllerMetrics
+from ddp_controller.moves import decide_move
+from ddp_controller.quota import decide_sizes
+from ddp_controller.running_job import RunningJob
+from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
-from kubectl_ddp.controller.budgets import decide_budget, is_own, orphans
-from kubectl_ddp.controller.decisions import Decision, Evict, Resize, SetBudget, Timing
-from kubectl_ddp.controller.executor import delete_budgets, execute
-from kubectl_ddp.controller.lease import Lease
-from kubectl_ddp.controller.metrics import ControllerMetrics
-from kubectl_ddp.controller.moves import decide_move
-from kubectl_ddp.controller.quota import decide_sizes
-from kubectl_ddp.controller.running_job import RunningJob
-from kubectl_ddp.controller.world import World
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.stop import Stop

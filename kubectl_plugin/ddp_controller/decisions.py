@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kubectl_ddp.controller.running_job import Member, RunningJob
+from ddp_controller.running_job import Member, RunningJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.controller.budgets import budget_of, budget_size, decide_budget, orphans
+from ddp_controller.budgets import budget_of, budget_size, decide_budget, orphans
 from kubectl_ddp.kube.objects import Object
-from tests.unit.kubectl_ddp.controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, seen
+from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, seen
 
 TWO = (pod(0), pod(1))
 THREE = (*TWO, pod(2))

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from ddp_controller.node_health import doom_reason
+from ddp_controller.quota import ClusterQueueState, cluster_queues
+from ddp_controller.running_job import RunningJob, running_job
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
@@ -14,9 +17,6 @@ from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
-from kubectl_ddp.controller.node_health import doom_reason
-from kubectl_ddp.controller.quota import ClusterQueueState, cluster_queues
-from kubectl_ddp.controller.running_job import RunningJob, running_job
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ddp_controller.decisions import SetBudget, Timing
+from ddp_controller.moves import is_overdue
+from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Label, Role
-from kubectl_ddp.controller.decisions import SetBudget, Timing
-from kubectl_ddp.controller.moves import is_overdue
-from kubectl_ddp.controller.running_job import RunningJob
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.network_policy import selects
 

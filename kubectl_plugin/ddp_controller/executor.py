@@ -6,10 +6,10 @@ twice for one reason.
 
 from __future__ import annotations
 
+from ddp_controller.budgets import budget_name, budget_of
+from ddp_controller.decisions import Decision, Evict, Resize, SetBudget
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.jobs import path
-from kubectl_ddp.controller.budgets import budget_name, budget_of
-from kubectl_ddp.controller.decisions import Decision, Evict, Resize, SetBudget
 from kubectl_ddp.errors import AlreadyExists, NotFound
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 
+from ddp_controller.decisions import Evict, Resize, Timing
+from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.controller.decisions import Evict, Resize, Timing
-from kubectl_ddp.controller.running_job import RunningJob
 
 
 def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict | None:

@@ -12,10 +12,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddp_controller.decisions import Resize, Timing
+from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.capacity.queues import shares_of
-from kubectl_ddp.controller.decisions import Resize, Timing
-from kubectl_ddp.controller.running_job import RunningJob
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import in_line, owner_of
 from kubectl_ddp.kube.objects import Object
