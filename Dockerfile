@@ -114,11 +114,11 @@ COPY --from=project /added/opt/ddp /opt/ddp
 # --- controller: the plugin without torch. ---
 FROM base AS dependencies-controller
 COPY locks/plugin.txt /locks/
-COPY --from=wheel /dist /dist
 RUN --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/ddp \
- && pip --python /opt/ddp/bin/python install --no-deps --require-hashes --requirement /locks/plugin.txt \
- && pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl
+ && pip --python /opt/ddp/bin/python install --no-deps --require-hashes --requirement /locks/plugin.txt
+COPY --from=wheel /dist /dist
+RUN pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl
 
 FROM runtime AS controller
 LABEL org.opencontainers.image.title="ddp-controller" \
