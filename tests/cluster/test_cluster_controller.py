@@ -26,7 +26,7 @@ BUDGETS = ("policy/v1", "poddisruptionbudgets")
 @contextlib.contextmanager
 def controller(space: Namespace, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """A controller for the namespace of the test; it must end with 0 after SIGTERM."""
-    about = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(free_port()), "--settle", "3"]
+    about = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(free_port()), "--settle", "1"]
     process = subprocess.Popen([sys.executable, "-m", "ddp_controller", *about, *flags])
     try:
         yield process
